@@ -1,0 +1,1 @@
+"""JupyterHub for deep-learning clusters on Kubernetes."""

@@ -1,0 +1,45 @@
+"""Packaging of dlspawner; tool settings live in pyproject.toml, exact versions in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="dlspawner",
+    version="0.1.0",
+    description="JupyterHub for deep-learning clusters on Kubernetes",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="BSD-3-Clause",
+    python_requires=">=3.11",
+    packages=find_packages(include=["dlspawner", "dlspawner.*", "ssh_gateway", "ssh_gateway.*"]),
+    package_data={"dlspawner.manager": ["migrations/*", "migrations/versions/*"], "": ["py.typed"]},
+    install_requires=[
+        "jupyterhub>=5.5,<7",
+        "jupyterhub-kubespawner>=7.1,<8",
+        "traitlets>=5.14",
+        "tornado>=6.4",
+        "kubernetes>=37,<38",
+        "aiohttp>=3.9",
+        "asyncssh>=2.24.1,<2.25",
+        "cryptography>=42",
+        "jinja2>=3.1",
+        "PyYAML>=6",
+        "SQLAlchemy>=2.0",
+        "alembic>=1.13",
+    ],
+    extras_require={
+        # What a job runs: on the embedded cluster its processes come from this environment, on Kubernetes from the job image.
+        "jobs": ["jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
+        "test": [
+            "pytest>=8",
+            "pytest-asyncio>=1",
+            "pytest-randomly>=3",
+            "hypothesis>=6",
+            "playwright>=1.50",
+            "tensorboardX>=2.6",
+        ],
+        "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-setuptools"],
+    },
+    entry_points={"console_scripts": ["dlspawner = dlspawner.cli:main", "ssh-gateway = ssh_gateway.app:main"]},
+)

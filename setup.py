@@ -29,7 +29,7 @@ setup(
         "alembic>=1.13",
     ],
     extras_require={
-        # What a job runs: on the embedded cluster its processes come from this environment, on Kubernetes from the job image.
+        # What a job runs: on the embedded cluster from this environment, on Kubernetes from the job image.
         "jobs": ["jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
         "test": [
             "pytest>=8",

@@ -1,0 +1,63 @@
+# make run     the whole product on this machine          make test       what every change must pass (under 10 minutes)
+# make check   lint, types, import contracts              make test-all   storms, floods and fuzzing as well
+# make bench   figures against the peers                  make clean      remove what was built (var/, your state, stays)
+
+PYTHON ?= python3
+PORT ?= 8000
+SSH_PORT ?= 2222
+STATE ?= var
+VENV := .venv
+BIN := $(VENV)/bin
+CHP_VERSION := 5.3.0
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test test-all check format bench clean
+
+run: $(VENV)/.jobs
+	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
+
+test: $(VENV)/.tests
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(VENV)/.tests
+	$(BIN)/pytest -m slow
+
+check: $(VENV)/.lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.lint
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.tests
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The environment grows in three steps, so that `make run` installs no more than it needs.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'
+	@command -v npm >/dev/null || { echo "Node.js with npm is needed for JupyterHub's proxy (Node 20 is tested)."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || .ci/packages ensurepip=python3-venv
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.jobs: setup.py constraints.txt | $(VENV)/bin/python
+	@echo "Installing JupyterHub, KubeSpawner and what jobs run (a minute or two, once) …"
+	@$(PIP) --editable '.[jobs]'
+	@npm install --silent --no-fund --no-audit --prefix $(VENV) configurable-http-proxy@$(CHP_VERSION)
+	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
+	@touch $@
+
+$(VENV)/.tests: $(VENV)/.jobs
+	@echo "Installing what the tests need …"
+	@$(PIP) --editable '.[jobs,test]'
+	@.ci/packages chromium=chromium rsync=rsync kubectl=kubernetes-client
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.tests
+	@$(PIP) --editable '.[jobs,test,lint]'
+	@touch $@

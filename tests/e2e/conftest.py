@@ -1,0 +1,70 @@
+"""One product for the whole session; tests share it and use people and servers of their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.e2e.stack import Person, Stack, running
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running(tmp_path_factory.mktemp("state")) as stack:
+        yield stack
+
+
+@pytest.fixture
+def alice(stack: Stack) -> Iterator[Person]:
+    person = stack.person("alice")
+    yield person
+    person.close()
+
+
+@pytest.fixture
+def bob(stack: Stack) -> Iterator[Person]:
+    person = stack.person("bob")
+    yield person
+    person.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A browser window of its own; its last sight is kept in build/ when the test fails."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    yield page
+    Path("build").mkdir(exist_ok=True)
+    context.close()
+
+
+def log_in(page: Page, stack: Stack, name: str) -> None:
+    """Through the Hub's own login form."""
+    page.goto(f"{stack.url}/hub/login")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(stack.secrets["password"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/hub/**")

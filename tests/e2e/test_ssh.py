@@ -1,0 +1,214 @@
+"""OpenSSH's own clients, through the gateway, into the real sshd of real jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.e2e.stack import Person, Ssh, Stack, free_port, wait_for
+
+
+@pytest.fixture(scope="module")
+def sara(stack: Stack) -> Iterator[Person]:
+    person = stack.person("sara")
+    person.launch("train", template="ssh")
+    yield person
+    person.stop("train")
+    person.close()
+
+
+@pytest.fixture(scope="module")
+def client(sara: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
+    return sara.ssh(tmp_path_factory.mktemp("sara"))
+
+
+def in_terminal(command: list[str], typed: bytes, until: bytes, seconds: float = 20) -> bytes:
+    """What a person sees who runs `command` in a terminal and types `typed`."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(command[0], command)  # noqa: S606 - the child becomes the client
+    seen, deadline = b"", time.monotonic() + seconds
+    try:
+        os.write(terminal, typed)
+        while until not in seen:
+            assert time.monotonic() < deadline, seen.decode(errors="replace")
+            if select.select([terminal], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(terminal, 65536)
+                except OSError:
+                    break
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    return seen
+
+
+def test_a_command_returns_its_output_and_exit_status(client: Ssh) -> None:
+    done = client.run("train", "echo out; echo err >&2; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 7)
+
+
+def test_a_shell_has_a_terminal(client: Ssh) -> None:
+    command = ["ssh", "-F", str(client.config), "-tt", "sara+train@gateway"]
+    seen = in_terminal(command, b"tty; echo $((40 + 2)); whoami\n", b"42")
+    assert b"/dev/pts/" in seen
+
+
+def test_the_person_is_who_they_are_in_their_own_home(client: Ssh) -> None:
+    assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
+
+
+def test_no_token_reaches_an_ssh_session(client: Ssh) -> None:
+    assert "TOKEN" not in client.run("train", "env").stdout
+
+
+def test_no_gpu_is_visible_where_none_was_asked(client: Ssh) -> None:
+    assert client.run("train", "echo $NVIDIA_VISIBLE_DEVICES").stdout.strip() == "void"
+
+
+@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["sftp protocol", "scp protocol"])
+def test_scp_moves_data_intact(client: Ssh, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    data = os.urandom(8 << 20)
+    (tmp_path / "up").write_bytes(data)
+    scp = ["scp", "-q", "-F", str(client.config), *flags]
+    remote = "sara+train@gateway:scp.bin"
+    assert client.tool(*scp, str(tmp_path / "up"), remote).returncode == 0
+    assert client.run("train", "sha256sum scp.bin").stdout.split()[0] == hashlib.sha256(data).hexdigest()
+    assert client.tool(*scp, remote, str(tmp_path / "down")).returncode == 0
+    assert (tmp_path / "down").read_bytes() == data
+
+
+def test_sftp_moves_data_intact(client: Ssh, tmp_path: Path) -> None:
+    (tmp_path / "up").write_bytes(os.urandom(1 << 20))
+    batch = f"put {tmp_path}/up sftp.bin\nget sftp.bin {tmp_path}/down\n"
+    done = client.tool("sftp", "-q", "-F", str(client.config), "-b", "-", "sara+train@gateway", text=batch)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "down").read_bytes() == (tmp_path / "up").read_bytes()
+
+
+def test_rsync_moves_a_tree_intact(client: Ssh, tmp_path: Path) -> None:
+    for name in ("a", "b/c", "b/d e"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_bytes(os.urandom(100_000))
+    rsync = ["rsync", "-a", "-e", client.remote_shell]
+    up = client.tool(*rsync, f"{tmp_path}/tree/", "sara+train@gateway:tree/")
+    assert up.returncode == 0, up.stderr
+    assert client.tool(*rsync, "sara+train@gateway:tree/", f"{tmp_path}/back/").returncode == 0
+    assert client.tool("diff", "-r", str(tmp_path / "tree"), str(tmp_path / "back")).returncode == 0
+
+
+def test_a_local_forward_reaches_a_server_in_the_job(client: Ssh) -> None:
+    port = free_port()
+    script = (
+        "import http.server as h, os, threading; s = h.HTTPServer((os.environ['POD_IP'], 8555),"
+        " h.SimpleHTTPRequestHandler); print('up', flush=True); s.handle_request()"
+    )
+    pod_ip = client.run("train", "echo $POD_IP").stdout.strip()
+    forward = ("-L", f"127.0.0.1:{port}:{pod_ip}:8555")
+    process = subprocess.Popen(
+        ["ssh", "-F", str(client.config), *forward, "sara+train@gateway", f'python3 -c "{script}"'],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        assert "Directory listing" in requests.get(f"http://127.0.0.1:{port}/", timeout=10).text
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def test_jumping_through_the_gateway_reaches_ones_own_job(client: Ssh) -> None:
+    done = client.run("train", "hostname >/dev/null; echo jumped")
+    assert done.stdout == "jumped\n"
+    jumped = client.tool("ssh", "-F", str(client.config), "-J", "sara@gateway", "sara@train", "echo jumped; exit 3")
+    assert (jumped.stdout, jumped.returncode) == ("jumped\n", 3), jumped.stderr
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1", "localhost", "10.0.0.1", "bobs", "nosuch"])
+def test_jumping_reaches_nothing_else(client: Ssh, target: str) -> None:
+    done = client.tool("ssh", "-F", str(client.config), "-J", "sara@gateway", f"sara@{target}", "echo reached")
+    assert done.returncode == 255
+    assert "reached" not in done.stdout
+
+
+def test_a_typing_error_gets_help_once_the_key_is_proven(client: Ssh) -> None:
+    done = client.run("trian", "true")
+    assert done.returncode == 255
+    assert "no job trian" in done.stderr
+    assert "train" in done.stderr
+
+
+def test_a_token_is_a_password(client: Ssh, sara: Person, tmp_path: Path) -> None:
+    ask = tmp_path / "askpass"
+    ask.write_text(f"#!/bin/sh\necho '{sara.token}'\n")
+    ask.chmod(0o700)
+    options = ("-o", "BatchMode=no", "-o", "PubkeyAuthentication=no", "-o", "NumberOfPasswordPrompts=1")
+    done = subprocess.run(
+        ["ssh", "-F", str(client.config), *options, "sara+train@gateway", "echo in"],
+        env={**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "in\n", done.stderr
+
+
+def refusal(client: Ssh, login: str, password: str, folder: Path) -> tuple[str, float]:
+    ask = folder / "askpass"
+    ask.write_text(f"#!/bin/sh\necho '{password}'\n")
+    ask.chmod(0o700)
+    started = time.monotonic()
+    done = subprocess.run(
+        ["ssh", "-F", str(client.config), "-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1", f"{login}@gateway"],
+        env={**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 255
+    return done.stderr.replace(login, "LOGIN"), time.monotonic() - started
+
+
+def test_every_wrong_person_gets_the_same_answer_in_the_same_time(
+    client: Ssh, stack: Stack, bob: Person, tmp_path: Path
+) -> None:
+    stranger = Ssh(bob, tmp_path / "stranger")  # its key is registered for nobody
+    cases = {
+        "unknown user": ("nobody-knows+train", "guess"),
+        "wrong token": ("sara+train", "guess"),
+        "unknown job": ("sara+nosuch", "guess"),
+        "somebody else's token": ("sara+train", bob.token),
+        "control characters": ("sara+\x1b[31m", "guess"),
+    }
+    answers = {case: refusal(stranger, login, password, tmp_path) for case, (login, password) in cases.items()}
+    texts = {text for text, _ in answers.values()}
+    assert len(texts) == 1, answers
+    times = [seconds for _, seconds in answers.values()]
+    assert max(times) - min(times) < 0.5, answers
+
+
+def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:
+    before = sara.launch("active", template="ssh")["last_activity"]
+    wait_for(
+        lambda: client.run("active", "echo x").returncode == 0 and sara.server("active")["last_activity"] > before,
+        "the Hub hears of SSH activity",
+    )
+    sara.stop("active")

@@ -1,0 +1,372 @@
+"""The only client of the Hub's REST API, for the gateway and the Manager, on JupyterHub 5.5 and 6.x.
+
+What leaves this module are our own values (`Identity`, `HubUser`, `Server`) and two exceptions: `HubUnavailable`
+(nobody can tell; try later) and `HubRefused` (the Hub said no, with its sentence). "No such user" and "no such token"
+are answers, not exceptions: `None`.
+
+Rules: every call has a deadline over all its tries; what may be repeated without harm (reading, posting activity,
+stopping) is repeated with jittered back-off; a start is repeated only when the Hub cannot have seen it; names go into
+paths percent-encoded, so no name can reach another resource; no token and no body is ever in an exception or log line.
+
+aiohttp and not tornado's client, because it keeps connections alive: the gateway asks on every login. Refused:
+`jupyterhub.services.auth.HubAuth` for this (a singleton with a token of its own, cached for minutes); it is used where
+only it will do, for OAuth in `dlspawner.manager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+RETRIED = frozenset({429, 500, 502, 503, 504})
+
+
+class HubError(Exception):
+    """The Hub did not do what was asked; the message may be shown to users."""
+
+
+class HubUnavailable(HubError):
+    """No answer, or none that can be trusted, within the deadline."""
+
+
+class HubRefused(HubError):
+    """The Hub answered no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Kind(Enum):
+    USER = "user"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a token belongs to, and what this token (not its owner) may do, as the Hub's expanded scopes."""
+
+    name: str
+    kind: Kind
+    scopes: frozenset[str]
+    admin: bool = False
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One of a user's servers, as the Hub sees it; `name` is "" for the default one."""
+
+    name: str
+    ready: bool
+    pending: str | None
+    stopped: bool
+    url: str
+    user_options: Mapping[str, object]
+    last_activity: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class HubUser:
+    name: str
+    servers: Mapping[str, Server]
+    admin: bool = False
+    groups: frozenset[str] = frozenset()
+
+
+# Scopes: pure functions over the Hub's *expanded* scopes (https://jupyterhub.readthedocs.io → RBAC → scopes).
+
+
+def has_scope(
+    scopes: Iterable[str], base: str, *, user: str = "", server: str | None = None, service: str = ""
+) -> bool:
+    """Whether `base` is held for everything, or for the named user, server of that user, or service.
+
+    Filters by group are not followed: the owner of a token never needs them for what is their own, and a filter that
+    cannot be checked here grants nothing.
+    """
+    wanted = {base}
+    if user:
+        wanted.add(f"{base}!user={user}")
+    if user and server is not None:
+        wanted.add(f"{base}!server={user}/{server}")
+    if service:
+        wanted.add(f"{base}!service={service}")
+    return not wanted.isdisjoint(scopes)
+
+
+def may_access_server(identity: Identity, user: str, server: str) -> bool:
+    """Whether the token may enter this server: what SSH and the browser both need."""
+    return has_scope(identity.scopes, "access:servers", user=user, server=server)
+
+
+def own_server(identity: Identity) -> str | None:
+    """The name of the server whose own token this is; None for every other token.
+
+    A server's token may enter that one server and no other of its user. A token that a person narrowed to one server
+    looks the same and is treated the same.
+    """
+    prefix = f"access:servers!server={identity.name}/"
+    servers = [scope.removeprefix(prefix) for scope in identity.scopes if scope.startswith(prefix)]
+    if identity.kind is not Kind.USER or len(servers) != 1 or may_access_server(identity, identity.name, "*"):
+        return None
+    return servers[0]
+
+
+# The Hub's JSON. A Hub, or whatever answers in its place, that sends something else is unavailable.
+
+
+def read_identity(model: Any) -> Identity:
+    """The answer of GET /user (also what HubAuth hands out)."""
+    try:
+        return Identity(
+            name=_text(model["name"]),
+            kind=Kind(model.get("kind", "user")),
+            scopes=frozenset(map(_text, model["scopes"])),
+            admin=bool(model.get("admin", False)),
+            groups=frozenset(map(_text, model.get("groups") or ())),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise HubUnavailable("The Hub's answer could not be understood.") from error
+
+
+def read_user(model: Any) -> HubUser:
+    """The answer of GET /users/:name; servers are there when the token has read:servers."""
+    try:
+        servers = [_read_server(server) for server in (model.get("servers") or {}).values()]
+        return HubUser(
+            name=_text(model["name"]),
+            servers={server.name: server for server in servers},
+            admin=bool(model.get("admin", False)),
+            groups=frozenset(map(_text, model.get("groups") or ())),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise HubUnavailable("The Hub's answer could not be understood.") from error
+
+
+def _read_server(model: Any) -> Server:
+    options = model.get("user_options") or {}
+    # JupyterHub 5.5 stores a body written for 6.x as it came: {"user_options": {…}}.
+    if set(options) == {"user_options"} and isinstance(options["user_options"], dict):
+        options = options["user_options"]
+    seen = model.get("last_activity")
+    return Server(
+        name=_text(model["name"]),
+        ready=bool(model.get("ready")),
+        pending=model.get("pending") or None,
+        stopped=bool(model.get("stopped", not (model.get("ready") or model.get("pending")))),
+        url=_text(model.get("url") or ""),
+        user_options=dict(options),
+        last_activity=datetime.fromisoformat(seen) if seen else None,
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, not {type(value).__name__}")
+    return value
+
+
+def delays(first: float = 0.1, most: float = 2.0) -> Iterator[float]:
+    """Seconds to wait before each next try: doubling, each drawn between half and the whole."""
+    return (min(first * 2**n, most) * random.uniform(0.5, 1.0) for n in count())  # noqa: S311 — spreads load, no secret
+
+
+class HubApi:
+    """The Hub's REST API with one token; an async context manager that owns its connections.
+
+    `url` ends in /hub/api. `deadline_seconds` bounds a whole call with its retries.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        deadline_seconds: float = 10.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self._deadline = deadline_seconds
+        self._sleep = sleep
+        self._session: aiohttp.ClientSession | None = None
+        self._major: int | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; a later call would open them again."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def whoami(self, token: str) -> Identity | None:
+        """Whom `token` belongs to; None when the Hub does not know it."""
+        if not _fits_header(token):
+            return None
+        status, body = await self._call("GET", "/user", token=token)
+        if status in {401, 403}:
+            return None
+        return read_identity(_expect(status, body, 200))
+
+    async def user(self, name: str) -> HubUser | None:
+        """A user with their servers, stopped ones too; None when there is none of that name."""
+        path = _user_path(name)
+        if path is None:
+            return None
+        status, body = await self._call("GET", f"{path}?include_stopped_servers=1")
+        if status == 404:
+            return None
+        return read_user(_expect(status, body, 200))
+
+    async def post_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
+        """Say when servers were last used; the Hub keeps the latest time it was told.
+
+        HubRefused(400) when a server is no longer there.
+        """
+        seen = {name: {"last_activity": at.astimezone(UTC).isoformat()} for name, at in servers.items()}
+        status, body = await self._call("POST", f"{_known(user)}/activity", {"servers": seen})
+        _expect(status, body, 200)
+
+    async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
+        """Ask for a start; True when the server is ready, False when it is on its way.
+
+        Without `options` the Hub uses those it kept from the last start. HubRefused carries the spawner's sentence.
+        """
+        content: Mapping[str, object] | None = None
+        if options is not None:
+            content = {"user_options": options} if await self._major_version() >= 6 else options
+        status, body = await self._call("POST", _server_path(user, server), content, repeatable=False)
+        _expect(status, body, 201, 202)
+        return status == 201
+
+    async def stop_server(self, user: str, server: str = "") -> bool:
+        """Ask for a stop; True when the server is stopped, False when it is on its way."""
+        status, body = await self._call("DELETE", _server_path(user, server))
+        _expect(status, body, 202, 204)
+        return status == 204
+
+    async def _major_version(self) -> int:
+        if self._major is None:
+            status, body = await self._call("GET", "/")
+            version = _expect(status, body, 200)
+            try:
+                self._major = int(_text(version["version"]).split(".")[0])
+            except (KeyError, TypeError, ValueError) as error:
+                raise HubUnavailable("The Hub does not tell its version.") from error
+        return self._major
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, object] | None = None,
+        *,
+        token: str | None = None,
+        repeatable: bool = True,
+    ) -> tuple[int, bytes]:
+        """Status and body of one request, repeated while that is harmless and the deadline allows."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                for delay in delays():
+                    answer = await self._try(method, path, content, token or self._token, repeatable)
+                    if answer is not None:
+                        return answer
+                    await self._sleep(delay)
+        except TimeoutError:
+            raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
+        raise AssertionError("delays() never ends")
+
+    async def _try(
+        self, method: str, path: str, content: Mapping[str, object] | None, token: str, repeatable: bool
+    ) -> tuple[int, bytes] | None:
+        """One request; None when it may be made again."""
+        body = None if content is None else json.dumps(content).encode()
+        headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+        try:
+            async with self._client().request(
+                method, URL(self._url + path, encoded=True), data=body, headers=headers, allow_redirects=False
+            ) as response:
+                if repeatable and response.status in RETRIED:
+                    return None
+                return response.status, await response.read()
+        except aiohttp.ClientConnectorError:
+            return None  # nothing was sent
+        except (aiohttp.ClientError, OSError) as error:
+            if repeatable:
+                return None
+            raise HubUnavailable("The connection to the Hub broke; it may have begun what was asked.") from error
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+
+def _expect(status: int, body: bytes, *wanted: int) -> Any:
+    """The JSON of a wanted answer; anything else is the Hub's no."""
+    try:
+        content = json.loads(body) if body.strip() else None
+    except ValueError:
+        content = None
+    if status not in wanted:
+        if status >= 500:
+            raise HubUnavailable(f"The Hub failed (status {status}).")
+        message = content.get("message") if isinstance(content, dict) else None
+        raise HubRefused(status, str(message or f"The Hub refused (status {status}).")[:2000])
+    return content
+
+
+def _fits_header(token: str) -> bool:
+    """A real token is short visible ASCII; nothing else is sent, so none can break a header."""
+    return 0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)
+
+
+def _segment(name: str) -> str | None:
+    """`name` as one path segment; None for what no user or server can be called."""
+    if name in {"", ".", ".."} or len(name) > 255:
+        return None
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        return None
+
+
+def _user_path(name: str) -> str | None:
+    segment = _segment(name)
+    return None if segment is None else f"/users/{segment}"
+
+
+def _known(user: str) -> str:
+    path = _user_path(user)
+    if path is None:
+        raise HubRefused(404, "There is no such user.")
+    return path
+
+
+def _server_path(user: str, server: str) -> str:
+    if server == "":
+        return f"{_known(user)}/server"
+    segment = _segment(server)
+    if segment is None:
+        raise HubRefused(404, "There is no such server.")
+    return f"{_known(user)}/servers/{segment}"

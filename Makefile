@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 CHP_VERSION := 5.3.0
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-all check format bench clean
+.PHONY: run test test-all check format bench reference clean
 
 run: $(VENV)/.jobs
 	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
@@ -34,6 +34,10 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.tests
 	$(BIN)/python -m tests.bench
+
+# hub_config/REFERENCE.md from the traits.
+reference: $(VENV)/.tests
+	$(BIN)/python -m tests.reference
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
-"""Connection set-up and bulk copy through the gateway, against the job's own sshd directly and through OpenSSH's `-J`.
+"""Connection set-up and bulk copy through the gateway, against the job's sshd directly and through OpenSSH's `-J`.
 
-All three end at the same sshd behind the same NodePort; the direct ways log in with a certificate that we sign here with
-the gateway's own CA, which only the owner of its state directory can do.
+All three end at the same sshd behind the same NodePort; the direct ways log in with a certificate that we sign here
+with the gateway's own CA, which only the owner of its state directory can do.
 """
 
 from __future__ import annotations

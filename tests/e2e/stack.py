@@ -106,6 +106,17 @@ class Stack:
                         found.append(line.replace(b"\0", b" ").decode())
         return found
 
+    def process_of(self, module: str) -> int:
+        """The process of ours that runs a Python module; 0 when there is none."""
+        ours = (self.state.as_posix().encode(), f"-m\0{module}".encode())
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    line = (entry / "cmdline").read_bytes()
+                    if ours[1] in line and ours[0] in (entry / "environ").read_bytes():
+                        return int(entry.name)
+        return 0
+
     def person(self, name: str) -> Person:
         password = self.secrets["admin_password" if name == "admin" else "password"]
         return Person(self, name, password)

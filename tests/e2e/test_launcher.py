@@ -1,0 +1,91 @@
+"""`make run` from a newcomer's side: start, stop, start again, and what happens when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.stack import ROOT, Stack, running, wait_for
+
+
+def failing(stack: Stack) -> str:
+    done = subprocess.run(stack.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("name", "flag"), [("port", "--port"), ("ssh_port", "--ssh-port")])
+def test_a_taken_port_is_a_sentence_that_names_port_and_setting(tmp_path: Path, name: str, flag: str) -> None:
+    stack = Stack(tmp_path / "state")
+    with socket.create_server(("127.0.0.1", getattr(stack, name))):
+        said = failing(stack)
+    assert str(getattr(stack, name)) in said
+    assert flag in said
+
+
+def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    for name in ("cluster.yaml", "teams.yaml", "jupyterhub_config.py"):
+        (config / name).write_text((ROOT / "hub_config" / name).read_text())
+    (config / "teams.yaml").write_text("teams:\n  vision:\n    quotaa: {a100: 8}\n  nlp:\n    quota: {h900: -3}\n")
+    said = failing(Stack(tmp_path / "state", more=(f"--config={config}",)))
+    assert "teams.yaml:3" in said
+    assert "quotaa" in said
+    assert "teams.yaml:5" in said
+    assert "h900" in said
+
+
+def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    with running(tmp_path / "state") as stack:
+        carol = stack.person("carol")
+        carol.launch("train", template="ssh")
+        ssh = carol.ssh(tmp_path / "ssh")
+        assert ssh.run("train", "echo kept >~/file; mkdir -p /job/x").returncode == 0
+        second = failing(Stack(stack.state))
+        assert "already runs" in second
+
+        assert stack.stop() == 0, stack.said
+        assert stack.processes() == []
+
+        stack.start()
+        assert carol.ready("train"), "the job runs again, with the token from before"
+        done = wait_for(lambda: (r := ssh.run("train", "cat ~/file; ls /job")).returncode == 0 and r, "ssh again")
+        assert done.stdout.split() == ["kept", "x"]
+        carol.stop("train")
+        carol.close()
+        stack.stop()
+        assert stack.processes() == []
+
+
+def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "state")
+    stack.start()
+    dave = stack.person("dave")
+    dave.launch("train", template="ssh")
+    dave.close()
+    stack.stop(signal.SIGKILL)
+    wait_for(lambda: stack.processes() == [], f"nothing is left: {stack.processes()}", 30)
+
+
+def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path / "state") as stack:
+        erin = stack.person("erin")
+        erin.launch("train", template="ssh")
+        ssh = erin.ssh(tmp_path / "ssh")
+        boot = ssh.run("train", "cat /proc/1/stat").stdout
+        assert boot
+        for module in ("jupyterhub", "dlspawner.manager", "ssh_gateway"):
+            victim = stack.process_of(module)
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda module=module, old=victim: stack.process_of(module) not in {0, old}, f"{module} is back")
+        again = wait_for(lambda: ssh.run("train", "cat /proc/1/stat").stdout, "ssh works again")
+        assert again.split()[21] == boot.split()[21], "the same process, started at the same time"
+        wait_for(lambda: erin.ready("train"), "the Hub found the job again")
+        erin.close()

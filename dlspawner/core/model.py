@@ -1,0 +1,167 @@
+"""The cluster and its teams as values: what administrators write in ``cluster.yaml`` and ``teams.yaml``.
+
+Amounts are integers: GPUs whole, CPU in thousandths (``cpu_milli``), memory in bytes. Nothing here knows a file format;
+``dlspawner.settings`` reads and checks, everybody else is handed these values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+DEFAULT_TEAM = "default"
+
+
+class Special(Enum):
+    """What an ordinary job may never have; off for the whole cluster until switched on."""
+
+    ROOT = "root"
+    PRIVILEGED = "privileged"
+    HOST_NETWORK = "host_network"
+    HOST_PATHS = "host_paths"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """CPU and memory together: of one GPU's share, of a default or of a limit."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+    def times(self, factor: int) -> Amount:
+        return Amount(self.cpu_milli * factor, self.memory_bytes * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A Kubernetes toleration; ``None`` where the key is left out."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    seconds: int | None = None
+
+    def manifest(self) -> dict[str, str | int]:
+        known = {
+            "key": self.key,
+            "operator": self.operator,
+            "value": self.value,
+            "effect": self.effect,
+            "tolerationSeconds": self.seconds,
+        }
+        return {key: value for key, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """A kind of GPU as data: how it is asked for, where it is, and how much CPU and memory comes with each one."""
+
+    name: str
+    title: str
+    resource: str
+    per_gpu: Amount
+    max_per_job: int
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The claim that holds a person's home directory."""
+
+    home_size: str = "10Gi"
+    storage_class: str | None = None
+    access_modes: tuple[str, ...] = ("ReadWriteOnce",)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``cluster.yaml``: GPU types in the order the form shows them, and what a job without GPUs gets and may get."""
+
+    gpu_types: tuple[GpuType, ...]
+    cpu_only_default: Amount
+    cpu_only_max: Amount
+    special: frozenset[Special] = frozenset()
+    storage: Storage = field(default_factory=Storage)
+    default_template: str | None = None
+
+    def gpu_type(self, name: str) -> GpuType | None:
+        return next((kind for kind in self.gpu_types if kind.name == name), None)
+
+    @property
+    def gpu_resources(self) -> frozenset[str]:
+        """Every resource name that asks for a GPU, for ``rendering.hide_gpus``."""
+        return frozenset(kind.resource for kind in self.gpu_types)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamMount:
+    """A claim of a team's data and where its jobs see it."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many GPUs of one type a team is entitled to."""
+
+    gpu_type: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserCaps:
+    """GPUs that one member may hold: above ``soft`` a team admin approves, above ``hard`` nobody does."""
+
+    soft: int | None = None
+    hard: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWindows:
+    """How long a job may be idle before it is stopped; ``None`` means that another level (or nobody) says so."""
+
+    guaranteed: timedelta | None = None
+    preemptible: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The owner of a quota; a group of the same name in the Hub. ``members`` is only for Hubs without groups."""
+
+    name: str
+    title: str = ""
+    admins: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    quota: tuple[Quota, ...] = ()
+    borrow_limit: int | None = None
+    user_caps: UserCaps = UserCaps()
+    priorities: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    mounts: tuple[TeamMount, ...] = ()
+    idle: IdleWindows = IdleWindows()
+
+    def may_use(self, template: str) -> bool:
+        """An empty list of templates allows all of them."""
+        return not self.templates or template in self.templates
+
+
+@dataclass(frozen=True, slots=True)
+class Teams:
+    """``teams.yaml``: the teams in their order, and the people who may not work here at all."""
+
+    teams: tuple[Team, ...] = ()
+    blocked: frozenset[str] = frozenset()
+
+    def of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
+        """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""
+        found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
+        return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
+
+    def named(self, name: str) -> Team | None:
+        return next((team for team in self.teams if team.name == name), None)

@@ -1,0 +1,164 @@
+"""A job template as a value: what can be launched, by whom, with which choices, and what its pod looks like.
+
+``templates/README.md`` describes the YAML form, key by key; ``dlspawner.settings`` reads it. Everything here is already
+checked: names are known, defaults are in range, every hole has a meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from dlspawner.core.model import Special
+
+# KubeSpawner hard-codes the first; the second is the person's own container where the first is only the login proxy.
+NOTEBOOK_CONTAINER = "notebook"
+MAIN_CONTAINER = "main"
+
+Value = bool | int | float | str
+
+
+class Kind(Enum):
+    """The type of an option; ``quantity`` is Kubernetes' (``500m``, ``16Gi``)."""
+
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    STRING = "string"
+    CHOICE = "choice"
+    QUANTITY = "quantity"
+    PATH = "path"
+    IMAGE = "image"
+
+
+class Protocol(Enum):
+    HTTP = "http"
+    SSH = "ssh"
+    TCP = "tcp"
+
+
+class Expose(Enum):
+    """Who can reach an endpoint: only the cluster (and ``ssh -L``), or a Service of type NodePort as well."""
+
+    CLUSTER = "cluster"
+    NODEPORT = "nodeport"
+
+
+class Access(Enum):
+    NONE = "none"
+    READ_ONLY = "read-only"
+    READ_WRITE = "read-write"
+
+
+class Evidence(Enum):
+    """What counts as use of a job."""
+
+    GPU = "gpu"
+    KERNEL = "kernel"
+    HTTP = "http"
+    SSH = "ssh"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing that may be picked, and how the form calls it."""
+
+    value: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something the user chooses. ``minimum`` and ``maximum`` are numbers, for quantities in the base unit."""
+
+    name: str
+    kind: Kind
+    title: str = ""
+    help: str = ""
+    default: Value | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    choices: tuple[Choice, ...] = ()
+    pattern: str | None = None
+    multiline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A way into the job: a port of its container, and who can reach it."""
+
+    name: str
+    port: int
+    protocol: Protocol
+    expose: Expose = Expose.CLUSTER
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """Which storage the job sees; ``team_data`` never grants more than ``teams.yaml`` does."""
+
+    home: Access = Access.READ_WRITE
+    team_data: Access = Access.READ_WRITE
+    job_directory: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """So many pods of the same kind; a job of one pod has one role."""
+
+    name: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """When a job of this template counts as idle; ``None`` leaves it to the team and the cluster."""
+
+    window: timedelta | None = None
+    preemptible_window: timedelta | None = None
+    lifetime: timedelta | None = None
+    counts: tuple[Evidence, ...] = (Evidence.GPU, Evidence.KERNEL, Evidence.HTTP, Evidence.SSH)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One file under ``templates/jobs``. ``command``, paths and pod parts still hold their ``${holes}``."""
+
+    name: str
+    title: str
+    description: str = ""
+    who: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    command: tuple[str, ...] = ()
+    home: str = "/home/${unix_name}"
+    notebook_dir: str = "${home}"
+    endpoints: tuple[Endpoint, ...] = ()
+    mounts: Mounts = Mounts()
+    roles: tuple[Role, ...] = (Role("job"),)
+    grace_period: timedelta = timedelta(seconds=30)
+    idle: IdlePolicy = IdlePolicy()
+    special: frozenset[Special] = frozenset()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    # A Kubernetes PodSpec fragment as it was parsed. Never changed: rendering builds a new tree.
+    pod: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def pods(self) -> int:
+        return sum(role.count for role in self.roles)
+
+    @property
+    def ssh(self) -> Endpoint | None:
+        """The endpoint that is a real sshd, if the template offers one."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.protocol is Protocol.SSH), None)
+
+    @property
+    def work_container(self) -> str:
+        """The container that runs what the person came for: it gets GPUs, CPU, memory, endpoints and sshd."""
+        named = [container.get("name") for container in self.pod.get("containers", [])]
+        return MAIN_CONTAINER if MAIN_CONTAINER in named else NOTEBOOK_CONTAINER
+
+    def option(self, name: str) -> Option | None:
+        return next((option for option in self.options if option.name == name), None)

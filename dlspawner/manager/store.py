@@ -1,0 +1,215 @@
+"""The only module that speaks SQL. Every method is one transaction, run in a small pool of threads.
+
+Times come from the caller. A user is a name: asking for one without rows does the same work as for one that has some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Connection, Engine, Row, delete, insert, select, text, update
+
+from dlspawner.manager.database import open_engine, upgrade
+from dlspawner.manager.schema import key_suggestions, ssh_keys
+from dlspawner.manager.ssh_keys import PublicKey
+
+T = TypeVar("T")
+
+THREADS = 4
+USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes once a minute
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    id: int
+    key: str
+    fingerprint: str
+    name: str
+    added: datetime
+    last_used: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A key that one of the user's jobs found in the home directory."""
+
+    id: int
+    key: str
+    fingerprint: str
+    name: str
+    source: str
+    server_name: str
+    found: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job reports: a key and the file it was in."""
+
+    key: PublicKey
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of keys that were to be added; `known` were there before."""
+
+    new: tuple[StoredKey, ...]
+    known: tuple[StoredKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TooMany:
+    """Nothing was added: the user would have more keys than allowed."""
+
+    limit: int
+    present: int
+
+
+class Store:
+    """The database behind asynchronous methods; made by `open`, ended by `close`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reader = engine.execution_options(reading=True)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open and migrate; DatabaseProblem says what is wrong. Blocks: it is called before the server listens."""
+        engine = open_engine(url, THREADS)
+        try:
+            upgrade(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    async def close(self) -> None:
+        """Finish running transactions, then close the connections."""
+        await asyncio.to_thread(self._threads.shutdown)
+        self._engine.dispose()
+
+    async def keys(self, user: str) -> list[StoredKey]:
+        """The user's keys, oldest first."""
+        return await self._read(lambda connection: _keys(connection, user))
+
+    async def add_keys(self, user: str, keys: Sequence[PublicKey], now: datetime, limit: int) -> Added | TooMany:
+        """Add all that are not there yet, or none when there would be more than `limit`."""
+        return await self._write(lambda connection: _add_keys(connection, user, keys, now, limit))
+
+    async def remove_key(self, user: str, id_: int) -> StoredKey | None:
+        """Remove one of the user's keys and return it; None when they have no such key."""
+
+        def remove(connection: Connection) -> StoredKey | None:
+            mine = (ssh_keys.c.user_name == user) & (ssh_keys.c.id == id_)
+            row = connection.execute(select(ssh_keys).where(mine)).first()
+            connection.execute(delete(ssh_keys).where(mine))
+            return None if row is None else _stored(row)
+
+        return await self._write(remove)
+
+    async def key_used(self, user: str, id_: int, now: datetime) -> bool:
+        """Note that a key logged in, at most once a minute; False when the user has no such key."""
+        mine = (ssh_keys.c.user_name == user) & (ssh_keys.c.id == id_)
+
+        def last_used(connection: Connection) -> Row[Any] | None:
+            return connection.execute(select(ssh_keys.c.last_used).where(mine)).first()
+
+        row = await self._read(last_used)
+        if row is None:
+            return False
+        if row.last_used is None or row.last_used <= now - USED_EVERY:
+            await self._write(lambda connection: connection.execute(update(ssh_keys).where(mine).values(last_used=now)))
+        return True
+
+    async def suggestions(self, user: str) -> list[Suggestion]:
+        """Keys found in the user's home that they have not added."""
+        added = select(ssh_keys.c.fingerprint).where(ssh_keys.c.user_name == user)
+        query = (
+            select(key_suggestions)
+            .where(key_suggestions.c.user_name == user, key_suggestions.c.fingerprint.not_in(added))
+            .order_by(key_suggestions.c.source, key_suggestions.c.id)
+        )
+        return await self._read(lambda connection: [_suggestion(row) for row in connection.execute(query)])
+
+    async def suggest(self, user: str, server: str, found: Sequence[Found], now: datetime) -> None:
+        """Replace what is suggested to the user: all their jobs see the same home directory."""
+        rows = {
+            one.key.fingerprint: {
+                "user_name": user,
+                "key": one.key.key,
+                "fingerprint": one.key.fingerprint,
+                "name": one.key.name,
+                "source": one.source,
+                "server_name": server,
+                "found": now,
+            }
+            for one in found
+        }
+
+        def replace(connection: Connection) -> None:
+            _only_one_writer(connection, user)
+            connection.execute(delete(key_suggestions).where(key_suggestions.c.user_name == user))
+            if rows:
+                connection.execute(insert(key_suggestions), list(rows.values()))
+
+        await self._write(replace)
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._reader.begin() as connection:
+                return query(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._engine.begin() as connection:
+                return change(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+
+def _only_one_writer(connection: Connection, user: str) -> None:
+    """Let requests about one user go one after the other; on SQLite all writers do already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:user, 0))"), {"user": user})
+
+
+def _keys(connection: Connection, user: str) -> list[StoredKey]:
+    query = select(ssh_keys).where(ssh_keys.c.user_name == user).order_by(ssh_keys.c.id)
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def _add_keys(
+    connection: Connection, user: str, keys: Sequence[PublicKey], now: datetime, limit: int
+) -> Added | TooMany:
+    _only_one_writer(connection, user)
+    present = {key.fingerprint: key for key in _keys(connection, user)}
+    wanted = {key.fingerprint: key for key in keys}
+    new = [key for fingerprint, key in wanted.items() if fingerprint not in present]
+    if new and len(present) + len(new) > limit:
+        return TooMany(limit, len(present))
+    for key in new:
+        connection.execute(
+            insert(ssh_keys).values(user_name=user, key=key.key, fingerprint=key.fingerprint, name=key.name, added=now)
+        )
+    after = {key.fingerprint: key for key in _keys(connection, user)}
+    return Added(
+        new=tuple(after[key.fingerprint] for key in new),
+        known=tuple(present[fingerprint] for fingerprint in wanted if fingerprint in present),
+    )
+
+
+def _stored(row: Row[Any]) -> StoredKey:
+    return StoredKey(row.id, row.key, row.fingerprint, row.name, row.added, row.last_used)
+
+
+def _suggestion(row: Row[Any]) -> Suggestion:
+    return Suggestion(row.id, row.key, row.fingerprint, row.name, row.source, row.server_name, row.found)

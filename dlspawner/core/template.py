@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 from dlspawner.core.model import Special
@@ -78,8 +79,8 @@ class Option:
     title: str = ""
     help: str = ""
     default: Value | None = None
-    minimum: int | float | None = None
-    maximum: int | float | None = None
+    minimum: int | float | Fraction | None = None
+    maximum: int | float | Fraction | None = None
     choices: tuple[Choice, ...] = ()
     pattern: str | None = None
     multiline: bool = False

@@ -1,0 +1,130 @@
+"""Pod manifests as plain camelCase trees: merge a fragment over a pod, and hide the GPUs that were not asked for.
+
+Merging follows Kubernetes' strategic merge where that matters: containers, volumes and environment by name, ports by
+number and protocol, mounts by path. Mappings merge leaf by leaf and any other list is replaced, except tolerations and
+pull secrets, which only ever add up. Nothing is changed in place, and merging the same fragment twice changes nothing.
+
+Refused: deleting by ``null``, which makes the result depend on who merges first.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+Manifest = dict[str, Any]
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+
+_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_REFERENCE = re.compile(r"\$\(([^)]+)\)")
+
+
+def merge_pod(pod: Manifest, fragment: Manifest) -> Manifest:
+    """A new pod: ``fragment`` merged over ``pod``; both are camelCase manifests, or both a ``spec``."""
+    merged: Manifest = _merge("", pod, fragment)
+    for container in _containers(merged):
+        if "env" in container:
+            container["env"] = _ordered(container["env"])
+    return merged
+
+
+def hide_gpus(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
+    """A new pod in which only containers that ask for a GPU can see one.
+
+    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, whatever
+    the form, the template, a hook or the image say, and left to the device plugin where one is.
+    """
+    hidden: Manifest = copy.deepcopy(pod)
+    for container in _containers(hidden):
+        others = [one for one in container.get("env") or [] if one.get("name") != VISIBLE_DEVICES]
+        if not _asks(container, gpu_resources):
+            others = [{"name": VISIBLE_DEVICES, "value": "void"}, *others]
+        if others or "env" in container:
+            container["env"] = others
+    return hidden
+
+
+def _containers(pod: Manifest) -> list[Manifest]:
+    spec = pod.get("spec", pod)
+    return [container for name in _CONTAINER_LISTS for container in spec.get(name) or []]
+
+
+def _asks(container: Manifest, gpu_resources: Collection[str]) -> bool:
+    resources = container.get("resources") or {}
+    amounts = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests") for name in gpu_resources]
+    return any(str(amount) not in {"0", "None", ""} for amount in amounts)
+
+
+def _merge(key: str, old: Any, new: Any) -> Any:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        merged = {name: _merge(name, value, new[name]) if name in new else value for name, value in old.items()}
+        merged |= {name: value for name, value in new.items() if name not in old}
+        return copy.deepcopy(merged)
+    if isinstance(old, list) and isinstance(new, list):
+        if key in _SAME and all(isinstance(one, Mapping) for one in (*old, *new)):
+            return _merge_list(old, new, _SAME[key])
+        if key in _UNIONS:
+            return copy.deepcopy([*old, *(one for one in new if one not in old)])
+    return copy.deepcopy(new)
+
+
+def _merge_list(old: list[Any], new: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
+    merged = list(old)
+    for one in new:
+        index = next((index for index, other in enumerate(merged) if same(other, one)), None)
+        if index is None:
+            merged.append(copy.deepcopy(one))
+        elif "value" in one or "valueFrom" in one:
+            merged[index] = copy.deepcopy(one)  # value and valueFrom exclude each other
+        else:
+            merged[index] = _merge("", merged[index], one)
+    return merged
+
+
+def _same_name(one: Manifest, other: Manifest) -> bool:
+    return "name" in one and one["name"] == other.get("name")
+
+
+def _same_port(one: Manifest, other: Manifest) -> bool:
+    if _same_name(one, other):
+        return True
+    ports = [(port.get("containerPort"), port.get("protocol", "TCP")) for port in (one, other)]
+    return ports[0] == ports[1]
+
+
+def _same_path(one: Manifest, other: Manifest) -> bool:
+    return "mountPath" in one and one["mountPath"] == other.get("mountPath")
+
+
+_SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
+    "containers": _same_name,
+    "initContainers": _same_name,
+    "ephemeralContainers": _same_name,
+    "volumes": _same_name,
+    "env": _same_name,
+    "ports": _same_port,
+    "volumeMounts": _same_path,
+}
+_UNIONS = frozenset({"tolerations", "imagePullSecrets"})
+
+
+def _ordered(env: list[Any]) -> list[Any]:
+    """Every variable after those that its ``$(NAME)`` refers to, or Kubernetes would not expand it; else as it was."""
+    by_name = {one.get("name"): one for one in env if isinstance(one, Mapping)}
+    placed: dict[int, Any] = {}
+
+    def place(one: Any, asking: frozenset[str]) -> None:
+        if id(one) in placed:
+            return
+        text = one.get("value") if isinstance(one, Mapping) else None
+        for name in _REFERENCE.findall(text) if isinstance(text, str) else []:
+            if name in by_name and name not in asking:
+                place(by_name[name], asking | {name})
+        placed.setdefault(id(one), one)
+
+    for one in env:
+        place(one, frozenset())
+    return list(placed.values())

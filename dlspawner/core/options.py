@@ -1,0 +1,231 @@
+"""What a person may choose, and whether what they chose is all right.
+
+The form and the check both come from :func:`offered`, so a form can not offer what the check refuses. Strings from an
+HTML form and JSON from the REST API are both accepted, and nothing else: every wrong value becomes one sentence that
+says what would have worked, all of them together, never an exception.
+
+An empty string and ``null`` mean *not given*, because that is what an untouched form field sends.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dlspawner.core import quantity
+from dlspawner.core.model import DEFAULT_TEAM, Amount, Cluster, GpuType, Team
+from dlspawner.core.template import Choice, Kind, Option, Template, Value
+from dlspawner.core.values import WrongValueError, read, show
+
+TEMPLATE_KEY = "template"
+
+# Options whose kind and meaning are the product's; a template says that it offers them and may narrow them.
+BUILT_IN = {
+    "gpus": Option("gpus", Kind.INTEGER, "GPUs"),
+    "gpu_type": Option("gpu_type", Kind.CHOICE, "GPU type"),
+    "cpu": Option("cpu", Kind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
+    "memory": Option("memory", Kind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
+    "team": Option("team", Kind.CHOICE, "Team"),
+    "log_dir": Option("log_dir", Kind.PATH, "Log directory"),
+    "image": Option("image", Kind.IMAGE, "Image"),
+}
+
+_SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why nothing was started: sentences for the user."""
+
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What was chosen, checked and completed with defaults; ``values`` has every option of the template."""
+
+    template: str
+    team: str
+    gpus: int
+    gpu_type: GpuType | None
+    amount: Amount
+    values: tuple[tuple[str, Value | None], ...] = ()
+
+    def get(self, name: str) -> Value | None:
+        return dict(self.values).get(name)
+
+    @property
+    def log_dir(self) -> str | None:
+        """As it was chosen; ``rendering.log_dir`` makes it absolute."""
+        chosen = self.get("log_dir")
+        return chosen if isinstance(chosen, str) else None
+
+    def user_options(self) -> dict[str, Value]:
+        """The same choices as plain user options, for the Hub to keep."""
+        return {TEMPLATE_KEY: self.template, **{name: value for name, value in self.values if value is not None}}
+
+
+def usable(templates: Iterable[Template], teams: Sequence[Team]) -> tuple[Template, ...]:
+    """The templates that a member of these teams may launch, in their order."""
+    return tuple(template for template in templates if _may_use(template, teams))
+
+
+def find_template(
+    templates: Sequence[Template], given: Mapping[str, object], teams: Sequence[Team] = (), default: str | None = None
+) -> Template | Rejected:
+    """The template that the user options name: without a name the default one, or the first that the person may use."""
+    allowed = usable(templates, teams)
+    if not allowed:
+        return Rejected(("There is no job template that you may use; an administrator can allow one to your team.",))
+    name = given.get(TEMPLATE_KEY)
+    if name is None or name == "":
+        return next((template for template in allowed if template.name == default), allowed[0])
+    found = next((template for template in allowed if template.name == name), None)
+    if found is not None:
+        return found
+    names = [template.name for template in allowed]
+    return Rejected((f"There is no job template {show(name)}{_nearest(name, names)}. Yours: {', '.join(names)}.",))
+
+
+def offered(template: Template, cluster: Cluster, teams: Sequence[Team] = ()) -> tuple[Option, ...]:
+    """The template's options with everything filled in that comes from the cluster and from the person's teams."""
+    return tuple(_complete(option, template, cluster, teams) for option in template.options)
+
+
+def choose(
+    template: Template, cluster: Cluster, given: Mapping[str, object], teams: Sequence[Team] = ()
+) -> Choices | Rejected:
+    """Check user options against a template; ``teams`` are the person's, the one that pays by default first."""
+    known = {option.name: option for option in offered(template, cluster, teams)}
+    problems = [_unknown(template, name, known) for name in given if name != TEMPLATE_KEY and name not in known]
+    if template.pods != 1:
+        problems.append(
+            f"“{template.title}” asks for {template.pods} pods; jobs of more than one pod can not be launched yet."
+        )
+    values: dict[str, Value | None] = {}
+    for name, option in known.items():
+        try:
+            values[name] = read(option, given.get(name))
+        except WrongValueError as wrong:
+            problems.append(f"{option.title} {wrong}")
+    if not problems:
+        chosen = _complete_choices(template, cluster, values, known, teams)
+        if isinstance(chosen, Choices):
+            return chosen
+        problems.extend(chosen.sentences)
+    return Rejected(tuple(problems))
+
+
+def _may_use(template: Template, teams: Sequence[Team]) -> bool:
+    if not teams:
+        return not template.who
+    return any(team.may_use(template.name) and (not template.who or team.name in template.who) for team in teams)
+
+
+def _complete(option: Option, template: Template, cluster: Cluster, teams: Sequence[Team]) -> Option:
+    if option.name == "gpus":
+        largest = max((kind.max_per_job for kind in _gpu_types(template, cluster)), default=0)
+        own = largest if option.maximum is None else int(option.maximum)
+        lowest = int(option.minimum or 0)
+        maximum = min(own, largest)
+        default = option.default if option.default is not None else lowest
+        return replace(option, minimum=lowest, maximum=maximum, default=min(int(default), maximum))
+    if option.name == "gpu_type":
+        kinds = _gpu_types(template, cluster)
+        first = kinds[0].name if kinds else None
+        choices = tuple(Choice(kind.name, kind.title) for kind in kinds)
+        return replace(option, choices=choices, default=first if option.default is None else option.default)
+    if option.name == "team":
+        choices = tuple(Choice(team.name, team.title or team.name) for team in usable_teams(template, teams))
+        return replace(option, choices=choices, default=choices[0].value if choices else DEFAULT_TEAM)
+    return option
+
+
+def _gpu_types(template: Template, cluster: Cluster) -> list[GpuType]:
+    option = template.option("gpu_type")
+    narrowed = {choice.value for choice in option.choices} if option else set()
+    return [kind for kind in cluster.gpu_types if not narrowed or kind.name in narrowed]
+
+
+def _complete_choices(
+    template: Template,
+    cluster: Cluster,
+    values: dict[str, Value | None],
+    known: Mapping[str, Option],
+    teams: Sequence[Team],
+) -> Choices | Rejected:
+    problems: list[str] = []
+    gpus = int(values.get("gpus") or 0)
+    kind = None
+    if gpus:
+        kinds = _gpu_types(template, cluster)
+        kind = cluster.gpu_type(str(values["gpu_type"])) if values.get("gpu_type") else kinds[0]
+        if kind is not None and gpus > kind.max_per_job:
+            problems.append(f"GPUs of type {kind.name} must be at most {kind.max_per_job}; you asked for {gpus}.")
+    default = kind.per_gpu.times(gpus) if kind else cluster.cpu_only_default
+    limit = kind.per_gpu.times(gpus) if kind else cluster.cpu_only_max
+    basis = f"{gpus} × {kind.name}" if kind else "a job without GPUs"
+    cpu = _Share("cpu", known.get("cpu"), default.cpu_milli, limit.cpu_milli, basis)
+    memory = _Share("memory", known.get("memory"), default.memory_bytes, limit.memory_bytes, basis)
+    amount = Amount(cpu.take(values.get("cpu"), problems), memory.take(values.get("memory"), problems))
+    if problems:
+        return Rejected(tuple(problems))
+    paying = usable_teams(template, teams)
+    team = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
+    shares = {"cpu": quantity.cpu(amount.cpu_milli), "memory": quantity.memory(amount.memory_bytes)}
+    completed = tuple((name, shares.get(name, value)) for name, value in values.items())
+    return Choices(template.name, team, gpus, kind, amount, completed)
+
+
+def usable_teams(template: Template, teams: Sequence[Team]) -> tuple[Team, ...]:
+    """Those of a person's teams that may pay for a job of this template."""
+    return tuple(team for team in teams if _may_use(template, [team]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """CPU or memory: the option that asks for it, and what the cluster gives and allows for so many GPUs."""
+
+    name: str
+    option: Option | None
+    default: int
+    limit: int
+    basis: str
+
+    def take(self, wanted: Value | None, problems: list[str]) -> int:
+        """What the job gets in the base unit; a wish outside the limits becomes a problem."""
+        limit, least = self.limit, self._base(_SMALLEST[self.name])
+        if self.option is not None:
+            limit = limit if self.option.maximum is None else min(limit, self._base(Fraction(self.option.maximum)))
+            least = max(least, self._base(Fraction(self.option.minimum or 0)))
+        asked = quantity.parse(str(wanted or ""))
+        if asked is None:
+            return min(self.default, limit)
+        amount = self._base(asked)
+        if amount > limit and self.option is not None and wanted == self.option.default:
+            return limit  # the template's own default gives way to a small share: the user did not ask for it
+        if not least <= amount <= limit:
+            problems.append(
+                f"{self.option.title if self.option else self.name} must be between {self._text(least)} and "
+                f"{self._text(limit)} for {self.basis}; you asked for {self._text(amount)}."
+            )
+        return amount
+
+    def _base(self, value: Fraction) -> int:
+        return quantity.cpu_milli(value) if self.name == "cpu" else quantity.memory_bytes(value)
+
+    def _text(self, amount: int) -> str:
+        return quantity.cpu(amount) if self.name == "cpu" else quantity.memory(amount)
+
+
+def _unknown(template: Template, name: object, known: Iterable[str]) -> str:
+    names = sorted(known)
+    have = f"It has: {', '.join(names)}." if names else "It has no options."
+    return f"“{template.title}” has no option {show(name)}{_nearest(name, names)}. {have}"
+
+
+def _nearest(name: object, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name[:64], names, n=1) if isinstance(name, str) else []
+    return f" (did you mean {near[0]}?)" if near else ""

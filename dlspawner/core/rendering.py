@@ -1,0 +1,276 @@
+"""Rendering: a template, what the user chose and the facts of this launch become a fragment of a pod.
+
+The fragment is merged over KubeSpawner's pod: ``hide_gpus(merge_pod(pod, render(…)), cluster.gpu_resources)``. What
+every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
+storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
+
+A hole without a value is not an error of the program: :func:`render` answers ``Rejected`` and nothing is created.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dlspawner.core import holes, naming, quantity
+from dlspawner.core.manifest import Manifest, hide_gpus, merge_pod
+from dlspawner.core.model import TeamMount
+from dlspawner.core.options import Choices, Rejected
+from dlspawner.core.template import NOTEBOOK_CONTAINER, Access, Kind, Template
+
+__all__ = ["Facts", "hide_gpus", "hole_names", "log_dir", "merge_pod", "render"]
+
+JOB_FILES = "/etc/dlspawner"
+JOB_DIRECTORY = "/job"
+HOME_VOLUME, FILES_VOLUME = "home", "job-files"
+START = ("/bin/sh", f"{JOB_FILES}/start")
+
+# What a template without a command answers the Hub with: the page on how to get in, behind the Hub's login. A unix
+# socket, because a port would be open without login to whoever shares the pod's network.
+_PAGE_SERVER = f"""
+import http.server, socketserver, sys
+class Page(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *args): super().__init__(*args, directory="{JOB_FILES}/page")
+    def log_message(self, *args): pass
+socketserver.ThreadingUnixStreamServer(sys.argv[1], Page).serve_forever()
+"""
+PAGE_COMMAND = (
+    *("jupyter", "standaloneproxy", "--activity-interval=0", "--unix-socket=true", "--"),
+    *("python3", "-c", _PAGE_SERVER, "{unix_socket}"),
+)
+
+_POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+# Files of the job's Secret that the container sees at a second place.
+_BINDS = {
+    "passwd": "/etc/passwd",
+    "group": "/etc/group",
+    "profile.sh": "/etc/profile.d/dlspawner.sh",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the spawner knows about this launch. The first block are names for holes, the second is for rendering only.
+
+    ``None`` means that there is none; a hole that names it is then refused with a sentence.
+    """
+
+    user: str
+    server: str
+    unix_name: str
+    job: str
+    pod_name: str
+    default_image: str | None = None
+    ssh_host: str | None = None
+    ssh_port: int | None = None
+
+    home_claim: str | None = None  # the claim with the person's home directory
+    team_mounts: tuple[TeamMount, ...] = ()  # of the team that was chosen
+    files_secret: str | None = None  # the job's Secret; None where the job needs no files
+    files: tuple[tuple[str, str], ...] = ()  # its (key, path below /etc/dlspawner)
+
+
+_NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files"})
+FACT_HOLES = frozenset(field.name for field in fields(Facts)) - _NOT_HOLES
+CHOICE_HOLES = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
+PATH_HOLES = frozenset({"home", "notebook_dir"})
+
+
+def hole_names(template: Template) -> frozenset[str]:
+    """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings``."""
+    return FACT_HOLES | CHOICE_HOLES | PATH_HOLES | {option.name for option in template.options}
+
+
+def render(template: Template, choices: Choices, facts: Facts) -> Manifest | Rejected:
+    """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
+    try:
+        values = _values(template, choices, facts)
+        return _fragment(template, choices, facts, values)
+    except holes.MissingValueError as missing:
+        option = template.option(missing.name)
+        what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
+        return Rejected((f"“{template.title}” needs {what}, which is empty.",))
+
+
+def log_dir(choices: Choices, facts: Facts, home: str) -> str | None:
+    """Where the job logs to, as another job of the same person finds it: absolute, and below the home directory."""
+    if choices.log_dir is None:
+        return None
+    path = _absolute(choices.log_dir, home)
+    if facts.home_claim and (path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")):
+        return posixpath.join(home, job_subpath(facts), posixpath.relpath(path, JOB_DIRECTORY)).removesuffix("/.")
+    return path
+
+
+def home(template: Template, facts: Facts) -> str:
+    """The home directory inside the job."""
+    return str(holes.fill(template.home, _facts(facts)))
+
+
+def job_subpath(facts: Facts) -> str:
+    """The directory of this job below the home directory, which the job sees as ``/job``."""
+    return f"jobs/{facts.job}"
+
+
+def _facts(facts: Facts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in FACT_HOLES}
+
+
+def _values(template: Template, choices: Choices, facts: Facts) -> dict[str, Any]:
+    values = _facts(facts)
+    values |= {
+        "team": choices.team,
+        "gpus": choices.gpus,
+        "gpu_type": choices.gpu_type.name if choices.gpu_type else None,
+        "cpu": quantity.cpu(choices.amount.cpu_milli),
+        "memory": quantity.memory(choices.amount.memory_bytes),
+        "home": home(template, facts),
+    }
+    values["notebook_dir"] = holes.fill(template.notebook_dir, values)
+    for name, value in choices.values:
+        option = template.option(name)
+        is_path = option is not None and option.kind is Kind.PATH and isinstance(value, str)
+        if name not in CHOICE_HOLES:
+            values[name] = _absolute(str(value), values["home"]) if is_path else value
+    return values
+
+
+def _absolute(path: str, home_directory: str) -> str:
+    return posixpath.normpath(posixpath.join(home_directory, path.removeprefix("~/")))
+
+
+def _fragment(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+    containers = [_work_container(template, choices, facts, values)]
+    if template.work_container != NOTEBOOK_CONTAINER:
+        containers.append(_login_proxy(template, facts, values))
+    base = {"containers": containers, **_pod(template, choices, facts)}
+    spec = merge_pod(base, holes.fill(template.pod, values))
+    if template.ssh is not None:
+        spec = _with_sshd(template, spec)
+    metadata = {
+        "labels": holes.fill(dict(template.labels), values, ("labels",)),
+        "annotations": holes.fill(dict(template.annotations), values, ("annotations",)),
+    }
+    return {"metadata": {key: value for key, value in metadata.items() if value}, "spec": spec}
+
+
+def _work_container(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+    resources = {"cpu": str(values["cpu"]), "memory": str(values["memory"])}
+    if choices.gpu_type is not None:
+        resources[choices.gpu_type.resource] = str(choices.gpus)
+    container: Manifest = {
+        "name": template.work_container,
+        "env": _environment(template, choices, facts, values),
+        "resources": {"limits": resources, "requests": dict(resources)},
+        "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
+    }
+    if template.endpoints:
+        container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]
+    if template.mounts.home is not Access.NONE:
+        container["workingDir"] = values["home"]
+    if template.option("image") is not None:
+        container["image"] = _needed("image", values)
+    if template.work_container == NOTEBOOK_CONTAINER:
+        container["args"] = _command(template, values)
+    return container
+
+
+def _login_proxy(template: Template, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+    """The container that answers the Hub where the person's own image can not; it sees none of the person's files."""
+    return {
+        "name": NOTEBOOK_CONTAINER,
+        "args": _command(template, values),
+        "env": [_POD_IP, {"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the container's own, nobody else's
+        "volumeMounts": _file_mounts(facts),
+    }
+
+
+def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
+    filled: list[Any] = holes.fill(list(template.command or PAGE_COMMAND), values, ("args",))
+    return filled
+
+
+def _environment(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> list[Manifest]:
+    plain = {"HOME": values["home"], "USER": facts.unix_name, "LOGNAME": facts.unix_name}
+    if template.work_container == NOTEBOOK_CONTAINER:
+        plain["JUPYTERHUB_ROOT_DIR"] = values["notebook_dir"]
+    if choices.log_dir is not None:
+        plain["DLSPAWNER_LOG_DIR"] = values["log_dir"]
+    return [_POD_IP, *({"name": name, "value": holes.as_typed(str(value))} for name, value in plain.items())]
+
+
+def _storage_mounts(template: Template, facts: Facts, home_directory: str) -> list[Manifest]:
+    mounts: list[Manifest] = []
+    if template.mounts.home is not Access.NONE:
+        mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is Access.READ_ONLY))
+    if template.mounts.job_directory:
+        mounts.append(_mount(HOME_VOLUME, JOB_DIRECTORY, read_only=False) | {"subPath": job_subpath(facts)})
+    if template.mounts.team_data is not Access.NONE:
+        only_read = template.mounts.team_data is Access.READ_ONLY
+        mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in facts.team_mounts]
+    return mounts
+
+
+def _file_mounts(facts: Facts) -> list[Manifest]:
+    if facts.files_secret is None:
+        return []
+    places = {path: _BINDS[path] for _, path in facts.files if path in _BINDS}
+    binds = [_mount(FILES_VOLUME, place, read_only=True) | {"subPath": path} for path, place in places.items()]
+    return [_mount(FILES_VOLUME, JOB_FILES, read_only=True), *binds]
+
+
+def _mount(volume: str, path: str, read_only: bool) -> Manifest:
+    return {"name": volume, "mountPath": path} | ({"readOnly": True} if read_only else {})
+
+
+def _pod(template: Template, choices: Choices, facts: Facts) -> Manifest:
+    pod: Manifest = {
+        "volumes": _volumes(template, facts),
+        "terminationGracePeriodSeconds": int(template.grace_period.total_seconds()),
+    }
+    kind = choices.gpu_type
+    if kind is not None and kind.node_selector:
+        pod["nodeSelector"] = dict(kind.node_selector)
+    if kind is not None and kind.tolerations:
+        pod["tolerations"] = [toleration.manifest() for toleration in kind.tolerations]
+    return pod
+
+
+def _volumes(template: Template, facts: Facts) -> list[Manifest]:
+    volumes: list[Manifest] = []
+    if template.mounts.home is not Access.NONE or template.mounts.job_directory:
+        claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
+        volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
+    if template.mounts.team_data is not Access.NONE:
+        claims = {_team_volume(mount): mount.claim for mount in facts.team_mounts}
+        volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
+    if facts.files_secret is not None:
+        items = [{"key": key, "path": path} | ({"mode": 0o444} if path in _BINDS else {}) for key, path in facts.files]
+        secret = {"secretName": facts.files_secret, "defaultMode": 0o400, "items": items}
+        volumes.append({"name": FILES_VOLUME, "secret": secret})
+    return volumes
+
+
+def _team_volume(mount: TeamMount) -> str:
+    return naming.slug(f"team-{mount.claim}")
+
+
+def _with_sshd(template: Template, spec: Manifest) -> Manifest:
+    """Let the work container begin with the job's ``start``, which runs sshd beside the command it was given."""
+    wrapped = []
+    for container in spec["containers"]:
+        if container["name"] == template.work_container:
+            original = [*container.get("command", []), *container.get("args", [])]
+            wrapped.append({**container, "command": list(START), "args": original})
+        else:
+            wrapped.append(container)
+    return {**spec, "containers": wrapped}
+
+
+def _needed(name: str, values: Mapping[str, Any]) -> Any:
+    if values.get(name) is None:
+        raise holes.MissingValueError(name)
+    return values[name]

@@ -32,7 +32,7 @@ class DLSpawnerError(Exception):
     """The root of the tree."""
 
 
-class InvalidConfiguration(DLSpawnerError):  # noqa: N818 - reads as what it says in `raise` and in a log
+class InvalidConfiguration(DLSpawnerError):
     """The configuration can not be used; ``problems`` are all of them, in the order of the files."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:

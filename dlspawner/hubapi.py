@@ -221,7 +221,7 @@ class HubApi:
 
     async def whoami(self, token: str) -> Identity | None:
         """Whom `token` belongs to; None when the Hub does not know it."""
-        if not _fits_header(token):
+        if not fits_header(token):
             return None
         status, body = await self._call("GET", "/user", token=token)
         if status in {401, 403}:
@@ -336,7 +336,7 @@ def _expect(status: int, body: bytes, *wanted: int) -> Any:
     return content
 
 
-def _fits_header(token: str) -> bool:
+def fits_header(token: str) -> bool:
     """A real token is short visible ASCII; nothing else is sent, so none can break a header."""
     return 0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)
 

@@ -16,8 +16,8 @@ import base64
 import binascii
 import hashlib
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -141,6 +141,13 @@ def fingerprint(key: str) -> str:
     """SHA256:… of "type base64", as `ssh-keygen -l` prints it."""
     digest = hashlib.sha256(base64.b64decode(key.split(" ")[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+
+
+def named(keys: Sequence[PublicKey], name: str) -> list[PublicKey]:
+    """The keys under `name` if there is one and one key, else under their comments; none stays without a name."""
+    if name and len(keys) == 1:
+        return [replace(keys[0], name=name)]
+    return [key if key.name else replace(key, name=f"{describe_type(key.type)} key") for key in keys]
 
 
 def describe_type(type_: str) -> str:

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlspawner.manager.database import open_engine, upgrade
 from dlspawner.manager.schema import key_suggestions, ssh_keys
@@ -22,6 +24,10 @@ T = TypeVar("T")
 
 THREADS = 4
 USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes once a minute
+
+
+class StoreUnavailable(Exception):
+    """The database failed; nothing was changed. The message may be shown to users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +168,20 @@ class Store:
         await self._write(replace)
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
-        def run() -> T:
-            with self._reader.begin() as connection:
-                return query(connection)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await self._run(self._reader, query)
 
     async def _write(self, change: Callable[[Connection], T]) -> T:
-        def run() -> T:
-            with self._engine.begin() as connection:
-                return change(connection)
+        return await self._run(self._engine, change)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+    async def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        def transaction() -> T:
+            try:
+                with engine.begin() as connection:
+                    return work(connection)
+            except (DBAPIError, PoolTimeout) as error:
+                raise StoreUnavailable("The Manager's database does not answer. Try again soon.") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, transaction)
 
 
 def _only_one_writer(connection: Connection, user: str) -> None:

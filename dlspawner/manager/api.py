@@ -1,0 +1,156 @@
+"""REST resources, under /services/jobs/api/.
+
+    GET, POST   keys                     a person's own keys
+    DELETE      keys/{id}
+    PUT         key-suggestions          keys found in the home directory; a job's own token is enough
+    GET         users/{name}/keys        for the gateway, by the scope custom:ssh-keys:read
+    POST        users/{name}/keys/{id}/used
+
+Bodies are checked field by field; an unknown field is refused, so that a typing error is not silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlspawner.hubapi import Identity, own_server
+from dlspawner.manager import ssh_keys
+from dlspawner.manager.identity import may_manage_keys, may_read_keys, may_suggest_keys
+from dlspawner.manager.ssh_keys import MAX_INPUT, PublicKey, Rejected
+from dlspawner.manager.store import Found, StoredKey, TooMany
+from dlspawner.manager.web import ApiHandler, Handler, Problem
+
+MAX_SUGGESTIONS = 20
+MAX_SOURCE = 200
+
+
+class Health(Handler):
+    """Whether this process answers. Asks neither the Hub nor the database: a restart would cure neither."""
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.finish('{"status": "ok"}')
+
+
+class ForPeople(ApiHandler):
+    """A resource of whoever asks."""
+
+    def person(self) -> Identity:
+        """Who asks, when they may manage their keys."""
+        identity = self.known()
+        self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys"))
+        return identity
+
+
+class MyKeys(ForPeople):
+    """Their keys."""
+
+    async def get(self) -> None:
+        keys = await self.manager.store.keys(self.person().name)
+        self.reply({"keys": [_own(key) for key in keys]})
+
+    async def post(self) -> None:
+        person = self.person()
+        body = _fields(self.read_object(), {"key": str, "name": str}, {"key"})
+        parsed = ssh_keys.parse(body["key"])
+        if isinstance(parsed, Rejected):
+            raise Problem(422, " ".join(parsed.sentences))
+        name = ssh_keys.clean_name(body.get("name", ""))
+        if name and len(parsed) > 1:
+            raise Problem(422, "A name fits one key; these are several, which are named by their comments.")
+        limit = self.manager.keys_per_user
+        result = await self.manager.store.add_keys(person.name, ssh_keys.named(parsed, name), self.manager.now(), limit)
+        if isinstance(result, TooMany):
+            raise Problem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
+        content = {"keys": [_own(key) for key in result.new], "known": [_own(key) for key in result.known]}
+        self.reply(content, 201 if result.new else 200)
+
+
+class MyKey(ForPeople):
+    """One of their keys."""
+
+    async def delete(self, id_: str) -> None:
+        if await self.manager.store.remove_key(self.person().name, int(id_)) is None:
+            raise Problem(404, "You have no such key.")
+        self.set_status(204)
+
+
+class KeySuggestions(ApiHandler):
+    """What a job found; files that hold no acceptable key are passed over, for any file may be called id.pub."""
+
+    async def put(self) -> None:
+        identity = self.known()
+        self.refuse(may_suggest_keys(identity))
+        found = [_found(item) for item in _items(self.read_object())]
+        server = own_server(identity) or ""
+        valid = [one for one in found if one is not None]
+        await self.manager.store.suggest(identity.name, server, valid, self.manager.now())
+        self.set_status(204)
+
+
+class UserKeys(ApiHandler):
+    """A user's keys for the gateway. A name that nobody has is answered like one without keys, by the same work."""
+
+    async def get(self, user: str) -> None:
+        self.refuse(may_read_keys(self.known(), user))
+        keys = await self.manager.store.keys(_as_name(user))
+        self.reply({"keys": [_public(key) for key in keys]})
+
+
+class KeyUsed(ApiHandler):
+    """The gateway saw a login with this key."""
+
+    async def post(self, user: str, id_: str) -> None:
+        self.refuse(may_read_keys(self.known(), user))
+        if not await self.manager.store.key_used(_as_name(user), int(id_), self.manager.now()):
+            raise Problem(404, "The user has no such key.")
+        self.set_status(204)
+
+
+def _public(key: StoredKey) -> dict[str, object]:
+    return {"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name}
+
+
+def _own(key: StoredKey) -> dict[str, object]:
+    last_used = key.last_used.isoformat() if key.last_used else None
+    return {**_public(key), "added": key.added.isoformat(), "last_used": last_used}
+
+
+def _as_name(text: str) -> str:
+    """A name that a database can be asked for; what none can hold is nobody's name."""
+    return "" if "\0" in text or len(text) > 255 else text
+
+
+def _fields(body: dict[str, Any], types: Mapping[str, type[str] | type[list[Any]]], needed: set[str]) -> dict[str, Any]:
+    """`body` with no other fields than these, of these types."""
+    for name, value in body.items():
+        if name not in types:
+            raise Problem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
+        if not isinstance(value, types[name]):
+            raise Problem(422, f"The field {name!r} must be {'text' if types[name] is str else 'a list'}.")
+    missing = needed - set(body)
+    if missing:
+        raise Problem(422, f"The field {min(missing)!r} is missing.")
+    return body
+
+
+def _items(body: dict[str, Any]) -> list[Any]:
+    items: list[Any] = _fields(body, {"keys": list}, {"keys"})["keys"]
+    if len(items) > MAX_SUGGESTIONS:
+        raise Problem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
+    return items
+
+
+def _found(item: Any) -> Found | None:
+    """One suggestion, or None for what is not a key."""
+    if not isinstance(item, dict):
+        raise Problem(422, "Every suggestion must be an object with key and source.")
+    fields = _fields(item, {"key": str, "source": str}, {"key"})
+    if len(fields["key"]) > MAX_INPUT or ssh_keys.is_private(fields["key"]):
+        return None
+    parsed = ssh_keys.parse(fields["key"])
+    if isinstance(parsed, Rejected):
+        return None
+    first: PublicKey = parsed[0]
+    return Found(first, ssh_keys.clean_name(fields.get("source", ""), MAX_SOURCE))

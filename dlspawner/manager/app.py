@@ -1,0 +1,229 @@
+"""The Manager's process: its settings, its HTTP server, its start and its stop.
+
+It starts before the Hub, which waits for it, and needs none to answer `health`. Order: take the port, migrate the
+database, listen, say so in one line. Stop: accept no more, let running requests end, close the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from sqlalchemy import make_url
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application as WebApplication
+from tornado.web import RedirectHandler, RequestHandler
+from traitlets import Integer, List, Unicode, default
+from traitlets.config import Application, catch_config_error
+
+import dlspawner
+from dlspawner.manager import api, pages, web
+from dlspawner.manager.database import DatabaseProblem
+from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
+from dlspawner.manager.store import Store
+
+MAX_REQUEST = 256 * 1024
+DRAIN_SECONDS = 5.0
+
+
+class CannotStart(Exception):
+    """Why not, in a sentence for the administrator."""
+
+
+class Manager(Application):
+    """Serves /services/jobs/ beside the Hub: people's SSH keys, and the gateway's questions about them."""
+
+    name = "dlspawner-manager"
+    description = __doc__ or ""
+    version = getattr(dlspawner, "__version__", "")
+    classes = [ServiceAuth]  # noqa: RUF012 — traitlets' way to say what else can be configured
+
+    db_url = Unicode(
+        help="""Where the Manager keeps its data, as an SQLAlchemy URL: sqlite:////path/manager.sqlite for one Manager,
+        postgresql+psycopg://user@host/name for production. A password belongs into the environment variable
+        DLSPAWNER_MANAGER_DB_URL, which is the default of this setting, not onto the command line. Without either it is
+        the file manager.sqlite in the working directory.""",
+    ).tag(config=True)
+    ip = Unicode(
+        help="""Address to listen on. Empty (the default): the host in JUPYTERHUB_SERVICE_URL, which is what the proxy
+        connects to; in a container, where that is the name of a Kubernetes Service, say 0.0.0.0. The port is always
+        that of JUPYTERHUB_SERVICE_URL.""",
+    ).tag(config=True)
+    template_paths = List(
+        Unicode(),
+        help="""Directories with page templates, searched before JupyterHub's own, as JupyterHub.template_paths is.
+        Default: templates/hub beside the dlspawner package, where a source checkout has it.""",
+    ).tag(config=True)
+    keys_per_user = Integer(
+        50,
+        min=1,
+        max=1000,
+        help="""How many SSH keys one person may register. The gateway reads all of them at every login; 50 are more
+        than people have computers, and few enough to be compared at once.""",
+    ).tag(config=True)
+
+    aliases = {  # noqa: RUF012 — traitlets reads it from the class
+        "log-level": "Application.log_level",
+        "db-url": "Manager.db_url",
+    }
+
+    @default("db_url")
+    def _default_db_url(self) -> str:
+        return os.environ.get("DLSPAWNER_MANAGER_DB_URL") or "sqlite:///manager.sqlite"
+
+    @default("template_paths")
+    def _default_template_paths(self) -> list[str]:
+        return [str(Path(dlspawner.__file__).parents[1] / "templates" / "hub")]
+
+    @default("log_level")
+    def _default_log_level(self) -> int:
+        return logging.INFO
+
+    @default("log_format")
+    def _default_log_format(self) -> str:
+        return "[%(levelname)1.1s %(asctime)s %(name)s] %(message)s"
+
+    @catch_config_error
+    def initialize(self, argv: list[str] | None = None) -> None:
+        super().initialize(argv)
+        # HubAuth tells tornado's loggers, at level info, every cookie it sets.
+        for name, level in (("dlspawner", self.log.level), ("tornado", max(self.log.level, logging.WARNING))):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = list(self.log.handlers), False
+            logger.setLevel(level)
+
+    def start(self) -> None:
+        super().start()
+        try:
+            asyncio.run(self._serve())
+        except (CannotStart, ConfigurationMissing, DatabaseProblem) as problem:
+            self.log.critical("%s", problem)
+            self.exit(1)
+
+    async def _serve(self) -> None:
+        service = read_service(os.environ)
+        sockets = bind(self.ip or service.host, service.port)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        store = Store.open(self.db_url)
+        try:
+            manager = self._assemble(service, store)
+            server = HTTPServer(
+                make_web(manager), xheaders=True, max_body_size=MAX_REQUEST, idle_connection_timeout=300
+            )
+            server.add_sockets(sockets)
+            shown = make_url(self.db_url).render_as_string(hide_password=True)
+            self.log.info("Manager ready at %s%s, database %s", service.url.rstrip("/"), service.prefix, shown)
+            await stop.wait()
+            self.log.info("Manager stopping")
+            await drain(server, manager.running)
+        finally:
+            await store.close()
+            await _close_hub_client()
+
+    def _assemble(self, service: Service, store: Store) -> web.Manager:
+        templates = pages.make_environment(self.template_paths)
+        try:
+            for name in ("keys.html", "error.html"):
+                templates.get_template(name)
+        except TemplateError as error:
+            searched = ", ".join(self.template_paths)
+            raise CannotStart(f"The template {error} is not in {searched} (Manager.template_paths).") from error
+        return web.Manager(
+            service=service,
+            auth=make_auth(service, self),
+            store=store,
+            pages=templates,
+            keys_per_user=self.keys_per_user,
+            now=lambda: datetime.now(UTC),
+        )
+
+
+def bind(address: str, port: int) -> list[socket.socket]:
+    """Take the port; CannotStart when that is impossible."""
+    setting = "the url of the service in jupyterhub_config.py, JUPYTERHUB_SERVICE_URL here"
+    try:
+        return bind_sockets(port, address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            sentence = f"Port {port} on {address} is used by another program. Stop it, or choose another in {setting}."
+        else:
+            sentence = f"Cannot listen on {address} port {port} ({setting}): {error.strerror or error}"
+        raise CannotStart(sentence) from error
+
+
+def make_web(manager: web.Manager) -> WebApplication:
+    """Every address, under the service's prefix."""
+    prefix = manager.service.prefix
+    own: dict[str, Any] = {"manager": manager}
+    number, name = r"(\d{1,9})", r"([^/]+)"
+    routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
+        ("", RedirectHandler, {"url": f"{prefix}keys", "permanent": False}),
+        ("health", api.Health, own),
+        ("oauth_callback", pages.LoginDone, own),
+        ("keys", pages.KeysPage, own),
+        (f"keys/{number}/remove", pages.RemoveKey, own),
+        (f"keys/suggestions/{number}/import", pages.ImportSuggestion, own),
+        ("api/keys", api.MyKeys, own),
+        (f"api/keys/{number}", api.MyKey, own),
+        ("api/key-suggestions", api.KeySuggestions, own),
+        (f"api/users/{name}/keys", api.UserKeys, own),
+        (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
+    ]
+    return WebApplication(
+        [(prefix + path, handler, arguments) for path, handler, arguments in routes],
+        default_handler_class=web.NotFound,
+        default_handler_args=own,
+        cookie_secret=manager.service.cookie_secret(),
+        log_function=log_request,
+    )
+
+
+def log_request(handler: RequestHandler) -> None:
+    """One line a request, without its query: it may hold what belongs in no log."""
+    status, request = handler.get_status(), handler.request
+    if request.path.endswith("/health") and status < 400:
+        return
+    identity = getattr(handler, "identity", None)
+    logging.getLogger("dlspawner.manager.access").info(
+        "%s %s status=%d ms=%.1f who=%s",
+        request.method,
+        request.path,
+        status,
+        1000 * request.request_time(),
+        identity.name if identity else "-",
+    )
+
+
+async def drain(server: HTTPServer, running: web.Running) -> None:
+    """Accept no more, and give what is being answered a few seconds."""
+    server.stop()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(running.wait(), DRAIN_SECONDS)
+    await server.close_all_connections()
+
+
+async def _close_hub_client() -> None:
+    """Close the connections that HubAuth of JupyterHub 6 keeps; 5.5 keeps none."""
+    try:
+        from jupyterhub.httpclient import JupyterHubHTTPClient
+    except ImportError:
+        return
+    await JupyterHubHTTPClient.loop_instance().close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command `python -m dlspawner.manager`."""
+    Manager.launch_instance(None if arguments is None else list(arguments))

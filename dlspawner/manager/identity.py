@@ -1,0 +1,163 @@
+"""Who is asking, and what that lets them do: the Manager's only use of the Hub's OAuth, and its rules of access.
+
+A request says who it comes from by a Hub token in its Authorization header or, from a browser, by the cookie of this
+service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value: without
+it the request is anonymous. Tokens in URLs are not taken, because URLs end up in logs and histories. Answers of the Hub
+are kept for half a minute, which is how long a revoked token lives on here.
+
+The rules are the four pure functions `may_…`: each returns None or the sentence that refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyterhub.services.auth import HubOAuth
+from tornado.web import HTTPError, RequestHandler
+from traitlets import default
+from traitlets.config import Configurable
+
+from dlspawner.hubapi import HubUnavailable, Identity, Kind, fits_header, has_scope, own_server, read_identity
+
+READ_KEYS = "custom:ssh-keys:read"
+DEADLINE_SECONDS = 10.0
+
+NOT_A_PERSON = "SSH keys belong to people; this token belongs to the service {name!r}."
+FROM_A_SERVER = (
+    "This is the own token of the server {server!r}. It may suggest keys; to add or remove them, use the page "
+    "{page} or a token of your own from the Hub's token page."
+)
+NOT_THE_GATEWAY = f"Reading other people's keys needs the scope {READ_KEYS}, which only the SSH gateway should hold."
+
+
+class ConfigurationMissing(Exception):
+    """The environment that JupyterHub describes for services is incomplete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where and as what this service runs: JupyterHub's own environment variables for services."""
+
+    name: str
+    prefix: str  # begins and ends with /
+    url: str  # what the Hub's proxy connects to
+    api_url: str
+    api_token: str
+    base_url: str  # of the Hub's public address
+    hub_host: str  # only with a domain per user
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 80
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or "127.0.0.1"
+
+    def cookie_secret(self) -> bytes:
+        """Signs login cookies. Made from the token, so that logins survive a restart and a stand-by takes over."""
+        return hmac.digest(self.api_token.encode(), b"dlspawner manager: cookies", hashlib.sha256)
+
+
+def read_service(environ: Mapping[str, str]) -> Service:
+    """The service that the environment describes; ConfigurationMissing names all that is missing."""
+    needed = ["JUPYTERHUB_SERVICE_URL", "JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN"]
+    missing = [name for name in needed if not environ.get(name)]
+    if missing:
+        raise ConfigurationMissing(
+            f"The Manager runs as a service of JupyterHub and needs {', '.join(missing)} in its environment."
+        )
+    name = environ.get("JUPYTERHUB_SERVICE_NAME") or "jobs"
+    base_url = environ.get("JUPYTERHUB_BASE_URL") or "/"
+    prefix = environ.get("JUPYTERHUB_SERVICE_PREFIX") or f"{base_url.rstrip('/')}/services/{name}/"
+    try:
+        port = urlsplit(environ["JUPYTERHUB_SERVICE_URL"]).port
+    except ValueError:
+        port = None
+    if port is None:
+        raise ConfigurationMissing(f"JUPYTERHUB_SERVICE_URL ({environ['JUPYTERHUB_SERVICE_URL']}) names no port.")
+    return Service(
+        name=name,
+        prefix="/" + prefix.strip("/") + "/",
+        url=environ["JUPYTERHUB_SERVICE_URL"],
+        api_url=environ["JUPYTERHUB_API_URL"],
+        api_token=environ["JUPYTERHUB_API_TOKEN"],
+        base_url="/" + f"{base_url.strip('/')}/".lstrip("/"),
+        hub_host=environ.get("JUPYTERHUB_HOST", ""),
+    )
+
+
+class ServiceAuth(HubOAuth):
+    """HubOAuth that takes tokens from the Authorization header only, and remembers for seconds, not minutes."""
+
+    @default("cache_max_age")
+    def _seconds(self) -> int:
+        return 30
+
+    def get_token(self, handler: RequestHandler, in_cookie: bool = True) -> str | None:
+        match = self.auth_header_pat.match(handler.request.headers.get(self.auth_header_name, ""))
+        token = match.group(1).strip() if match else ""
+        if fits_header(token):
+            return token
+        cookie: str | None = self._get_token_cookie(handler) if in_cookie else None
+        return cookie
+
+
+def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
+    """OAuth for this service; the client id is the one that JupyterHub gives external services."""
+    return ServiceAuth(
+        parent=parent,
+        api_url=service.api_url,
+        api_token=service.api_token,
+        base_url=service.prefix,
+        hub_host=service.hub_host,
+        hub_prefix=f"{service.base_url}hub/",
+        oauth_client_id=f"service-{service.name}",
+        oauth_redirect_uri=f"{service.prefix}oauth_callback",
+        access_scopes={f"access:services!service={service.name}"},
+    )
+
+
+async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | None:
+    """Who made this request; None for nobody the Hub knows; HubUnavailable when it cannot be told."""
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            model: dict[str, Any] | None = await auth.get_user(handler, sync=False)
+    except TimeoutError as error:
+        raise HubUnavailable("The Hub does not answer, so nobody can be recognised. Try again soon.") from error
+    except HTTPError as error:
+        if error.status_code < 500:
+            raise
+        raise HubUnavailable("The Hub cannot say who you are. Try again soon.") from error
+    return None if model is None else read_identity(model)
+
+
+def may_enter(identity: Identity, service: str) -> str | None:
+    """Everybody here needs JupyterHub's scope for this service."""
+    if has_scope(identity.scopes, "access:services", service=service):
+        return None
+    return f"This needs the scope access:services!service={service}, which this token or its owner does not hold."
+
+
+def may_manage_keys(identity: Identity, page: str) -> str | None:
+    """People, for themselves; the token inside a job is not enough to open the person's other jobs."""
+    if identity.kind is not Kind.USER:
+        return NOT_A_PERSON.format(name=identity.name)
+    server = own_server(identity)
+    return None if server is None else FROM_A_SERVER.format(server=server or "default", page=page)
+
+
+def may_suggest_keys(identity: Identity) -> str | None:
+    """Any token of a person, for that person: above all the one inside a job."""
+    return None if identity.kind is Kind.USER else NOT_A_PERSON.format(name=identity.name)
+
+
+def may_read_keys(identity: Identity, user: str) -> str | None:
+    """The gateway, by a scope of its own; being an administrator is not enough."""
+    return None if has_scope(identity.scopes, READ_KEYS, user=user) else NOT_THE_GATEWAY

@@ -1,0 +1,175 @@
+"""What people see: the page of their SSH keys, and how templates are found.
+
+Every form works without JavaScript: it posts, and is answered by a redirect to the page (or, when something is wrong,
+by the page itself with the reason and what was typed, unless that was a private key).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader
+from jupyterhub._data import DATA_FILES_PATH
+from jupyterhub.services.auth import HubOAuthCallbackHandler
+from tornado.httputil import url_concat
+from tornado.web import HTTPError
+
+from dlspawner.hubapi import HubUnavailable, Identity
+from dlspawner.manager import ssh_keys
+from dlspawner.manager.identity import identify, may_manage_keys
+from dlspawner.manager.ssh_keys import PublicKey, Rejected, describe_type
+from dlspawner.manager.store import StoredKey, TooMany
+from dlspawner.manager.web import Handler, PageHandler, Problem, log
+
+STALE_PAGE = "This page was open too long to be trusted. Go back, load it again and repeat what you did."
+
+
+class NonceLoader(BaseLoader):
+    """Gives every script that is written in a template the page's nonce; what data smuggles in gets none."""
+
+    def __init__(self, inner: BaseLoader) -> None:
+        self._inner = inner
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+        source, filename, uptodate = self._inner.get_source(environment, template)
+        return re.sub(r"<script(?=[\s>])", '<script nonce="{{ csp_nonce }}"', source), filename, uptodate
+
+
+def make_environment(paths: Sequence[str]) -> Environment:
+    """Templates as JupyterHub finds them: ours first, then the Hub's; "templates/…" always names the Hub's own."""
+    hub = str(Path(DATA_FILES_PATH) / "templates")
+    loader = ChoiceLoader([PrefixLoader({"templates": FileSystemLoader([hub])}, "/"), FileSystemLoader([*paths, hub])])
+    environment = Environment(loader=NonceLoader(loader), autoescape=True)
+    environment.filters["ago"] = ago
+    environment.filters["key_type"] = lambda key: describe_type(key.partition(" ")[0])
+    return environment
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """How long ago, in the words of a person."""
+    seconds = max(0, int((now - then).total_seconds()))
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            many = seconds // size
+            return f"{many} {unit}{'s' if many > 1 else ''} ago"
+    return "just now"
+
+
+class LoginDone(HubOAuthCallbackHandler, PageHandler):
+    """Where the Hub sends a browser back to after login."""
+
+    async def prepare(self) -> None:
+        # Not PageHandler's: it would send an anonymous browser to log in. That the current user is known before the
+        # Hub's handler asks for it keeps that handler from blocking the whole process on the Hub.
+        Handler.prepare(self)
+        self.current_user = None
+        self.current_user = await identify(self.manager.auth, self)
+
+    async def get(self) -> None:
+        try:
+            await HubOAuthCallbackHandler.get(self)
+        except HTTPError as error:
+            if error.status_code == 502:
+                raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
+            # A forged or used code ends here too, as JupyterHub's 500: nobody's fault but the asker's.
+            log.info("login not completed: %s", error.log_message)
+            raise Problem(403, f"The login did not complete. Open {self.manager.service.prefix}keys again.") from error
+
+
+class Keys(PageHandler):
+    """What the page and its buttons share."""
+
+    def person(self) -> Identity:
+        """Who is logged in; a form without its page's XSRF value ends here."""
+        if self.identity is None:
+            raise Problem(403, STALE_PAGE)
+        self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys"))
+        return self.identity
+
+    async def add(self, person: Identity, keys: Sequence[PublicKey]) -> None:
+        """Add keys and go back to the page, which says what happened."""
+        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), self.manager.keys_per_user)
+        if isinstance(result, TooMany):
+            sentence = f"You have {result.present} of at most {result.limit} keys. Remove one first."
+            await self.show_keys(person, 409, problems=(sentence,))
+            return
+        self.back(added=_ids(result.new), known=_ids(result.known))
+
+    def back(self, **said: str) -> None:
+        """Redirect to the page with what to say; it says only things about the person's own keys."""
+        page = f"{self.manager.service.prefix}keys"
+        self.redirect(url_concat(page, {name: value for name, value in said.items() if value}), status=303)
+
+    async def show_keys(self, person: Identity, status: int = 200, **values: object) -> None:
+        """The page, with a message from the address or from `values`."""
+        keys = await self.manager.store.keys(person.name)
+        self.show(
+            "keys.html",
+            status,
+            keys=keys,
+            suggestions=await self.manager.store.suggestions(person.name),
+            added=_among(keys, self.get_query_argument("added", "")),
+            known=_among(keys, self.get_query_argument("known", "")),
+            removed=self.get_query_argument("removed", "") == "1",
+            now=self.manager.now(),
+            limit=self.manager.keys_per_user,
+            **values,
+        )
+
+
+class KeysPage(Keys):
+    """The keys of whoever is logged in."""
+
+    async def get(self) -> None:
+        await self.show_keys(self.person())
+
+    async def post(self) -> None:
+        """Add what was pasted."""
+        person = self.person()
+        text = self.get_body_argument("key", "")
+        name = ssh_keys.clean_name(self.get_body_argument("name", ""))
+        parsed = ssh_keys.parse(text)
+        if isinstance(parsed, Rejected):
+            kept = "" if parsed.private else text[: ssh_keys.MAX_INPUT]
+            await self.show_keys(person, 422, problems=parsed.sentences, pasted=kept, typed_name=name)
+            return
+        await self.add(person, ssh_keys.named(parsed, name))
+
+
+class RemoveKey(Keys):
+    """The button beside a key."""
+
+    async def get(self, id_: str) -> None:
+        self.back()
+
+    async def post(self, id_: str) -> None:
+        await self.manager.store.remove_key(self.person().name, int(id_))
+        self.back(removed="1")  # also when it was gone already: that is what was wanted
+
+
+class ImportSuggestion(Keys):
+    """The button beside a key that was found in the home directory."""
+
+    async def get(self, id_: str) -> None:
+        self.back()
+
+    async def post(self, id_: str) -> None:
+        person = self.person()
+        offered = {suggestion.id: suggestion for suggestion in await self.manager.store.suggestions(person.name)}
+        chosen = offered.get(int(id_))
+        if chosen is None:
+            self.back()  # imported already, or a newer job found other keys
+            return
+        await self.add(person, [PublicKey(chosen.key, chosen.name or chosen.source)])
+
+
+def _ids(keys: Sequence[StoredKey]) -> str:
+    return ",".join(str(key.id) for key in keys)
+
+
+def _among(keys: Sequence[StoredKey], ids: str) -> list[StoredKey]:
+    wanted = set(ids.split(","))
+    return [key for key in keys if str(key.id) in wanted]

@@ -1,0 +1,286 @@
+"""What every handler shares: the services it works with, who asks, errors in the right form, and headers.
+
+An `Asking` handler knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
+and the Hub's own error page for people; what a client did wrong is never a 5xx, and no answer holds a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from http.client import responses
+from typing import Any
+
+from jinja2 import Environment
+from jupyterhub.services.auth import HubOAuthenticated
+from tornado.web import HTTPError, RequestHandler
+
+from dlspawner.hubapi import HubUnavailable, Identity
+from dlspawner.manager.identity import Service, ServiceAuth, identify, may_enter
+from dlspawner.manager.store import Store, StoreUnavailable
+
+MAX_JSON = 64 * 1024
+log = logging.getLogger("dlspawner.manager")
+
+
+class Running:
+    """The requests that are being answered: what a stop waits for."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        self._count += 1
+        self._none.clear()
+
+    def end(self) -> None:
+        self._count -= 1
+        if self._count == 0:
+            self._none.set()
+
+    async def wait(self) -> None:
+        """Until no request is being answered."""
+        await self._none.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """All that handlers need; made once by `app`."""
+
+    service: Service
+    auth: ServiceAuth
+    store: Store
+    pages: Environment
+    keys_per_user: int
+    now: Callable[[], datetime]
+    running: Running = field(default_factory=Running)
+
+
+class Problem(HTTPError):
+    """An answer that is not what was asked for, with a sentence for whoever asked."""
+
+    def __init__(self, status: int, detail: str, **more: object) -> None:
+        super().__init__(status, reason=http.HTTPStatus(status).phrase)
+        self.detail = detail
+        self.more = more
+
+
+class Handler(RequestHandler):
+    """A handler that needs no identity."""
+
+    manager: Manager
+
+    def initialize(self, manager: Manager) -> None:
+        self.manager = manager
+        self._counted = False
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "same-origin")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+
+    def prepare(self) -> Any:
+        self._counted = True
+        self.manager.running.begin()
+
+    def on_finish(self) -> None:
+        if self._counted:
+            self.manager.running.end()
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Operators read faults; refusals are in the access log."""
+        if isinstance(value, (HubUnavailable, StoreUnavailable)):
+            log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
+        elif not isinstance(value, Problem):
+            super().log_exception(typ, value, tb)
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
+        if isinstance(error, (HubUnavailable, StoreUnavailable)):
+            status_code = 503
+        super().send_error(status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
+        if status_code == 503:
+            self.set_header("Retry-After", "5")
+        if isinstance(error, Problem):
+            self.write_problem(status_code, error.detail, error.more)
+        elif isinstance(error, (HubUnavailable, StoreUnavailable)):
+            self.write_problem(status_code, str(error), {})
+        else:
+            self.write_problem(status_code, _sentence(status_code), {})
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        """The body of an error, as problem details."""
+        self.set_header("Content-Type", "application/problem+json")
+        title = responses.get(status, "Error")
+        self.finish(json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **more}))
+
+
+class Asking(HubOAuthenticated, Handler):
+    """A handler that knows who asks; `identity` is None for an anonymous request."""
+
+    identity: Identity | None = None
+
+    def initialize(self, manager: Manager) -> None:
+        super().initialize(manager)
+        self.hub_auth = manager.auth
+
+    async def prepare(self) -> None:
+        super().prepare()
+        # HubOAuth's own helpers ask for tornado's current user; unless it is set they block the process on the Hub.
+        self.current_user = None
+        self.current_user = self.identity = await identify(self.manager.auth, self)
+        if self.identity is not None:
+            self.refuse(may_enter(self.identity, self.manager.service.name))
+
+    @staticmethod
+    def refuse(sentence: str | None) -> None:
+        """Answer 403 when a rule of access gave a sentence."""
+        if sentence is not None:
+            raise Problem(403, sentence)
+
+
+class ApiHandler(Asking):
+    """A resource for programs."""
+
+    def known(self) -> Identity:
+        """Who asks; anonymous requests end here."""
+        if self.identity is None:
+            self.set_header("WWW-Authenticate", 'Bearer realm="JupyterHub"')
+            raise Problem(
+                401,
+                "Say who you are: Authorization: token …, with a token from the Hub's token page. "
+                "From a page of this service, send its _xsrf value in X-XSRFToken.",
+            )
+        return self.identity
+
+    def read_object(self) -> dict[str, Any]:
+        """The body as a JSON object."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Problem(415, "Send the body as application/json.")
+        if len(self.request.body) > MAX_JSON:
+            raise Problem(413, f"The body is longer than {MAX_JSON // 1024} KiB.")
+        try:
+            content = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise Problem(400, "The body is not JSON.") from None
+        if not isinstance(content, dict):
+            raise Problem(400, "The body must be a JSON object.")
+        return content
+
+    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        """Send JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(content))
+
+
+class PageHandler(Asking):
+    """A page for people, made of the Hub's own templates."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if self.identity is not None or self.request.method not in {"GET", "HEAD"}:
+            return
+        self.redirect(self.get_login_url())
+
+    def show(self, template: str, status: int = 200, **values: object) -> None:
+        """Render a page; only scripts and styles that the templates themselves hold take effect."""
+        self.set_status(status)
+        nonce = secrets.token_urlsafe(16)
+        self.set_header("Content-Security-Policy", _policy(nonce, self.manager.service.hub_host))
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        namespace = page_namespace(self.manager.service, self.identity)
+        xsrf = self.xsrf_token.decode("ascii")
+        page = self.manager.pages.get_template(template)
+        self.finish(page.render({**namespace, "csp_nonce": nonce, "xsrf_token": xsrf, "xsrf": xsrf, **values}))
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        self.show(
+            "error.html", status, status_code=status, status_message=responses.get(status, "Error"), message=detail
+        )
+
+
+class NotFound(Handler):
+    """Any other path."""
+
+    async def prepare(self) -> None:
+        super().prepare()
+        raise Problem(404, _sentence(404))
+
+
+@dataclass(frozen=True, slots=True)
+class PageUser:
+    """What JupyterHub's page.html wants to know of the user."""
+
+    name: str
+
+    @property
+    def json_escaped_name(self) -> str:
+        """Safe inside a JavaScript string in HTML, where the template switches escaping off."""
+        escaped = json.dumps(self.name)[1:-1]
+        return escaped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page_namespace(service: Service, identity: Identity | None) -> dict[str, object]:
+    """The variables of JupyterHub's page.html, 5.5 and 6.x, seen from a service."""
+    hub = f"{service.hub_host}{service.base_url}hub/"
+    admin = identity is not None and identity.admin
+
+    def static_url(path: str, include_version: bool = False) -> str:
+        return f"{hub}static/{path}"
+
+    return {
+        "base_url": hub,
+        "prefix": service.base_url,
+        "service_prefix": service.prefix,
+        "user": PageUser(identity.name) if identity else None,
+        "static_url": static_url,
+        "login_url": f"{hub}login",
+        "logout_url": f"{hub}logout",
+        "parsed_scopes": {"admin-ui"} if admin else set(),  # only whether page.html links to the admin page
+        "no_spawner_check": True,
+        "admin_access": False,
+        "services": [],
+    }
+
+
+def _policy(nonce: str, hub_host: str) -> str:
+    """Content-Security-Policy of pages. Bootstrap's style sheet holds its icons as data: images."""
+    here = f"'self' {hub_host}".strip()
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src 'nonce-{nonce}' 'strict-dynamic'",
+            f"style-src {here} 'nonce-{nonce}'",
+            f"img-src {here} data:",
+            f"font-src {here}",
+            f"connect-src {here}",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def _sentence(status: int) -> str:
+    known = {
+        404: "There is nothing at this address.",
+        405: "This address does not take that method.",
+        400: "The request could not be understood.",
+        500: "Something went wrong here; the administrators find it in the log.",
+    }
+    return known.get(status, f"{responses.get(status, 'Error')}.")

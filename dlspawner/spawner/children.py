@@ -1,0 +1,206 @@
+"""The objects that belong to a job's pod: the Secret with its sshd's files, and the NodePort Service that leads to it.
+
+Everything is derived from the pod itself, so that a Hub that was killed between pod and children makes the same ones
+after its restart. Rules:
+
+* The pod owns them: they go when it goes, and a child of an earlier pod of the same name is replaced.
+* The pod waits for its Secret (ContainerCreating), so no sshd ever runs without the host key that is announced.
+* The Secret is the truth about the host key and the pod's annotation follows it. A private key is never kept anywhere
+  else: one that was lost with the Hub was never used, and another one takes its place.
+
+Refused: making the Secret before the pod. It saves a rare retry of the kubelet, and leaves private keys that nobody
+owns when the Hub dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.core import naming
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint
+
+PodDict = Mapping[str, Any]
+
+HOST_KEY = "ssh_host_ed25519_key"
+PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
+# Secret key -> file of this package. The template's volume mounts the Secret at /etc/dlspawner.
+_PACKAGED = {
+    "start": "start.sh",
+    "sshd_config": "sshd_config",
+    "profile.sh": "profile.sh",
+    "suggest_keys.py": "suggest_keys.py",
+}
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """An ed25519 key pair of one job's sshd, in OpenSSH's formats."""
+
+    public: str
+    private: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The person inside the pod."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+def make_host_key() -> HostKey:
+    """A new key pair; takes well below a millisecond, so it may run on the Hub's event loop."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return HostKey(public.decode("ascii"), private.decode("ascii"))
+
+
+def account(pod: PodDict, login: str) -> Account:
+    """The unix account that the pod's own container runs as."""
+    spec = pod["spec"]
+    named = {container["name"]: container for container in spec["containers"]}
+    container = named.get(MAIN_CONTAINER) or named.get(NOTEBOOK_CONTAINER) or {}
+    context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    uid = int(context.get("runAsUser", 1000))
+    home = next((item.get("value") for item in container.get("env") or () if item["name"] == "HOME"), None)
+    return Account(login, uid, int(context.get("runAsGroup", uid)), home or f"/home/{login}")
+
+
+def wants_secret(pod: PodDict) -> bool:
+    """Whether the pod mounts the Secret that is made for it."""
+    name = naming.ssh_object(pod["metadata"]["name"])
+    volumes = pod["spec"].get("volumes") or ()
+    return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
+
+
+def passwd(who: Account) -> str:
+    """The accounts in the pod: root, whose the image's files are, the person, nobody."""
+    lines = ["root:x:0:0:root:/root:/bin/sh"]
+    if who.uid:
+        lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:/bin/bash")
+    lines.append("nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin")
+    return "\n".join(lines) + "\n"
+
+
+def group(who: Account) -> str:
+    """The groups in the pod. Without a group tty sshd gives terminals to the person, which needs no privilege."""
+    lines = ["root:x:0:"]
+    if who.gid:
+        lines.append(f"{who.name}:x:{who.gid}:")
+    lines.append("nogroup:x:65534:")
+    return "\n".join(lines) + "\n"
+
+
+def owner_reference(pod: PodDict) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    return {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _metadata(pod: PodDict) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    keep = (naming.JOB_LABEL, naming.USER_LABEL, naming.SERVER_LABEL, naming.TEAM_LABEL, naming.TEMPLATE_LABEL)
+    labels = metadata.get("labels") or {}
+    return {
+        "name": naming.ssh_object(metadata["name"]),
+        "labels": {key: labels[key] for key in keep if key in labels},
+        "ownerReferences": [owner_reference(pod)],
+    }
+
+
+def secret(pod: PodDict, job: naming.Job, host_key: HostKey, user_ca: str, page: str) -> dict[str, Any]:
+    """The Secret with everything that sshd and the start script read."""
+    who = account(pod, job.ssh_login or naming.unix_name(job.user))
+    files = {
+        HOST_KEY: host_key.private,
+        PUBLIC_HOST_KEY: host_key.public + "\n",
+        "user_ca.pub": user_ca,
+        "principals": job.id + "\n",
+        "passwd": passwd(who),
+        "group": group(who),
+        "index.html": page,
+        **{key: packaged(name) for key, name in _PACKAGED.items()},
+    }
+    data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": _metadata(pod), "data": data}
+
+
+def service(pod: PodDict, job: naming.Job, endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
+    """The NodePort Service with a port for each of these endpoints."""
+    ports = [
+        {"name": endpoint.name, "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
+        for endpoint in endpoints
+    ]
+    spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(pod), "spec": spec}
+
+
+def packaged(name: str) -> str:
+    return (resources.files(__package__) / "files" / name).read_text(encoding="utf-8")
+
+
+async def ensure_secret(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> str:
+    """Make the Secret unless the pod has it already; the public host key that sshd will use."""
+    existing = await _ensure(
+        manifest,
+        lambda: api.create_namespaced_secret(namespace, manifest),
+        lambda name: api.read_namespaced_secret(name, namespace),
+        lambda name, body: api.delete_namespaced_secret(name, namespace, body=body),
+        seconds,
+    )
+    data = manifest["data"] if existing is None else existing.data
+    return base64.b64decode(data[PUBLIC_HOST_KEY]).decode("ascii").strip()
+
+
+async def ensure_service(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> None:
+    """Make the Service unless the pod has it already."""
+    await _ensure(
+        manifest,
+        lambda: api.create_namespaced_service(namespace, manifest),
+        lambda name: api.read_namespaced_service(name, namespace),
+        lambda name, body: api.delete_namespaced_service(name, namespace, body=body),
+        seconds,
+    )
+
+
+async def _ensure(
+    manifest: dict[str, Any],
+    create: Callable[[], Awaitable[Any]],
+    read: Callable[[str], Awaitable[Any]],
+    delete: Callable[[str, dict[str, Any]], Awaitable[Any]],
+    seconds: float,
+) -> Any:
+    """``None`` when it was created, the object when the same pod had it; another pod's is replaced."""
+    name, owner = manifest["metadata"]["name"], manifest["metadata"]["ownerReferences"][0]["uid"]
+    for _ in range(_ATTEMPTS):
+        try:
+            async with asyncio.timeout(seconds):
+                await create()
+        except ApiException as problem:
+            if problem.status != 409:
+                raise
+        else:
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                found = await read(name)
+                if any(reference.uid == owner for reference in found.metadata.owner_references or ()):
+                    return found
+                await delete(name, {"preconditions": {"uid": found.metadata.uid}})
+        except ApiException as problem:
+            # Gone or replaced between two requests: look again.
+            if problem.status not in (404, 409):
+                raise
+    raise TimeoutError(f"{manifest['kind']} {name} is made and removed by somebody else all the time")

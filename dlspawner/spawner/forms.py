@@ -1,0 +1,202 @@
+"""The job form: what it shows, and what comes back from it. Pure, apart from reading its HTML template.
+
+A form field is called ``<template>--<option>``, so that templates with options of the same name do not mix when a
+browser without JavaScript sends all of them. A plain ``<option>`` is accepted as well: links, buttons and scripts that
+know which template they mean use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from dlspawner.core import options, quantity
+from dlspawner.core.model import Cluster, Team
+from dlspawner.core.template import Choice, Kind, Option, Protocol, Template
+
+_SEPARATOR = "--"
+_IGNORED = frozenset({"_xsrf", "next", "display_name"})
+_ENDPOINT_WORDS = {Protocol.HTTP: "web", Protocol.SSH: "SSH"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One control of the form; ``control`` is an input type, ``select`` or ``textarea``."""
+
+    name: str
+    id: str
+    control: str
+    label: str
+    help: str = ""
+    value: str = ""
+    choices: tuple[Choice, ...] = ()
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    step: str = ""
+    placeholder: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One template on the form."""
+
+    name: str
+    title: str
+    description: str
+    endpoints: tuple[str, ...]
+    fields: tuple[Field, ...]
+    checked: bool
+
+
+def pages(directory: Path) -> Environment:
+    """Jinja with autoescape on everything: names and values on these pages come from users and YAML."""
+    return Environment(
+        loader=FileSystemLoader(directory),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def chosen_template(form: Mapping[str, Any]) -> str | None:
+    """The name that the form's cards send."""
+    return _first(form.get(options.TEMPLATE_KEY))
+
+
+def read(form: Mapping[str, Any], template: Template) -> dict[str, object]:
+    """The plain user options in a submitted form: this template's fields, whatever else was sent along."""
+    mine = template.name + _SEPARATOR
+    given: dict[str, object] = {options.TEMPLATE_KEY: template.name}
+    for name, values in form.items():
+        value = _first(values)
+        if value is None or name in _IGNORED or name == options.TEMPLATE_KEY:
+            continue
+        if name.startswith(mine):
+            given[name.removeprefix(mine)] = value
+        elif _SEPARATOR not in name:
+            given[name] = value
+    return given
+
+
+def panels(
+    templates: Sequence[Template],
+    cluster: Cluster,
+    teams: Sequence[Team],
+    checked: str,
+    given: Mapping[str, object],
+) -> list[Panel]:
+    """What the form shows: the checked template with the values that were given, the others with their defaults."""
+    shown = []
+    for template in templates:
+        values = given if template.name == checked else {}
+        fields = (
+            _field(template, option, cluster, values.get(option.name))
+            for option in options.offered(template, cluster, teams)
+        )
+        shown.append(
+            Panel(
+                template.name,
+                template.title,
+                template.description,
+                tuple(dict.fromkeys(_ENDPOINT_WORDS.get(end.protocol, end.name) for end in template.endpoints)),
+                tuple(field for field in fields if field is not None),
+                template.name == checked,
+            )
+        )
+    return shown
+
+
+def _first(values: Any) -> str | None:
+    """The first text of a form value; uploaded files are nothing that a job can be asked with."""
+    if isinstance(values, str):
+        return values
+    if isinstance(values, list | tuple) and values and isinstance(values[0], str):
+        return values[0]
+    return None
+
+
+def _field(template: Template, option: Option, cluster: Cluster, given: object) -> Field | None:
+    """The control for an option; ``None`` where there is nothing to decide."""
+    if option.name in ("team", "gpu_type") and len(option.choices) < 2:
+        return None
+    if option.name == "gpus" and not option.maximum:
+        return None
+    value = option.default if given is None or isinstance(given, list | dict) else given
+    control, step = _control(option)
+    choices = _choices(option, cluster)
+    if control == "select" and value is None:
+        choices = (Choice("", "—"), *choices)
+    return Field(
+        name=option.name,
+        id=f"{template.name}{_SEPARATOR}{option.name}",
+        control=control,
+        label=option.title or option.name,
+        help=_help(option, cluster),
+        value=_text(value),
+        choices=choices,
+        minimum=_number(option.minimum) if control == "number" else None,
+        maximum=_number(option.maximum) if control == "number" else None,
+        step=step,
+        placeholder={"cpu": "for instance 4 or 500m", "memory": "for instance 16Gi"}.get(option.name, ""),
+        required=option.default is None and option.kind is Kind.IMAGE,
+    )
+
+
+def _number(bound: int | float | Fraction | None) -> int | float | None:
+    return float(bound) if isinstance(bound, Fraction) else bound
+
+
+def _control(option: Option) -> tuple[str, str]:
+    if option.choices or option.kind is Kind.CHOICE:
+        return "select", ""
+    match option.kind:
+        case Kind.INTEGER:
+            return "number", "1"
+        case Kind.NUMBER:
+            return "number", "any"
+        case Kind.BOOLEAN:
+            return "checkbox", ""
+        case _:
+            return ("textarea" if option.multiline else "text"), ""
+
+
+def _choices(option: Option, cluster: Cluster) -> tuple[Choice, ...]:
+    if option.name != "gpu_type":
+        return option.choices
+    found = []
+    for choice in option.choices:
+        kind = cluster.gpu_type(choice.value)
+        if kind is not None:
+            share = f"{quantity.cpu(kind.per_gpu.cpu_milli)} CPUs and {quantity.memory(kind.per_gpu.memory_bytes)} each"
+            found.append(Choice(choice.value, f"{choice.title}: up to {kind.max_per_job}, with {share}"))
+    return tuple(found)
+
+
+def _help(option: Option, cluster: Cluster) -> str:
+    """The template's own words, and the limits that the check will apply."""
+    words = [option.help] if option.help else []
+    most = cluster.cpu_only_max
+    if option.name == "gpus":
+        words.append(f"0 to {option.maximum}." if not option.minimum else f"{option.minimum} to {option.maximum}.")
+    elif option.name == "cpu":
+        words.append(f"At most what belongs to the GPUs, or {quantity.cpu(most.cpu_milli)} without GPUs.")
+    elif option.name == "memory":
+        words.append(f"At most what belongs to the GPUs, or {quantity.memory(most.memory_bytes)} without GPUs.")
+    elif option.kind in (Kind.INTEGER, Kind.NUMBER) and option.minimum is not None and option.maximum is not None:
+        words.append(f"{option.minimum} to {option.maximum}.")
+    elif option.kind in (Kind.INTEGER, Kind.NUMBER) and option.maximum is not None:
+        words.append(f"At most {option.maximum}.")
+    return " ".join(words)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

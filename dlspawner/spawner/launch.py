@@ -1,0 +1,149 @@
+"""From what a person asks for to the job that is launched. Pure: settings and wishes in, values or sentences out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dlspawner.core import naming, options, rendering
+from dlspawner.core.manifest import Manifest
+from dlspawner.core.model import Team
+from dlspawner.core.options import Choices, Rejected
+from dlspawner.core.template import Template
+from dlspawner.settings import Settings
+from dlspawner.spawner import children
+from dlspawner.spawner.refusal import Refused
+
+# Where the keys of a job's Secret appear below /etc/dlspawner.
+_FILES = (
+    *((name, name) for name in (children.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")),
+    *((name, name) for name in ("suggest_keys.py", "passwd", "group")),
+    ("index.html", "page/index.html"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks: the Hub's name, the unix account, the teams (the one that pays by default first)."""
+
+    name: str
+    teams: tuple[Team, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """User options that have been checked, with the template that they are for."""
+
+    template: Template
+    choices: Choices
+
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
+        """What the Hub stores: what the person decided. Defaults stay open, they belong to the next launch's GPUs."""
+        decided = self.choices.user_options()
+        named = {name for name, value in given.items() if value is not None and value != ""}
+        return {name: value for name, value in decided.items() if name == options.TEMPLATE_KEY or name in named}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of one job: everything that its objects are made of."""
+
+    job: naming.Job
+    wish: Wish
+    facts: rendering.Facts
+    host_key: children.HostKey | None
+
+    @property
+    def web_port(self) -> int:
+        return web_port(self.wish.template)
+
+
+def unnested(given: object) -> Mapping[str, object]:
+    """User options as plain names and values. JupyterHub 5.5 stores the body ``{"user_options": {…}}`` as it came."""
+    if isinstance(given, Mapping) and set(given) == {"user_options"}:
+        given = given["user_options"]
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise Refused("User options must be an object of names and values.", reason="options")
+    return given
+
+
+def check(settings: Settings, person: Person, given: object) -> Wish:
+    """The checked user options, or Refused with every sentence about them."""
+    wishes = unnested(given)
+    if person.name in settings.teams.blocked:
+        raise Refused("You may not start jobs here. Ask an administrator.", reason="blocked", status=403)
+    template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
+    if isinstance(template, Rejected):
+        raise Refused(*template.sentences, reason="template")
+    choices = options.choose(template, settings.cluster, wishes, person.teams)
+    if isinstance(choices, Rejected):
+        raise Refused(*choices.sentences, reason="options")
+    return Wish(template, choices)
+
+
+def web_port(template: Template) -> int:
+    """The port at which the job answers the Hub: the endpoint ``notebook``, else KubeSpawner's own 8888."""
+    return next((endpoint.port for endpoint in template.endpoints if endpoint.name == "notebook"), 8888)
+
+
+def team_of(teams: Sequence[Team], name: str) -> Team:
+    return next((team for team in teams if team.name == name), Team(name))
+
+
+def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another place
+    wish: Wish,
+    person: Person,
+    server: str,
+    *,
+    entropy: bytes,
+    pod_name: str,
+    home_claim: str | None,
+    image: str | None,
+    ssh: tuple[str, int] | None,
+) -> Launch:
+    """The launch of these wishes on a named server of a person."""
+    account, choices = naming.unix_name(person.name), wish.choices
+    identifier = naming.job_id(entropy)
+    # Without a command the job shows a page of ours, which comes with the same files as sshd.
+    needs_files = wish.template.ssh is not None or not wish.template.command
+    host_key = children.make_host_key() if needs_files else None
+    facts = rendering.Facts(
+        user=person.name,
+        server=server,
+        unix_name=account,
+        job=identifier,
+        pod_name=pod_name,
+        default_image=image,
+        ssh_host=ssh[0] if ssh else None,
+        ssh_port=ssh[1] if ssh else None,
+        home_claim=home_claim,
+        team_mounts=team_of(person.teams, choices.team).mounts,
+        files_secret=naming.ssh_object(pod_name) if host_key else None,
+        files=_FILES if host_key else (),
+    )
+    job = naming.Job(
+        id=identifier,
+        user=person.name,
+        server=server,
+        team=choices.team,
+        template=wish.template.name,
+        gpus=choices.gpus,
+        ssh_host_key=host_key.public if host_key and wish.template.ssh else None,
+        ssh_login=account if wish.template.ssh else None,
+        log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
+    )
+    return Launch(job, wish, facts, host_key)
+
+
+def fragment(launch: Launch) -> Manifest:
+    """The part of the pod that the template decides, with the job's names on it."""
+    rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)
+    if isinstance(rendered, Rejected):
+        raise Refused(*rendered.sentences, reason="options")
+    metadata = rendered.get("metadata", {})
+    # Ours come last: a template cannot name its job another one's.
+    labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
+    annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job)}
+    return {**rendered, "metadata": {**metadata, "labels": labels, "annotations": annotations}}

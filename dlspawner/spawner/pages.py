@@ -1,0 +1,265 @@
+"""What people see of their jobs on the Hub's pages: the form, the list on the home page, the page inside a job.
+
+Everything here is for showing. It reads the Hub's spawners and the pods that the watch knows, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from jinja2 import Environment
+from jupyterhub.utils import url_path_join
+
+from dlspawner.core import naming, options
+from dlspawner.core.options import Rejected
+from dlspawner.core.template import Template
+from dlspawner.spawner import forms, launch
+from dlspawner.spawner.refusal import Refused
+
+if TYPE_CHECKING:
+    from dlspawner.spawner.spawner import DLSpawner
+
+TENSORBOARD = "tensorboard"
+STATE_ENDED = "dlspawner_ended"
+
+# After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
+# server it was and what had been chosen.
+_submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submitted", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A form that starts a server with options that are already chosen."""
+
+    url: str
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBoardView:
+    """The TensorBoard of a job: its address when it runs, and how to start it when not."""
+
+    url: str | None
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One server on the home page."""
+
+    server: str
+    title: str
+    state: str
+    summary: str
+    url: str
+    pending_url: str
+    form_url: str
+    api_url: str
+    reason: str | None = None
+    ssh_command: str | None = None
+    log_dir: str | None = None
+    tensorboard: TensorBoardView | None = None
+    again: Start | None = None
+
+
+@cache
+def _environment(directory: str) -> Environment:
+    return forms.pages(Path(directory))
+
+
+def _render(spawner: DLSpawner, page: str, **values: object) -> str:
+    return _environment(str(Path(spawner.templates_dir) / "hub")).get_template(page).render(**values)
+
+
+def base_url(spawner: DLSpawner) -> str:
+    """Where the proxy serves us: the Hub's own address without its last part."""
+    return str(spawner.hub.base_url).removesuffix("hub/")
+
+
+def keys_url(spawner: DLSpawner) -> str | None:
+    return url_path_join(base_url(spawner), "services/jobs/keys") if spawner.manager_url else None
+
+
+# The form
+
+
+def form(spawner: DLSpawner) -> str:
+    """The options form; after a refusal with what had been chosen, else with what was chosen last time."""
+    server, given = _submitted.get() or (spawner.name or "", _stored(spawner.orm_spawner))
+    settings, person = spawner.settings, spawner.person
+    templates = options.usable(settings.templates, person.teams)
+    if not templates:
+        return "<p>There is no job template that you may use; an administrator can allow one to your team.</p>"
+    asked = options.find_template(settings.templates, given, person.teams, settings.cluster.default_template)
+    checked = templates[0] if isinstance(asked, Rejected) else asked
+    return _render(
+        spawner,
+        "job_form.html",
+        panels=forms.panels(templates, settings.cluster, person.teams, checked.name, given),
+        server=server,
+        ssh_login=ssh_command(spawner, server),
+        home_url=url_path_join(spawner.hub.base_url, "home"),
+    )
+
+
+def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, object]:
+    """A submitted form as checked user options."""
+    settings, person = spawner.settings, spawner.person
+    named = {options.TEMPLATE_KEY: forms.chosen_template(submitted)}
+    template = options.find_template(settings.templates, named, person.teams, settings.cluster.default_template)
+    if isinstance(template, Rejected):
+        raise Refused(*template.sentences, reason="template")
+    given = forms.read(submitted, template)
+    _submitted.set((spawner.name or "", given))
+    return spawner.check_options(given).kept(given)
+
+
+def _stored(orm_spawner: Any) -> Mapping[str, object]:
+    """The user options that the Hub keeps of a server, whatever they are."""
+    try:
+        return launch.unnested(getattr(orm_spawner, "user_options", None))
+    except Refused:
+        return {}
+
+
+# The page inside a job
+
+
+def ssh_command(spawner: DLSpawner, server: str) -> str | None:
+    """What to type to reach a server of this person through the gateway."""
+    if spawner.ssh_target is None:
+        return None
+    host, port = spawner.ssh_target
+    login = shlex.quote(f"{ssh_user(spawner, server)}@{host}")
+    return f"ssh {login}" if port == 22 else f"ssh -p {port} {login}"
+
+
+def ssh_user(spawner: DLSpawner, server: str) -> str:
+    """The gateway's login name; it splits at the last ``+``, so a user name that has one says so with another."""
+    name = str(spawner.user.name)
+    return f"{name}+{server}" if server or "+" in name else name
+
+
+def job_page(spawner: DLSpawner, job: naming.Job) -> str:
+    """The page that a job without a web application of its own shows."""
+    host, port = spawner.ssh_target or ("", 22)
+    command = ssh_command(spawner, job.server) if job.ssh_host_key else None
+    user = ssh_user(spawner, job.server)
+    hub = str(spawner.hub.base_url)
+    return _render(
+        spawner,
+        "job_page.html",
+        title=f"{job.user}, {job.server or 'default server'}",
+        command=command,
+        host=host,
+        port=port,
+        user=user,
+        login=f"{user}@{host}",
+        alias=job.server or "job",
+        keys_url=keys_url(spawner),
+        token_url=url_path_join(hub, "token"),
+        home_url=url_path_join(hub, "home"),
+    )
+
+
+# The home page
+
+
+def job_views(spawner: DLSpawner) -> list[JobView]:
+    """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs."""
+    views = list(_views(spawner))
+    return sorted(views, key=lambda view: (view.state == "stopped", view.server))
+
+
+def _views(spawner: DLSpawner) -> Iterator[JobView]:
+    for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
+        live = _live(spawner, name)
+        if name == "" and not (live and live.active) and not _stored(orm_spawner):
+            continue  # the default server that everybody has and this person never used
+        yield _view(spawner, name, orm_spawner, live)
+
+
+def _live(spawner: DLSpawner, name: str) -> Any:
+    """The Hub's spawner of a server if it has one; asking its dictionary with [] would make one."""
+    spawners = spawner.user.spawners
+    return spawners[name] if name in spawners else None  # noqa: SIM401 - its get() makes a spawner as well
+
+
+def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView:
+    stored = _stored(orm_spawner)
+    job: naming.Job | None = live.job() if live is not None and live.active else None
+    template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
+    state = _state(live)
+    log_dir = job.log_dir if job else _text(stored.get("log_dir"))
+    hub, user = str(spawner.hub.base_url), quote(spawner.user.name, safe="@")
+    kept = (orm_spawner.state or {}).get(STATE_ENDED) if state == "stopped" else None
+    again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
+    return JobView(
+        server=name,
+        title=name or "default server",
+        state=state,
+        summary=_summary(template, job, stored),
+        url=spawner.user.server_url(name),
+        pending_url=url_path_join(hub, "spawn-pending", user, name),
+        form_url=url_path_join(hub, "spawn", user, name),
+        api_url=url_path_join(hub, "api/users", user, *(("servers", name) if name else ("server",))),
+        reason=kept if isinstance(kept, str) else None,
+        ssh_command=ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None,
+        log_dir=log_dir,
+        tensorboard=_tensorboard(spawner, name, log_dir, template),
+        again=again,
+    )
+
+
+def _tensorboard(
+    spawner: DLSpawner, server: str, log_dir: str | None, template: Template | None
+) -> TensorBoardView | None:
+    board = _template(spawner, TENSORBOARD)
+    if log_dir is None or board is None or (template is not None and template.name == TENSORBOARD):
+        return None
+    name = naming.tensorboard_server(server)
+    live = _live(spawner, name)
+    job = live.job() if live is not None and live.ready else None
+    shows_this = job is not None and job.log_dir == log_dir
+    start = Start(
+        url_path_join(str(spawner.hub.base_url), "spawn", quote(spawner.user.name, safe="@"), name),
+        ((options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir)),
+    )
+    return TensorBoardView(spawner.user.server_url(name) if shows_this else None, start)
+
+
+def _state(live: Any) -> str:
+    if live is None or not live.active:
+        return "stopped"
+    if live.pending == "stop":
+        return "stopping"
+    return "running" if live.ready else "starting"
+
+
+def _summary(template: Template | None, job: naming.Job | None, stored: Mapping[str, object]) -> str:
+    words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
+    if job is not None and job.gpus:
+        words.append("1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs")
+    if job is not None and job.team:
+        words.append(f"team {job.team}")
+    return ", ".join(word for word in words if word)
+
+
+def _template(spawner: DLSpawner, name: object) -> Template | None:
+    return next((template for template in spawner.settings.templates if template.name == name), None)
+
+
+def _fields(stored: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    plain = {name: value for name, value in stored.items() if isinstance(value, bool | int | float | str)}
+    return tuple((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in plain.items())
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

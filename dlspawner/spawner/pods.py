@@ -1,0 +1,155 @@
+"""Requests to Kubernetes about one server's pod. Foreign errors end here.
+
+Rules:
+
+* A pod is named by its uid once it exists: a request about an earlier pod never hits a later one of the same name.
+* Creating is idempotent per job: a pod with the job's id is the job's own, from a request whose answer was lost.
+* An earlier job's pod ends in its own time, with its own grace period; nothing is killed to make room for a name.
+* What the API server says reaches the user as one sentence and the operator as one line. Manifests, headers and
+  tracebacks hold the job's token and reach nobody.
+
+The client is KubeSpawner's (kubernetes_asyncio); what leaves this module are plain dictionaries and ``Refused``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import ClientError
+from kubernetes_asyncio import client
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.core import naming
+from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import PodWatch
+
+PodDict = Mapping[str, Any]
+
+NOT_NOW = "The cluster cannot start jobs at the moment. Try again soon."
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its coming and going."""
+
+    api: Any
+    namespace: str
+    name: str
+    watch: PodWatch
+    log: Any
+    request_seconds: float
+    retry_seconds: float
+    pod_seconds: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    async def create(self, manifest: PodDict, job: naming.Job) -> PodDict:
+        """The pod of this job, created now or found again."""
+        async with asyncio.timeout(self.pod_seconds):
+            while True:
+                try:
+                    async with asyncio.timeout(self.request_seconds):
+                        answer = await self.api.create_namespaced_pod(self.namespace, manifest)
+                except TimeoutError:
+                    self.log.warning("pod=%s job=%s the API server did not answer, asking again", self.key, job.id)
+                except ApiException as problem:
+                    if problem.status != 409:
+                        raise self.refused("pod", problem) from None
+                    found = await self._own_or_wait(job)
+                    if found is not None:
+                        self.log.info("pod=%s job=%s found again", self.key, job.id)
+                        return found
+                except ClientError as problem:
+                    raise self.refused("pod", problem) from None
+                else:
+                    self.log.info("pod=%s job=%s template=%s created", self.key, job.id, job.template)
+                    return self.plain(answer)
+
+    async def _own_or_wait(self, job: naming.Job) -> PodDict | None:
+        """The existing pod of our name when it is this job's own; ``None`` once an earlier job's is gone."""
+        try:
+            async with asyncio.timeout(self.request_seconds):
+                found = self.plain(await self.api.read_namespaced_pod(self.name, self.namespace))
+        except ApiException as problem:
+            if problem.status == 404:
+                return None
+            raise self.refused("pod", problem) from None
+        existing = naming.read_job(found["metadata"])
+        if existing is not None and existing.id == job.id:
+            return found
+        if not found["metadata"].get("deletionTimestamp"):
+            self.log.info("pod=%s is an earlier job's and is asked to end", self.key)
+            await self.delete(found, grace(found))
+        await self.gone(found)
+        return None
+
+    async def gone(self, pod: PodDict) -> None:
+        """Return when the watch no longer has this pod."""
+        await self.watch.until(self.key, lambda now: uid(now) != uid(pod), self.pod_seconds)
+
+    async def delete(self, pod: PodDict, seconds: int) -> None:
+        """Ask for the deletion of exactly this pod."""
+        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid(pod)))
+        async with asyncio.timeout(self.retry_seconds):
+            while True:
+                try:
+                    async with asyncio.timeout(self.request_seconds):
+                        await self.api.delete_namespaced_pod(
+                            self.name, self.namespace, body=options, grace_period_seconds=seconds
+                        )
+                except TimeoutError:
+                    continue
+                except (ApiException, ClientError) as problem:
+                    if getattr(problem, "status", None) not in (404, 409):  # gone, or another pod by now
+                        raise self.refused("deletion of a pod", problem) from None
+                return
+
+    async def annotate(self, annotations: Mapping[str, str]) -> None:
+        async with asyncio.timeout(self.request_seconds):
+            await self.api.patch_namespaced_pod(self.name, self.namespace, {"metadata": {"annotations": annotations}})
+
+    def plain(self, model: Any) -> PodDict:
+        """A client's object as the camelCase tree that the rest of us works with."""
+        tree: PodDict = self.api.api_client.sanitize_for_serialization(model)
+        return tree
+
+    def model(self, pod: PodDict) -> Any:
+        """The tree as a V1Pod, which is what modify_pod_hook expects."""
+        return self.api.api_client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
+
+    def refused(self, what: str, problem: ApiException | ClientError) -> Refused:
+        """The sentence for the user; the line for the operator is logged."""
+        if isinstance(problem, ClientError):
+            self.log.error("pod=%s kubernetes cannot be reached for the %s: %s", self.key, what, type(problem).__name__)
+            return Refused(NOT_NOW, reason="cluster-error", status=429)
+        said = _message(problem)
+        self.log.error("pod=%s kubernetes refused the %s: status=%s %s", self.key, what, problem.status, said)
+        if problem.status == 403 and "exceeded quota" in said:
+            return Refused(f"The cluster's quota is used up: {said}", reason="cluster-quota", status=403)
+        if problem.status in (400, 403, 422):
+            return Refused(f"The cluster does not accept this job: {said}", reason="cluster-refused", status=403)
+        return Refused(NOT_NOW, reason="cluster-error", status=429)
+
+
+def uid(pod: PodDict | None) -> str | None:
+    return pod["metadata"]["uid"] if pod else None
+
+
+def grace(pod: PodDict) -> int:
+    """The grace period that the pod was made with, in seconds; the template's."""
+    return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+
+
+def _message(problem: ApiException) -> str:
+    try:
+        said = str(json.loads(problem.body or "")["message"])
+    except (TypeError, ValueError, KeyError):
+        said = str(problem.reason or "no reason was given")
+    return " ".join(said.split())[:500]

@@ -1,0 +1,79 @@
+"""Refused: the one exception by which a spawn ends without anything being broken.
+
+The Hub shows a refusal in three ways (the form again, the failed-spawn page, a REST answer) and each reads other
+attributes of the exception; ``Refused`` sets them all, on JupyterHub 5.5 and 6.x. It carries a sentence for the user,
+never a traceback, a manifest or another person's name.
+
+* On 6.x it is a ``SpawnException``: logged in one line, not counted as a failure of the Hub. On 5.5 that class does not
+  exist, an ``HTTPError`` is the nearest, and ``consecutive_failure_limit`` has to be 0 there (5.5 counts everything).
+* The Hub's form handler and ``apply_user_options`` log every exception with its traceback. ``QuietRefusals``, a filter
+  on the Hub's own logger, turns that into the line the operator needs. Refused: replacing those handlers.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Sequence
+
+from tornado import web
+
+try:
+    from jupyterhub.spawner import SpawnException as _Base
+except ImportError:  # JupyterHub 5.5
+    from tornado.web import HTTPError as _Base
+
+
+class Refused(_Base):
+    """The spawn is refused: ``sentences`` say why and what would work; ``reason`` is a word for metrics and logs."""
+
+    def __init__(self, *sentences: str, reason: str, status: int = 400, log: str | None = None) -> None:
+        # Neither base's __init__ is called: SpawnException's leaves "%" in a string that tornado formats.
+        web.HTTPError.__init__(self, status, " ".join(sentences), reason=reason)
+        self.sentences = sentences
+        self.message = self.jupyterhub_message = " ".join(sentences)
+        self.message_html = self.jupyterhub_html_message = _as_html(sentences)
+        self.log_message = (log or self.message).replace("%", "%%")
+        self.reason = reason
+
+    def get_message(self) -> str:
+        """What the REST API answers on Hubs that do not know ``jupyterhub_message``."""
+        return self.message
+
+    @property
+    def log_message(self) -> str:
+        return self._line
+
+    @log_message.setter
+    def log_message(self, line: str) -> None:
+        self._line = line
+
+    def __str__(self) -> str:
+        return f"refused ({self.reason}): {self.message}"
+
+
+class QuietRefusals(logging.Filter):
+    """Logs a refusal as one line at level INFO, wherever the Hub would print its traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        problem = record.exc_info[1] if record.exc_info else None
+        if isinstance(problem, Refused):
+            record.msg = f"{record.getMessage()}: {problem}"
+            record.args = None
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        return True
+
+    @classmethod
+    def install(cls, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+        """Add the filter once to the logger that the Hub's handlers share with its spawners."""
+        logger = log.logger if isinstance(log, logging.LoggerAdapter) else log
+        if not any(isinstance(known, cls) for known in logger.filters):
+            logger.addFilter(cls())
+
+
+def _as_html(sentences: Sequence[str]) -> str:
+    escaped = [html.escape(sentence) for sentence in sentences]
+    if len(escaped) == 1:
+        return escaped[0]
+    return "<ul>" + "".join(f"<li>{sentence}</li>" for sentence in escaped) + "</ul>"

@@ -1,0 +1,464 @@
+"""DLSpawner: KubeSpawner with job templates.
+
+It owns the meeting of KubeSpawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
+is asked for, ``verdict`` whether a pod lives, ``progress`` what it is doing, ``forms`` and ``pages`` what people see,
+``children`` the objects that belong to a pod, ``watch`` how a change is noticed).
+
+Rules:
+
+* Without ``templates_dir`` it is KubeSpawner: every override begins by leaving the work to its parent.
+* A refusal creates nothing; it is decided before the namespace, the claim or the pod are touched.
+* The pod is the record of its job. State in the Hub's database is saved as soon as the pod exists, and whatever else a
+  job needs after a restart of the Hub is read from the pod.
+* A pod that has ended is deleted, with its grace period, before the Hub hears of it.
+* No manifest and no Kubernetes error is logged or shown: both hold the job's token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kubernetes_asyncio.client.rest import ApiException
+from kubespawner import KubeSpawner
+from traitlets import Unicode, default
+
+from dlspawner import settings
+from dlspawner.core import naming, rendering
+from dlspawner.core.template import Expose, Protocol
+from dlspawner.spawner import children, launch, pages, progress, verdict
+from dlspawner.spawner.launch import Launch, Person, Wish
+from dlspawner.spawner.pods import Pods, grace, uid
+from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.spawner.watch import PodWatch
+
+PodDict = Mapping[str, Any]
+
+# How often a port is tried that is about to open: often enough not to be felt, seldom enough for fifty at once.
+_TRY_AGAIN_SECONDS = (0.05, 0.05, 0.1, 0.1, 0.2, 0.25)
+
+
+@cache
+def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> settings.Settings:
+    """Read once per process and shared by the spawners of all users."""
+    return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
+
+
+class DLSpawner(KubeSpawner):
+    """A KubeSpawner that launches what job templates describe."""
+
+    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
+    reflectors: ClassVar[dict[Any, Any]] = {}
+
+    templates_dir = Unicode(
+        "",
+        config=True,
+        help="""
+        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
+
+        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
+        """,
+    )
+    cluster_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
+        is no default because no cluster is like another. It is read once, when the Hub starts.
+        """,
+    )
+    teams_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, read once,
+        when the Hub starts.
+        """,
+    )
+    ssh_ca_public_key_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
+        are launched without SSH, because nobody could log in.
+        """,
+    )
+    ssh_address = Unicode(
+        "",
+        config=True,
+        help="""
+        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
+        is 22. Empty, the default: the pages show no SSH commands.
+        """,
+    )
+    manager_url = Unicode(
+        "",
+        config=True,
+        help="""
+        URL of the Manager's service as jobs reach it, with its path, such as http://manager:8082/services/jobs. Jobs
+        tell it which public keys lie in their home directory, so that its page can offer to import them. Empty, the
+        default: nothing is told, and the pages have no link to it.
+        """,
+    )
+
+    _launch: Launch | None = None
+    _ended: str | None = None
+    _complete_pod: str | None = None  # uid of the pod whose children are known to exist
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.offers_jobs:
+            QuietRefusals.install(self.log)
+
+    @property
+    def offers_jobs(self) -> bool:
+        return bool(self.templates_dir)
+
+    @property
+    def settings(self) -> settings.Settings:
+        return _settings(self.templates_dir, self.cluster_file, self.teams_file)
+
+    @property
+    def person(self) -> Person:
+        """Whose server this is, with the teams that the Hub's groups make."""
+        groups = tuple(group.name for group in getattr(self.user, "groups", ()))
+        return Person(self.user.name, self.settings.teams.of(self.user.name, groups))
+
+    @property
+    def pod_key(self) -> str:
+        return f"{self.namespace}/{self.pod_name}"
+
+    def pod(self) -> PodDict | None:
+        """The pod as the watch last saw it."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
+        return found
+
+    @property
+    def pods(self) -> Pods:
+        """Requests about this server's pod."""
+        return Pods(
+            self.api,
+            self.namespace,
+            self.pod_name,
+            self.pod_reflector,
+            self.log,
+            self.k8s_api_request_timeout,
+            self.k8s_api_request_retry_timeout,
+            self.start_timeout,
+        )
+
+    def job(self) -> naming.Job | None:
+        """The job that the pod is, when it is one of ours."""
+        pod = self.pod()
+        job = naming.read_job(pod["metadata"]) if pod else None
+        return job if job and (job.user, job.server) == (self.user.name, self.name or "") else None
+
+    @property
+    def ssh_target(self) -> tuple[str, int] | None:
+        """The gateway's host and port as people type them."""
+        if not self.ssh_address:
+            return None
+        host, separator, port = self.ssh_address.rpartition(":")
+        return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (self.ssh_address, 22)
+
+    @property
+    def keys_url(self) -> str | None:
+        return pages.keys_url(self)
+
+    def job_views(self) -> list[pages.JobView]:
+        """All servers of this person, for the home page."""
+        return pages.job_views(self)
+
+    # What people choose
+
+    @default("options_form")
+    def _options_form_default(self) -> Any:
+        return pages.form if self.offers_jobs else super()._options_form_default()
+
+    @default("options_from_form")
+    def _options_from_form_default(self) -> Any:
+        if not self.offers_jobs:
+            return super()._options_from_form_default()
+        return lambda submitted: pages.read_form(self, submitted)
+
+    @default("apply_user_options")
+    def _apply_user_options_default(self) -> Any:
+        """Checked before hooks run; the Hub would also warn of options that nobody takes."""
+        return (lambda spawner, given: spawner.check_options(given) and None) if self.offers_jobs else {}
+
+    def check_options(self, given: object) -> Wish:
+        """The user options, checked; Refused says what is wrong with them."""
+        return launch.check(self.settings, self.person, given)
+
+    async def load_user_options(self) -> None:
+        await super().load_user_options()
+        self._launch = None
+        if not self.offers_jobs:
+            return
+        wish = self.check_options(self.user_options)
+        self._launch = launch.plan(
+            wish,
+            self.person,
+            self.name or "",
+            entropy=secrets.token_bytes(8),
+            pod_name=self.pod_name,
+            home_claim=self.pvc_name if self.storage_pvc_ensure else None,
+            image=self.image or None,
+            ssh=self.ssh_target,
+        )
+        # What cannot be made is refused here, before anything is created.
+        launch.fragment(self._launch)
+        if self._launch.host_key is not None:
+            self._user_ca()
+        self._ended = None
+        self.port = self._launch.web_port
+
+    # The pod
+
+    async def get_pod_manifest(self) -> Any:
+        pod = await super().get_pod_manifest()
+        if self._launch is None:
+            return pod
+        plain = dict(self.pods.plain(pod))
+        return self.pods.model(rendering.merge_pod(plain, launch.fragment(self._launch)))
+
+    def get_env(self) -> dict[str, Any]:
+        env: dict[str, Any] = super().get_env()
+        if self._launch is not None:
+            env["DLSPAWNER_JOB"] = self._launch.job.id
+            if self._launch.job.log_dir:
+                env["DLSPAWNER_LOG_DIR"] = self._launch.job.log_dir
+            if self.manager_url:
+                env["DLSPAWNER_MANAGER_URL"] = self.manager_url
+        return env
+
+    def _get_pod_port(self, pod: PodDict) -> int:
+        if not self.offers_jobs:
+            return int(super()._get_pod_port(pod))
+        # The parent's stumbles over a container that has no ports.
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports") or ():
+                if port.get("name") == "notebook-port":
+                    return int(port["containerPort"])
+        return int(self.port)
+
+    async def _start_watching_pods(self, replace: bool = False) -> Any:
+        if not self.offers_jobs:
+            return await super()._start_watching_pods(replace)
+        return await self._start_reflector(
+            kind="pods",
+            reflector_class=PodWatch,
+            labels={"component": self.component_label},
+            omit_namespace=self.enable_user_namespaces,
+            replace=replace,
+        )
+
+    async def _start(self) -> str:
+        url: str = await super()._start()
+        if self._launch is not None:
+            await self._until_listening(url)
+        return url
+
+    async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
+        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        if self._launch is None:
+            return bool(await super()._make_create_pod_request(pod, request_timeout))
+        manifest = rendering.hide_gpus(dict(self.pods.plain(pod)), self.settings.cluster.gpu_resources)
+        created = await self.pods.create(manifest, self._launch.job)
+        self.orm_spawner.state = self.get_state()
+        self.db.commit()
+        await self._ensure_children(created)
+        if not (self.internal_ssl or self.services_enabled or self.after_pod_created_hook):
+            # Nothing is left to do before the pod may run: wait for the watch here, so that KubeSpawner finds it
+            # running at its first look instead of at one of its increasingly rare ones.
+            await self._until_running()
+        return True
+
+    async def _ensure_children(self, pod: PodDict) -> None:
+        """Make what belongs to the pod and is missing; does nothing the second time."""
+        job = naming.read_job(pod["metadata"])
+        if job is None or uid(pod) == self._complete_pod:
+            return
+        try:
+            public = await self._ensure_secret(pod, job) if children.wants_secret(pod) else None
+            if job.ssh_host_key is not None and public not in (None, job.ssh_host_key):
+                await self.pods.annotate({naming.SSH_HOST_KEY_ANNOTATION: public})
+            await self._ensure_service(pod, job)
+        except ApiException as problem:
+            raise self.pods.refused("Secret and Service of a pod", problem) from None
+        self._complete_pod = uid(pod)
+
+    async def _mend_children(self, pod: PodDict) -> None:
+        """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
+        try:
+            await self._ensure_children(pod)
+        except (Refused, TimeoutError) as problem:
+            self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
+
+    async def _ensure_secret(self, pod: PodDict, job: naming.Job) -> str:
+        mine = self._launch is not None and self._launch.job.id == job.id
+        host_key = self._launch.host_key if mine and self._launch else None
+        manifest = children.secret(
+            pod, job, host_key or children.make_host_key(), self._user_ca(), pages.job_page(self, job)
+        )
+        return await children.ensure_secret(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
+
+    async def _ensure_service(self, pod: PodDict, job: naming.Job) -> None:
+        template = next((known for known in self.settings.templates if known.name == job.template), None)
+        ends = tuple(
+            end
+            for end in (template.endpoints if template else ())
+            if end.expose is Expose.NODEPORT or end.protocol is Protocol.SSH
+        )
+        if ends:
+            manifest = children.service(pod, job, ends)
+            await children.ensure_service(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
+
+    def _user_ca(self) -> str:
+        try:
+            return Path(self.ssh_ca_public_key_file).read_text(encoding="utf-8")
+        except OSError as problem:
+            line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
+            said = "SSH is not set up on this Hub. Ask an administrator."
+            raise Refused(said, reason="ssh-ca", status=403, log=line) from None
+
+    # Waiting
+
+    async def _until_running(self) -> None:
+        """Return when the pod runs; Refused, with the reason, when it never will."""
+
+        def settled(pod: PodDict | None) -> bool:
+            # The watch may be behind the creation: a pod that it has not seen is not gone.
+            return pod is not None and (self.is_pod_running(pod) or _failure(pod) is not None)
+
+        pod = await self.pod_reflector.until(self.pod_key, settled, self.start_timeout)
+        problem = _failure(pod)
+        if problem is not None:
+            self._ended = problem
+            raise Refused(problem, reason="job-failed")
+
+    def is_pod_running(self, pod: Any) -> bool:
+        if not self.offers_jobs:
+            return bool(super().is_pod_running(pod))
+        # A pod without container statuses yet is KeyErrors away from an answer in the parent.
+        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
+
+    async def _until_listening(self, url: str) -> None:
+        """Return when the server accepts connections, so that the Hub's first look finds it; it decides on failure."""
+        host, port = self._address(url)
+        delays = list(_TRY_AGAIN_SECONDS)
+        try:
+            async with asyncio.timeout(self.http_timeout):
+                while verdict.judge(self.pod()) == verdict.ALIVE:
+                    try:
+                        _, writer = await asyncio.open_connection(host, port)
+                    except OSError:
+                        await asyncio.sleep(delays.pop(0) if len(delays) > 1 else delays[0])
+                    else:
+                        writer.close()
+                        return
+        except TimeoutError:
+            return
+        ended = verdict.judge(self.pod())
+        if isinstance(ended, verdict.Ended):
+            self._ended = ended.reason
+            raise Refused(ended.reason, reason="job-failed")
+
+    @staticmethod
+    def _address(url: str) -> tuple[str, int]:
+        host, _, port = url.rpartition("//")[2].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        if not self.offers_jobs:
+            async for event in super().progress():
+                yield event
+            return
+        await self._start_watching_pods()
+        last = None
+        while True:
+            step = progress.step(self.pod())
+            if step != last:
+                yield step.event()
+                last = step
+            if self._start_future is not None and self._start_future.done():
+                return
+            await self._changed_or_started()
+
+    async def _changed_or_started(self) -> None:
+        change = asyncio.ensure_future(self.pod_reflector.changed(self.pod_key))
+        waits = {change} if self._start_future is None else {change, self._start_future}
+        try:
+            await asyncio.wait(waits, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+
+    # Is it alive, and stopping
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()
+        if self._ended:
+            state[pages.STATE_ENDED] = self._ended
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        ended = state.get(pages.STATE_ENDED)
+        self._ended = ended if isinstance(ended, str) else None
+
+    async def poll(self) -> int | None:
+        status: int | None
+        if not self.offers_jobs:
+            status = await super().poll()
+            return status
+        await self._start_watching_pods()
+        pod = self.pod()
+        judged = verdict.judge(pod)
+        if isinstance(judged, verdict.Ended):
+            if pod is not None:
+                if not (self._ended or self._stop_pending):
+                    self._ended = judged.reason
+                if not pod["metadata"].get("deletionTimestamp"):
+                    self.log.info("pod=%s ended: %s", self.pod_key, judged.reason)
+                    await self.pods.delete(pod, grace(pod))
+            return judged.exit_code
+        if pod is not None and not self._start_pending:
+            await self._mend_children(pod)
+        # Alive: the parent keeps the Hub's idea of the pod's address up to date.
+        if self.is_pod_running(pod):
+            await super().poll()
+        return None
+
+    async def get_url(self) -> str:
+        """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""
+        known: str = await super().get_url()
+        if not self.offers_jobs:
+            return known
+        try:
+            pod = await self.pod_reflector.until(
+                self.pod_key, lambda pod: self.is_pod_running(pod) or _failure(pod) is not None, self.start_timeout
+            )
+        except TimeoutError:
+            return known  # the Hub finds out that nobody answers there, and stops it
+        return known if _failure(pod) is not None else str(self._get_pod_url(pod))
+
+    async def stop(self, now: bool = False) -> None:
+        """End the pod with its template's grace period, and return when it is gone."""
+        await self._start_watching_pods()
+        pod = self.pod() if self.offers_jobs else None
+        if pod is None:
+            await super().stop(now)
+            return
+        await self.pods.delete(pod, 0 if now else grace(pod))
+        await self.pods.gone(pod)
+
+
+def _failure(pod: PodDict | None) -> str | None:
+    """Why a starting pod will not run."""
+    judged = verdict.judge(pod)
+    return judged.reason if isinstance(judged, verdict.Ended) else verdict.why_stuck(pod)

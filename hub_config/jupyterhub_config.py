@@ -1,0 +1,110 @@
+"""Wiring of the Hub: which parts there are and where they find each other. Decisions live in cluster.yaml and teams.yaml.
+
+Everything that differs between machines, and every secret, comes from the environment, which `dlspawner.local` (or a
+Deployment) sets. Works with JupyterHub 5.5 and 6.x.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from dlspawner import settings
+from dlspawner.errors import InvalidConfiguration
+
+env = os.environ
+state = Path(env["DLSPAWNER_STATE"])
+config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
+templates = Path(env["DLSPAWNER_TEMPLATES"])
+hub_url = f"http://127.0.0.1:{env['DLSPAWNER_HUB_PORT']}"
+
+# All problems of all files at once, before anything starts.
+try:
+    wanted = settings.load(templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml")
+except InvalidConfiguration as wrong:
+    sys.exit(str(wrong))
+
+# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts nobody's connection.
+c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
+c.JupyterHub.hub_bind_url = hub_url
+c.JupyterHub.hub_connect_url = hub_url
+c.ConfigurableHTTPProxy.should_start = False
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{env['DLSPAWNER_PROXY_API_PORT']}"
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.cleanup_proxy = False
+c.JupyterHub.db_url = f"sqlite:///{state / 'hub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(state / "hub_cookie_secret")
+
+# Who may log in. One password for everybody is for a machine of one's own; put the organisation's authenticator here.
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = env["DLSPAWNER_PASSWORD"]
+c.SharedPasswordAuthenticator.admin_password = env["DLSPAWNER_ADMIN_PASSWORD"]
+c.Authenticator.admin_users = {"admin"}
+c.Authenticator.allow_all = True
+
+# Pages: ours extend JupyterHub's own. Login leads to the list of jobs.
+c.JupyterHub.template_paths = [str(templates / "hub")]
+c.JupyterHub.redirect_to_server = False
+c.JupyterHub.default_url = "/hub/home"
+c.JupyterHub.allow_named_servers = True
+
+# Services and what each may do.
+c.JupyterHub.custom_scopes = {
+    "custom:ssh-keys:read": {"description": "Read the public SSH keys that people registered"},
+}
+c.JupyterHub.services = [
+    {
+        "name": "jobs",
+        "url": env["DLSPAWNER_MANAGER_URL"],
+        "api_token": env["DLSPAWNER_MANAGER_TOKEN"],
+        "oauth_no_confirm": True,
+        "display": False,
+    },
+    {"name": "ssh-gateway", "api_token": env["DLSPAWNER_GATEWAY_TOKEN"], "display": False},
+]
+manager = "access:services!service=jobs"
+c.JupyterHub.load_roles = [
+    {
+        "name": "jobs",
+        "scopes": ["servers", "list:users", "read:users", "list:groups", "read:groups"],
+        "services": ["jobs"],
+    },
+    {
+        "name": "ssh-gateway",
+        "scopes": ["users:activity", "read:users", "read:servers", manager, "custom:ssh-keys:read"],
+        "services": ["ssh-gateway"],
+    },
+    {"name": "user", "scopes": ["self", manager]},
+    # A job's own token: its activity, its login proxy, and suggesting SSH keys.
+    {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
+]
+
+# Starting jobs. A pending start may wait for a node and must not keep other people from starting theirs.
+c.JupyterHub.spawner_class = "dlspawner.spawner.DLSpawner"
+c.JupyterHub.concurrent_spawn_limit = 0
+c.JupyterHub.last_activity_interval = 60
+c.Spawner.consecutive_failure_limit = 0  # JupyterHub 5.5 counts refusals as failures and would exit
+c.Spawner.start_timeout = 600
+c.Spawner.http_timeout = 60
+
+# What jobs are made of.
+c.DLSpawner.templates_dir = str(templates)
+c.DLSpawner.cluster_file = str(config_dir / "cluster.yaml")
+c.DLSpawner.teams_file = str(config_dir / "teams.yaml")
+c.DLSpawner.ssh_ca_public_key_file = env["DLSPAWNER_SSH_CA"]
+c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT']}"
+c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
+c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
+c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/jobs:latest")
+c.KubeSpawner.uid = 1000
+c.KubeSpawner.gid = 1000
+c.KubeSpawner.fs_gid = 1000  # the job's Secret is readable for this group
+c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
+# Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
+c.KubeSpawner.ip = "$(POD_IP)"
+c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+# One home directory per person, for all of their servers.
+c.KubeSpawner.storage_pvc_ensure = True
+c.KubeSpawner.pvc_name_template = "home-{username}"
+c.KubeSpawner.storage_capacity = wanted.cluster.storage.home_size
+c.KubeSpawner.storage_class = wanted.cluster.storage.storage_class
+c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)

@@ -1,0 +1,36 @@
+"""Kubernetes quantities: `500m`, `1.5`, `128Gi`, `1e3`. Pure."""
+
+import re
+from fractions import Fraction
+
+_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+RULE = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"  # Kubernetes' words
+)
+
+
+def parse(value: object) -> Fraction:
+    """The exact number; ValueError for anything that is not a quantity."""
+    found = _FORM.match(str(value)) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+    if not found:
+        raise ValueError(RULE)
+    number, exponent, suffix = Fraction(found[1]), found[2], found[3]
+    if exponent:
+        return Fraction(number * Fraction(10) ** int(exponent[1:]))
+    if suffix in _BINARY:
+        return number * (1 << _BINARY[suffix])
+    return Fraction(number * Fraction(10) ** _DECIMAL[suffix]) if suffix else number
+
+
+def total(values: list[object]) -> Fraction:
+    return sum((parse(value) for value in values), Fraction(0))
+
+
+def shown(number: Fraction) -> str:
+    """A canonical text: whole numbers as they are, the rest in thousandths (rounded up, as Kubernetes does)."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    return f"{-(-number.numerator * 1000 // number.denominator)}m"

@@ -1,0 +1,1 @@
+"""Run the whole product on one machine; see `__main__`."""

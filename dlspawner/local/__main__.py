@@ -1,0 +1,133 @@
+"""The whole product on one machine: `make run`, `dlspawner run`, and what the end-to-end tests start.
+
+It starts the embedded cluster, the proxy, the Manager, the Hub and the gateway, each a process of its own with a log
+in the state directory, keeps them running, and stops them in reverse order. Everything that must survive lives in the
+state directory: the cluster's objects and volumes, the Hub's and the Manager's databases, keys, passwords, and the
+ports that running jobs remember.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dlspawner import cluster, settings
+from dlspawner.errors import InvalidConfiguration
+from dlspawner.local.processes import NAMESPACE, children, environment
+from dlspawner.local.state import CannotRun, Options, Secrets, check_ports, keep_ports, keep_secrets, lock, parse
+from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_signals
+
+
+async def make_team_claims(state: Path, wanted: settings.Settings) -> None:
+    """Team data claims are an administrator's to make; here we are the administrator."""
+    async with await cluster.Cluster.connect(state / "cluster" / "kubeconfig") as client:
+        for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
+            claim = {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
+            }
+            try:
+                await client.create(cluster.CLAIMS, claim, NAMESPACE)
+            except cluster.Conflict:
+                continue  # made at an earlier start
+
+
+async def make_gateway_keys(options: Options, env: Mapping[str, str]) -> None:
+    """The gateway's keys exist before the Hub starts, which tells jobs the public half of its CA."""
+    command = [sys.executable, "-m", "ssh_gateway", "--init", f"--Gateway.state_dir={options.state / 'gateway'}"]
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stderr=asyncio.subprocess.PIPE)
+    _, problem = await process.communicate()
+    if process.returncode:
+        raise CannotRun(f"The gateway's keys could not be made: {problem.decode(errors='replace').strip()}")
+
+
+def banner(options: Options, keys: Secrets) -> str:
+    """What a newcomer needs to know, once everything answers."""
+    ssh = f"ssh -p {options.ssh_port} alice+train@127.0.0.1"
+    return f"""
+  dlspawner runs on this machine.
+
+    Web pages   http://127.0.0.1:{options.port}
+    Login       alice (or any name you like), password {keys.password}
+    SSH         {ssh}
+                once alice has started a server named "train"; the password is a token from
+                http://127.0.0.1:{options.port}/hub/token, or add your public key first:
+                http://127.0.0.1:{options.port}/services/jobs/keys
+    kubectl     export KUBECONFIG={options.state}/cluster/kubeconfig
+    Admin       admin, password {keys.admin_password}
+    Files       {options.state} (logs in {options.state / "log"})
+
+  It trusts everybody who can use this machine's loopback address; it is for trying out, not for serving a team.
+  Ctrl-C stops everything; jobs, keys and files are kept for the next start.
+"""
+
+
+async def run(options: Options, say: Callable[[str], None]) -> None:
+    """Run until a signal asks to stop. Raises CannotRun or ChildFailed when something cannot start."""
+    wanted = settings.load(options.templates / "jobs", options.config / "cluster.yaml", options.config / "teams.yaml")
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    held = lock(options.state)
+    try:
+        check_ports(options)
+        ports = keep_ports(options.state / "ports.json")
+        keys = keep_secrets(options.state / "secrets.json")
+        env = environment(options, ports, keys)
+        processes = children(options, ports, env)
+        async with stop_signals() as stop, Supervisor(options.state / "log", say) as supervisor:
+            starting = asyncio.create_task(start_all(options, processes, env, wanted, supervisor), name="start")
+            stopping = asyncio.create_task(stop.wait(), name="stop signal")
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                say(banner(options, keys))
+                await stopping
+            starting.cancel()
+            stopping.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+            say("Stopping …")
+        say("Stopped.")
+    finally:
+        os.close(held)
+
+
+async def start_all(
+    options: Options,
+    processes: Mapping[str, Child],
+    env: Mapping[str, str],
+    wanted: settings.Settings,
+    supervisor: Supervisor,
+) -> None:
+    """Start what does not depend on each other together, then the Hub, then the gateway."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name in ("cluster", "proxy", "manager"):
+                group.create_task(supervisor.start(processes[name]), name=f"start {name}")
+            group.create_task(make_gateway_keys(options, env), name="make the gateway's keys")
+    except* (CannotRun, ChildFailed) as failures:
+        raise failures.exceptions[0] from None
+    await make_team_claims(options.state, wanted)
+    await supervisor.start(processes["hub"])
+    await supervisor.start(processes["gateway"])
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; the exit status is 0 after an asked-for stop and 1 when something could not start."""
+    try:
+        asyncio.run(run(parse(arguments), say))
+    except (CannotRun, ChildFailed, InvalidConfiguration) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

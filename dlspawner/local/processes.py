@@ -1,0 +1,155 @@
+"""The processes of the product, what each is told, and when each is ready.
+
+They are wired exactly as on Kubernetes: through `hub_config/jupyterhub_config.py`, URLs, tokens and a kubeconfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from dlspawner import cluster
+from dlspawner.local.state import CannotRun, Options, Ports, Secrets
+from dlspawner.local.supervisor import Child
+
+NAMESPACE = "jobs"
+
+
+def find_proxy() -> str:
+    """The proxy's program: installed beside this environment by `make`, or anywhere on the PATH."""
+    beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
+    found = str(beside) if beside.exists() else shutil.which("configurable-http-proxy")
+    if found is None:
+        raise CannotRun("configurable-http-proxy is missing: npm install --global configurable-http-proxy")
+    return found
+
+
+def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]:
+    """What hub_config/jupyterhub_config.py and the services read."""
+    state = options.state
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
+        "KUBECONFIG": str(state / "cluster" / "kubeconfig"),
+        "CONFIGPROXY_AUTH_TOKEN": keys.proxy_token,
+        "DLSPAWNER_STATE": str(state),
+        "DLSPAWNER_CONFIG_DIR": str(options.config),
+        "DLSPAWNER_TEMPLATES": str(options.templates),
+        "DLSPAWNER_NAMESPACE": NAMESPACE,
+        "DLSPAWNER_BIND_URL": f"http://127.0.0.1:{options.port}",
+        "DLSPAWNER_HUB_PORT": str(ports.hub),
+        "DLSPAWNER_PROXY_API_PORT": str(ports.proxy_api),
+        "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{ports.manager}",
+        "DLSPAWNER_MANAGER_TOKEN": keys.manager_token,
+        "DLSPAWNER_GATEWAY_TOKEN": keys.gateway_token,
+        "DLSPAWNER_SSH_HOST": "127.0.0.1",
+        "DLSPAWNER_SSH_PORT": str(options.ssh_port),
+        "DLSPAWNER_SSH_CA": str(state / "gateway" / "user_ca.pub"),
+        "DLSPAWNER_PASSWORD": keys.password,
+        "DLSPAWNER_ADMIN_PASSWORD": keys.admin_password,
+    }
+
+
+def answers(port: int, request: bytes = b"", expect: bytes = b"") -> Callable[[], Awaitable[bool]]:
+    """A readiness question: does the port answer `request` with something that contains `expect`?"""
+
+    async def ask() -> bool:
+        try:
+            async with asyncio.timeout(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                try:
+                    writer.write(request)
+                    return expect in await reader.read(4096) if expect else True
+                finally:
+                    writer.close()
+        except OSError:  # includes the time-out: not ready yet
+            return False
+
+    return ask
+
+
+def http_ok(port: int, path: str) -> Callable[[], Awaitable[bool]]:
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+    return answers(port, request, b" 200 ")
+
+
+async def cluster_ready(state: Path) -> bool:
+    """True when the API answers, every node is Ready and the namespace for jobs exists."""
+    if not (state / "cluster" / "kubeconfig").exists():
+        return False
+    try:
+        async with await cluster.Cluster.connect(state / "cluster" / "kubeconfig") as client:
+            nodes = await client.list(cluster.NODES)
+            await client.get(cluster.NAMESPACES, NAMESPACE)
+    except cluster.ClusterError:
+        return False
+    conditions = [condition for node in nodes for condition in node.get("status", {}).get("conditions", ())]
+    return bool(nodes) and len(nodes) == sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str, Child]:
+    """Every process, in the order of starting."""
+    state, python = options.state, sys.executable
+    hub_url = f"http://127.0.0.1:{ports.hub}"
+    service = {"JUPYTERHUB_API_URL": f"{hub_url}/hub/api", "JUPYTERHUB_BASE_URL": "/"}
+    manager_env = {
+        **service,
+        "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_MANAGER_TOKEN"],
+        "JUPYTERHUB_SERVICE_NAME": "jobs",
+        "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
+        "JUPYTERHUB_SERVICE_URL": env["DLSPAWNER_MANAGER_URL"],
+    }
+    found = (
+        Child(
+            "cluster",
+            [python, "-m", "dlspawner.devcluster", f"--state={state / 'cluster'}", f"--port={ports.api}"],
+            lambda: cluster_ready(state),
+            env,
+        ),
+        Child(
+            "proxy",
+            [
+                find_proxy(),
+                "--ip=127.0.0.1",
+                f"--port={options.port}",
+                "--api-ip=127.0.0.1",
+                f"--api-port={ports.proxy_api}",
+                f"--default-target={hub_url}",
+                f"--error-target={hub_url}/hub/error",
+            ],
+            answers(options.port),
+            env,
+        ),
+        Child(
+            "manager",
+            [python, "-m", "dlspawner.manager", f"--Manager.db_url=sqlite:///{state / 'manager.sqlite'}"],
+            http_ok(ports.manager, "/services/jobs/health"),
+            {**env, **manager_env},
+        ),
+        Child(
+            "hub",
+            [python, "-m", "jupyterhub", f"--config={options.config / 'jupyterhub_config.py'}"],
+            http_ok(options.port, "/hub/health"),
+            env,
+        ),
+        Child(
+            "gateway",
+            [
+                python,
+                "-m",
+                "ssh_gateway",
+                "--Gateway.ip=127.0.0.1",
+                f"--Gateway.port={options.ssh_port}",
+                f"--Gateway.state_dir={state / 'gateway'}",
+                f"--Gateway.manager_url={env['DLSPAWNER_MANAGER_URL']}/services/jobs",
+                f"--Gateway.namespace={NAMESPACE}",
+                f"--Gateway.hub_public_url={env['DLSPAWNER_BIND_URL']}/",
+            ],
+            answers(options.ssh_port, expect=b"SSH-2.0-"),
+            {**env, **service, "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_GATEWAY_TOKEN"]},
+        ),
+    )
+    return {child.name: child for child in found}

@@ -1,0 +1,137 @@
+"""What a start on this machine needs to know and what must survive it: options, ports, passwords, and the lock.
+
+One launcher at a time holds the state directory, by a lock that the kernel releases however the launcher dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class CannotRun(Exception):
+    """Why the product cannot start here, in a sentence that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the person chose on the command line."""
+
+    state: Path
+    port: int
+    ssh_port: int
+    config: Path
+    templates: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Loopback ports between our own processes. `hub` is remembered by the pods of running jobs and never changes."""
+
+    hub: int
+    proxy_api: int
+    manager: int
+    api: int
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Made at the first start, readable by their owner only."""
+
+    password: str
+    admin_password: str
+    manager_token: str
+    gateway_token: str
+    proxy_token: str
+
+
+def parse(arguments: list[str] | None = None) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="dlspawner run", description="Run the whole product on this machine.")
+    parser.add_argument("--state", type=Path, default=ROOT / "var", help="directory for everything that must survive")
+    parser.add_argument("--port", type=int, default=8000, help="port of the Hub's web pages (make run PORT=…)")
+    parser.add_argument("--ssh-port", type=int, default=2222, help="port of the SSH gateway (make run SSH_PORT=…)")
+    parser.add_argument(
+        "--config", type=Path, default=ROOT / "hub_config", help="directory with the Hub's configuration"
+    )
+    parser.add_argument("--templates", type=Path, default=ROOT / "templates", help="directory with jobs/ and hub/")
+    given = parser.parse_args(arguments)
+    return Options(given.state.resolve(), given.port, given.ssh_port, given.config.resolve(), given.templates.resolve())
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def check_ports(options: Options) -> None:
+    """Raise CannotRun when a port that people use is taken."""
+    for port, flag, variable in (
+        (options.port, "--port", "PORT"),
+        (options.ssh_port, "--ssh-port", "SSH_PORT"),
+    ):
+        if not is_free(port):
+            raise CannotRun(
+                f"Port {port} is taken by another program. Choose another one with {flag}, "
+                f"for instance: make run {variable}={port + 10}"
+            )
+
+
+def keep_ports(path: Path) -> Ports:
+    """The ports of the last start; those that nothing remembers are chosen anew when they are taken."""
+    kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+    if "hub" in kept and not is_free(kept["hub"]):
+        raise CannotRun(
+            f"Port {kept['hub']}, at which the running jobs expect the Hub, is taken by another program. "
+            f"Stop that program, or delete {path} and start the jobs anew."
+        )
+    chosen: dict[str, int] = {}
+    for name in Ports.__dataclass_fields__:
+        port = kept.get(name, 0)
+        while not port or not is_free(port) or port in chosen.values():
+            port = random.randrange(20000, 30000)  # noqa: S311 - below the ephemeral and NodePort ranges, not a secret
+        chosen[name] = port
+    write_private(path, json.dumps(chosen))
+    return Ports(**chosen)
+
+
+def keep_secrets(path: Path) -> Secrets:
+    if not path.exists():
+        made = {name: secrets.token_urlsafe(24) for name in Secrets.__dataclass_fields__}
+        made["password"] = secrets.token_urlsafe(9)
+        made["admin_password"] = secrets.token_urlsafe(24)
+        write_private(path, json.dumps(made, indent=1))
+    return Secrets(**json.loads(path.read_text()))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step; nobody else can read it at any moment."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+def lock(state: Path) -> int:
+    """Hold the state directory for this process; the returned descriptor is the lock, and there is no lock file."""
+    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CannotRun(f"Another launcher already runs with {state}. Stop it, or choose another --state.") from None
+    return descriptor

@@ -44,7 +44,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What was chosen, checked and completed with defaults; ``values`` has every option of the template."""
+    """What was chosen, checked and completed with defaults.
+
+    ``values`` has every option of the template, ``None`` where nothing was given and nothing is the default; CPU and
+    memory that come with the GPUs are only in ``amount``.
+    """
 
     template: str
     team: str
@@ -174,9 +178,7 @@ def _complete_choices(
         return Rejected(tuple(problems))
     paying = usable_teams(template, teams)
     team = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
-    shares = {"cpu": quantity.cpu(amount.cpu_milli), "memory": quantity.memory(amount.memory_bytes)}
-    completed = tuple((name, shares.get(name, value)) for name, value in values.items())
-    return Choices(template.name, team, gpus, kind, amount, completed)
+    return Choices(template.name, team, gpus, kind, amount, tuple(values.items()))
 
 
 def usable_teams(template: Template, teams: Sequence[Team]) -> tuple[Team, ...]:

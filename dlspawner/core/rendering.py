@@ -183,7 +183,7 @@ def _login_proxy(template: Template, facts: Facts, values: Mapping[str, Any]) ->
     return {
         "name": NOTEBOOK_CONTAINER,
         "args": _command(template, values),
-        "env": [_POD_IP, {"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the container's own, nobody else's
+        "env": [_POD_IP, {"name": "HOME", "value": "/nonexistent"}],
         "volumeMounts": _file_mounts(facts),
     }
 

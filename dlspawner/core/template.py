@@ -18,6 +18,8 @@ from dlspawner.core.model import Special
 NOTEBOOK_CONTAINER = "notebook"
 MAIN_CONTAINER = "main"
 
+DEFAULT_HOME, DEFAULT_NOTEBOOK_DIR = "/home/${unix_name}", "${home}"
+
 Value = bool | int | float | str
 
 
@@ -133,8 +135,8 @@ class Template:
     who: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     command: tuple[str, ...] = ()
-    home: str = "/home/${unix_name}"
-    notebook_dir: str = "${home}"
+    home: str = DEFAULT_HOME
+    notebook_dir: str = DEFAULT_NOTEBOOK_DIR
     endpoints: tuple[Endpoint, ...] = ()
     mounts: Mounts = Mounts()
     roles: tuple[Role, ...] = (Role("job"),)

@@ -1,0 +1,66 @@
+"""Settings: the administrators' YAML files become values of ``dlspawner.core``, or a list of everything that is wrong.
+
+``load`` reads all templates, the cluster and the teams, checks each and how they fit together, and either gives them
+all or raises one ``InvalidConfiguration`` with every problem of every file: file, line, path, sentence. Nothing here
+knows traitlets or the Hub, so the command line, the spawner, the Manager and the gateway read the same files alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.template import Template
+from dlspawner.errors import InvalidConfiguration
+from dlspawner.settings.cluster_file import DEFAULT, read_cluster
+from dlspawner.settings.document import Problems, read
+from dlspawner.settings.teams_file import read_teams
+from dlspawner.settings.template_file import read_template
+
+__all__ = ["Settings", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that administrators wrote; the default template first, the others in the order of their files."""
+
+    templates: tuple[Template, ...]
+    cluster: Cluster
+    teams: Teams
+
+    def template(self, name: str) -> Template | None:
+        return next((template for template in self.templates if template.name == name), None)
+
+
+def load(
+    templates_dir: str | Path | None, cluster_file: str | Path | None = None, teams_file: str | Path | None = None
+) -> Settings:
+    """Read the files, ``None`` standing for *there is none*; ``InvalidConfiguration`` carries all problems."""
+    problems = Problems()
+    files = _template_files(templates_dir, problems)
+    roots = {file.stem: root for file in files if (root := read(file, problems)) is not None}
+    names = [file.stem for file in files]
+    cluster_root = read(Path(cluster_file), problems) if cluster_file is not None else None
+    teams_root = read(Path(teams_file), problems) if teams_file is not None else None
+    cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names)
+    teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
+    known_teams = None if teams_root is None else [team.name for team in teams.teams]
+    templates = [read_template(name, root, cluster, known_teams) for name, root in roots.items()]
+    if problems.found:
+        raise InvalidConfiguration(problems.found)
+    templates.sort(key=lambda template: template.name != cluster.default_template)
+    return Settings(tuple(templates), cluster, teams)
+
+
+def _template_files(directory: str | Path | None, problems: Problems) -> list[Path]:
+    if directory is None:
+        return []
+    files = sorted(file for file in Path(directory).glob("*.y*ml") if file.suffix in {".yaml", ".yml"})
+    if not files:
+        problems.add(str(directory), 1, "", "there is no template (a file NAME.yaml) in this directory.")
+    for one, other in pairwise(files):
+        if one.stem == other.stem:
+            problems.add(str(other), 1, "", f"the template {one.stem} is already in {one.name}.")
+    return files

@@ -1,0 +1,131 @@
+"""``cluster.yaml``: GPU types, what a job without GPUs gets, special permissions, storage, defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dlspawner.core import quantity
+from dlspawner.core.model import Amount, Cluster, GpuType, Special, Storage, Toleration
+from dlspawner.settings.document import Entry, Section, did_you_mean
+
+NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+NAME_HINT = "small letters, digits and dashes, at most 40"
+RESOURCE = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+
+# What a cluster without a file is: no GPUs, and a modest share for everybody.
+DEFAULT = Cluster((), Amount(1000, 2 * 1024**3), Amount(4000, 8 * 1024**3))
+
+_KEYS = ("gpu_types", "cpu_only", "special_permissions", "storage", "defaults")
+_TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
+
+
+def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
+    """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist."""
+    file = root.section(_KEYS)
+    default, largest = _cpu_only(file)
+    return Cluster(
+        gpu_types=tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items()),
+        cpu_only_default=default,
+        cpu_only_max=largest,
+        special=frozenset(entry.one_of(Special) for entry in file.items("special_permissions")),
+        storage=_storage(file),
+        default_template=_default_template(file, templates),
+    )
+
+
+def _default_template(file: Section, templates: Collection[str]) -> str | None:
+    section = _section(file, "defaults", ("template",))
+    found = section.get("template") if section else None
+    if found is None:
+        return None
+    name = found.text()
+    if name and name not in templates:
+        found.problem(f"there is no template “{name}”{did_you_mean(name, templates)}.")
+    return name
+
+
+def _gpu_type(name: str, entry: Entry) -> GpuType:
+    section = entry.section(_TYPE_KEYS)
+    _check_name(name, entry)
+    resource, cpu, memory = section.need("resource"), section.need("cpu_per_gpu"), section.need("memory_per_gpu")
+    return GpuType(
+        name=name,
+        title=section.text("title", name),
+        resource=resource.text(RESOURCE, "a resource such as nvidia.com/gpu") if resource else "",
+        per_gpu=Amount(
+            quantity.cpu_milli(cpu.quantity()) if cpu else 1,
+            quantity.memory_bytes(memory.quantity()) if memory else 1,
+        ),
+        max_per_job=section.integer("max_per_job", 8, 1, 1024),
+        node_selector=tuple((key, value.text()) for key, value in section.children("node_selector").items()),
+        tolerations=tuple(_toleration(one) for one in section.items("tolerations")),
+    )
+
+
+def _toleration(entry: Entry) -> Toleration:
+    section = entry.section(("key", "operator", "value", "effect", "tolerationSeconds"))
+    toleration = Toleration(
+        key=section.text("key") or None,
+        operator=section.text("operator", "Equal", "Equal|Exists", "Equal or Exists"),
+        value=section.text("value") or None,
+        effect=section.text("effect", "", "|".join(_EFFECTS), f"one of {', '.join(_EFFECTS)}") or None,
+        seconds=section.maybe_integer("tolerationSeconds", 0, 10**6),
+    )
+    if toleration.operator == "Exists" and toleration.value is not None:
+        entry.problem("operator Exists takes no value.")
+    if toleration.key is None and toleration.operator != "Exists":
+        entry.problem("a toleration without a key needs operator Exists.")
+    return toleration
+
+
+def _cpu_only(file: Section) -> tuple[Amount, Amount]:
+    section = _section(file, "cpu_only", ("cpu", "memory"))
+    if section is None:
+        return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max
+    milli, most_milli = _default_and_max(section, "cpu")
+    memory, most_memory = _default_and_max(section, "memory")
+    return Amount(milli, memory), Amount(most_milli, most_memory)
+
+
+def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
+    to_int = quantity.cpu_milli if name == "cpu" else quantity.memory_bytes
+    given = (
+        (DEFAULT.cpu_only_default.cpu_milli, DEFAULT.cpu_only_max.cpu_milli)
+        if name == "cpu"
+        else (DEFAULT.cpu_only_default.memory_bytes, DEFAULT.cpu_only_max.memory_bytes)
+    )
+    section = _section(parent, name, ("default", "max"))
+    if section is None:
+        return given
+    default, largest = section.get("default"), section.get("max")
+    amount = to_int(default.quantity()) if default else given[0]
+    most = to_int(largest.quantity()) if largest else max(given[1], amount)
+    if amount > most:
+        section.entry.problem("the default is more than max.")
+    return amount, most
+
+
+def _storage(file: Section) -> Storage:
+    section = _section(file, "storage", ("home_size", "storage_class", "access_modes"))
+    if section is None:
+        return Storage()
+    size = section.get("home_size")
+    if size is not None:
+        size.quantity()
+    modes = section.texts("access_modes", "|".join(_ACCESS_MODES), f"one of {', '.join(_ACCESS_MODES)}")
+    return Storage(
+        home_size=str(size.value) if size else Storage().home_size,
+        storage_class=section.text("storage_class") or None,
+        access_modes=modes or Storage().access_modes,
+    )
+
+
+def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:
+    found = parent.get(key)
+    return None if found is None else found.section(known)
+
+
+def _check_name(name: str, entry: Entry) -> None:
+    Entry(name, entry.file, entry.line, entry.path, entry.problems).text(NAME, NAME_HINT)

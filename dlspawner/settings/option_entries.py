@@ -1,0 +1,141 @@
+"""The ``options:`` of a template: typed, with defaults that are themselves allowed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+from dlspawner.core import quantity
+from dlspawner.core.model import Cluster
+from dlspawner.core.options import BUILT_IN, TEMPLATE_KEY
+from dlspawner.core.rendering import CHOICE_HOLES, FACT_HOLES, PATH_HOLES
+from dlspawner.core.template import Choice, Kind, Option
+from dlspawner.core.values import check_value
+from dlspawner.settings.document import Entry, Section
+
+_KEYS = ("type", "title", "help", "default", "min", "max", "choices", "pattern", "multiline")
+_RANGED = frozenset({Kind.INTEGER, Kind.NUMBER, Kind.QUANTITY})
+_TEXTUAL = frozenset({Kind.STRING, Kind.PATH, Kind.IMAGE})
+_NAME = r"[a-z][a-z0-9_]{0,39}"
+_OWN_MEANING = FACT_HOLES | PATH_HOLES | CHOICE_HOLES | {TEMPLATE_KEY}
+
+
+def read_options(template: Section, cluster: Cluster) -> tuple[Option, ...]:
+    """The options in the order in which they are written, which is the form's."""
+    options = []
+    for name, entry in template.children("options").items():
+        base = BUILT_IN.get(name)
+        if base is None and name in _OWN_MEANING:
+            entry.problem(f"“{name}” already means something else in every template; choose another name.")
+            continue
+        if not re.fullmatch(_NAME, name, re.ASCII):
+            entry.problem("an option's name is made of small letters, digits and underscores, at most 40.")
+        option = _option(name, entry, base)
+        _check_default(option, entry, cluster)
+        options.append(option)
+    return tuple(options)
+
+
+def _option(name: str, entry: Entry, base: Option | None) -> Option:
+    section = entry.section(_KEYS)
+    kind = _kind(section, base)
+    option = replace(
+        base or Option(name, kind, title=name.replace("_", " ").capitalize()),
+        default=_default(section),
+        minimum=_bound(section, "min", kind),
+        maximum=_bound(section, "max", kind),
+        choices=_choices(section, kind),
+        pattern=_pattern(section, kind),
+        multiline=section.boolean("multiline", default=False),
+    )
+    option = replace(option, title=section.text("title", option.title), help=section.text("help", option.help))
+    low, high = option.minimum, option.maximum
+    if low is not None and high is not None and low > high:
+        entry.problem("min is more than max.")
+    if option.multiline and kind is not Kind.STRING:
+        entry.problem("multiline is only for options of type string.")
+    return option
+
+
+def _kind(section: Section, base: Option | None) -> Kind:
+    if base is None:
+        found = section.need("type")
+        return found.one_of(Kind) if found else Kind.STRING
+    found = section.get("type")
+    if found is not None and found.value != base.kind.value:
+        found.problem(f"“{base.name}” is always of type {base.kind.value}; leave the type out.")
+    return base.kind
+
+
+def _default(section: Section) -> bool | int | float | str | None:
+    found = section.get("default")
+    if found is None:
+        return None
+    if isinstance(found.value, bool | int | float | str):
+        return found.value
+    found.problem("must be one plain value.")
+    return None
+
+
+def _bound(section: Section, key: str, kind: Kind) -> int | float | Fraction | None:
+    found = section.get(key)
+    if found is None:
+        return None
+    if kind not in _RANGED:
+        found.problem(f"{key} is only for options of type {', '.join(sorted(one.value for one in _RANGED))}.")
+        return None
+    if kind is Kind.QUANTITY:
+        return quantity.parse("0") if found.value == 0 else found.quantity()
+    if kind is Kind.INTEGER:
+        return found.integer(-(10**15), 10**15)
+    if isinstance(found.value, int | float) and not isinstance(found.value, bool):
+        return found.value
+    found.problem("must be a number.")
+    return None
+
+
+def _choices(section: Section, kind: Kind) -> tuple[Choice, ...]:
+    found = section.get("choices")
+    if found is None:
+        name = section.entry.path.rpartition(".")[2]
+        if kind is Kind.CHOICE and name not in BUILT_IN:
+            section.need("choices")
+        return ()
+    if kind not in _TEXTUAL | {Kind.CHOICE}:
+        found.problem(f"choices are not for options of type {kind.value}.")
+        return ()
+    if isinstance(found.value, dict):
+        return tuple(Choice(value, title.text()) for value, title in found.value.items())
+    return tuple(Choice(text, text) for text in section.texts("choices"))
+
+
+def _pattern(section: Section, kind: Kind) -> str | None:
+    found = section.get("pattern")
+    if found is None:
+        return None
+    if kind not in _TEXTUAL:
+        found.problem(f"a pattern is not for options of type {kind.value}.")
+        return None
+    pattern = found.text()
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        found.problem(f"is not a regular expression: {error}.")
+        return None
+    return pattern
+
+
+def _check_default(option: Option, entry: Entry, cluster: Cluster) -> None:
+    names = [kind.name for kind in cluster.gpu_types]
+    if option.name == "gpu_type":
+        for choice in option.choices:
+            if choice.value not in names:
+                entry.problem(f"there is no GPU type “{choice.value}”. The cluster has: {', '.join(names) or 'none'}.")
+        option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in names))
+    if option.name == "team" and option.default is not None:
+        entry.problem("team has no default: it is the person's own.")
+    elif option.default is not None:
+        wrong = check_value(option, option.default)
+        if wrong is not None:
+            entry.problem(f"the default is not allowed: {wrong}")

@@ -1,0 +1,120 @@
+"""The ``pod:`` of a template: is it a PodSpec fragment that may be merged, and does it stay inside what is allowed?
+
+Kubernetes drops fields that it does not know without a word, so names are checked here. What a pod may ask of its node
+(root, privileges, the host's network, paths or devices) needs a special permission, which the template must name and
+``cluster.yaml`` must switch on. Deep values are left to Kubernetes, which refuses them with a sentence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from dlspawner.core import holes
+from dlspawner.core.manifest import VISIBLE_DEVICES
+from dlspawner.core.model import Special
+from dlspawner.core.template import MAIN_CONTAINER
+from dlspawner.settings.document import Entry
+
+_POD_FIELDS = """
+    activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks
+    ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname imagePullSecrets initContainers
+    nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims
+    resources restartPolicy runtimeClassName schedulerName schedulingGates securityContext serviceAccountName
+    setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations
+    topologySpreadConstraints volumes
+"""
+_CONTAINER_FIELDS = """
+    args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy
+    resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
+    terminationMessagePolicy tty volumeDevices volumeMounts workingDir
+"""
+_POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
+
+# What the product decides about every pod, so that a template can not undo it by accident.
+_NOT_HERE = {
+    "ephemeralContainers": "Kubernetes takes them only in running pods.",
+    "terminationGracePeriodSeconds": "write grace_period_seconds beside pod: instead.",
+}
+
+
+def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[Special]) -> None:
+    """Report what is wrong with the fragment; ``allowed`` are the special permissions that the template has."""
+    spec = pod.section(_POD_KEYS)
+    for key, why in _NOT_HERE.items():
+        if key in spec.entries:
+            spec.entries[key].problem(f"is not for a template: {why}")
+    names: dict[str, int] = {}
+    for kind in ("containers", "initContainers"):
+        for container in spec.items(kind):
+            _check_container(container, names)
+    for volume in spec.items("volumes"):
+        _check_name(volume, "volume")
+    main = next((one for one in spec.items("containers") if _name(one) == MAIN_CONTAINER), None)
+    if main is not None:
+        _check_main(main, ssh=ssh, image=image)
+    for entry, special, what in _special_wishes(pod):
+        if special not in allowed:
+            entry.problem(
+                f"{what} needs the special permission {special.value}: name it in the template's "
+                f"special_permissions and switch it on in the cluster's."
+            )
+
+
+def _check_container(container: Entry, names: dict[str, int]) -> None:
+    section = container.section(_CONTAINER_KEYS)
+    name = _check_name(container, "container")
+    if name in names:
+        container.problem(f"there is already a container “{name}” in line {names[name]}.")
+    elif name:
+        names[name] = container.line
+    for variable in section.items("env"):
+        if _check_name(variable, "variable") == VISIBLE_DEVICES:
+            variable.problem(f"{VISIBLE_DEVICES} is set last for every container, by the GPUs that it asks for.")
+    for key in ("command", "args"):
+        for part in section.items(key):
+            if not isinstance(part.value, str):
+                part.problem("must be text; write it in quotes.")
+
+
+def _check_main(main: Entry, *, ssh: bool, image: bool) -> None:
+    parts = main.entries()
+    if ssh and "command" not in parts:
+        main.problem("with an ssh endpoint the container main needs a command: sshd is started beside it.")
+    if not image and "image" not in parts:
+        main.problem("the container main needs an image, here or as the option image.")
+
+
+def _check_name(entry: Entry, what: str) -> str:
+    """The merge goes by names, so they are there, and no chosen value is part of one."""
+    name = _name(entry)
+    if not name:
+        entry.problem(f"a {what} needs a name.")
+    elif any(holes.find(name)):
+        entry.problem(f"the name of a {what} must not have holes.")
+    return name
+
+
+def _name(entry: Entry) -> str:
+    found = entry.value.get("name") if isinstance(entry.value, dict) else None
+    return found.value if found is not None and isinstance(found.value, str) else ""
+
+
+def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
+    """Everything in the fragment that reaches beyond the container, wherever it stands."""
+    for entry in pod.walk():
+        key = entry.path.rpartition(".")[2]
+        wanted = entry.value is not None and entry.value is not False
+        if key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and wanted:
+            yield entry, Special.HOST_NETWORK, key
+        elif key in {"privileged", "allowPrivilegeEscalation", "procMount"} and wanted:
+            yield entry, Special.PRIVILEGED, key
+        elif key == "add" and ".capabilities." in entry.path and entry.value:
+            yield entry, Special.PRIVILEGED, "adding capabilities"
+        elif (key == "runAsUser" and entry.value == 0) or (key == "runAsNonRoot" and entry.value is False):
+            yield entry, Special.ROOT, f"{key} {entry.plain()}"
+        elif key in {"runAsUser", "runAsNonRoot"} and isinstance(entry.value, str):
+            entry.problem(f"{key} must be written out, without holes.")
+        elif key == "hostPath" and wanted:
+            yield entry, Special.HOST_PATHS, key
+        elif key in {"volumeDevices", "resourceClaims"} and entry.value:
+            yield entry, Special.DEVICES, key

@@ -1,0 +1,115 @@
+"""``teams.yaml``: teams with their quota, caps and mounts, and the people who are blocked.
+
+Read and checked against the cluster and the templates; what the numbers do is the Manager's.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection
+
+from dlspawner.core.model import Cluster, IdleWindows, Quota, Team, TeamMount, Teams, UserCaps
+from dlspawner.settings.cluster_file import NAME, NAME_HINT
+from dlspawner.settings.document import Entry, Section, did_you_mean
+
+_KEYS = ("teams", "blocked")
+_TEAM_KEYS = (
+    *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "templates", "mounts", "idle"),
+)
+_CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_PERSON = r"[^\x00-\x1f\x7f]{1,255}"
+_MOST_GPUS = 1_000_000
+_LONGEST_WINDOW = 366 * 24 * 3600
+
+# Places that a job needs for itself; a team's data goes below none of them and hides none of them.
+_SYSTEM = "bin dev etc home job lib proc root run sbin sys tmp usr"
+_RESERVED = tuple(f"/{place}" for place in _SYSTEM.split())
+
+
+def read_teams(root: Entry, cluster: Cluster, templates: Collection[str]) -> Teams:
+    file = root.section(_KEYS)
+    teams = tuple(_team(name, entry, cluster, templates) for name, entry in file.children("teams").items())
+    return Teams(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))
+
+
+def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str]) -> Team:
+    section = entry.section(_TEAM_KEYS)
+    Entry(name, entry.file, entry.line, entry.path, entry.problems).text(_PERSON, "the name of a group of the Hub")
+    return Team(
+        name=name,
+        title=section.text("title", name),
+        admins=section.texts("admins", _PERSON, "a user name"),
+        members=section.texts("members", _PERSON, "a user name"),
+        quota=tuple(_quota(kind, amount, cluster) for kind, amount in section.children("quota").items()),
+        borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
+        user_caps=_user_caps(section),
+        priorities=section.texts("priorities", NAME, NAME_HINT),
+        templates=_templates(section, templates),
+        mounts=_mounts(section),
+        idle=_idle(section),
+    )
+
+
+def _quota(kind: str, entry: Entry, cluster: Cluster) -> Quota:
+    names = [gpu_type.name for gpu_type in cluster.gpu_types]
+    if kind not in names:
+        have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
+        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}")
+    return Quota(kind, entry.integer(0, _MOST_GPUS))
+
+
+def _user_caps(team: Section) -> UserCaps:
+    found = team.get("user_caps")
+    if found is None:
+        return UserCaps()
+    section = found.section(("soft", "hard"))
+    caps = UserCaps(section.maybe_integer("soft", 0, _MOST_GPUS), section.maybe_integer("hard", 0, _MOST_GPUS))
+    if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
+        found.problem("soft is more than hard, so nobody could ever ask for approval.")
+    return caps
+
+
+def _templates(team: Section, known: Collection[str]) -> tuple[str, ...]:
+    for entry in team.items("templates"):
+        if isinstance(entry.value, str) and entry.value not in known:
+            entry.problem(
+                f"there is no template “{entry.value}”{did_you_mean(entry.value, known)}. "
+                f"There are: {', '.join(sorted(known))}."
+            )
+    return team.texts("templates")
+
+
+def _mounts(team: Section) -> tuple[TeamMount, ...]:
+    mounts: list[TeamMount] = []
+    for entry in team.items("mounts"):
+        section = entry.section(("claim", "path", "read_only"))
+        claim, path = section.need("claim"), section.need("path")
+        mount = TeamMount(
+            claim=claim.text(_CLAIM, "the name of a PersistentVolumeClaim") if claim else "",
+            path=path.text() if path else "",
+            read_only=section.boolean("read_only", default=False),
+        )
+        if path is not None and mount.path:
+            _check_path(path, mount.path, [other.path for other in mounts])
+        mounts.append(mount)
+    return tuple(mounts)
+
+
+def _check_path(entry: Entry, path: str, others: list[str]) -> None:
+    if not path.startswith("/") or path != posixpath.normpath(path) or path in {"/", "//"}:
+        entry.problem("must be an absolute path without “..” and without a slash at the end, such as /data/vision.")
+    elif any(path == place or path.startswith(f"{place}/") for place in _RESERVED):
+        entry.problem(f"{path} belongs to the job itself; choose a place such as /data{path}.")
+    elif path in others:
+        entry.problem(f"{path} is mounted twice.")
+
+
+def _idle(team: Section) -> IdleWindows:
+    found = team.get("idle")
+    if found is None:
+        return IdleWindows()
+    section = found.section(("window_seconds", "preemptible_window_seconds"))
+    return IdleWindows(
+        section.maybe_seconds("window_seconds", 60, _LONGEST_WINDOW),
+        section.maybe_seconds("preemptible_window_seconds", 60, _LONGEST_WINDOW),
+    )

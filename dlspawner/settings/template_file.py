@@ -1,0 +1,236 @@
+"""``templates/jobs/NAME.yaml``: one job template; the format is described in ``templates/README.md``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from datetime import timedelta
+
+from dlspawner.core import holes
+from dlspawner.core.model import Cluster, Special
+from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
+from dlspawner.core.rendering import FACT_HOLES, hole_names
+from dlspawner.core.template import (
+    DEFAULT_HOME,
+    DEFAULT_NOTEBOOK_DIR,
+    Access,
+    Endpoint,
+    Evidence,
+    Expose,
+    IdlePolicy,
+    Mounts,
+    Protocol,
+    Role,
+    Template,
+)
+from dlspawner.settings.cluster_file import NAME, NAME_HINT
+from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.option_entries import read_options
+from dlspawner.settings.pod_fragment import check_pod
+
+_KEYS = (
+    *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
+    *("grace_period_seconds", "idle", "special_permissions", "labels", "annotations", "pod"),
+)
+_LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
+_PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
+# By these KubeSpawner and the Manager find their pods.
+_TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
+_NOTEBOOK_PORT = 8888
+_YEAR = 366 * 24 * 3600
+_HOUR = 3600
+
+
+def read_template(name: str, root: Entry, cluster: Cluster, teams: Collection[str] | None) -> Template:
+    """The template that the file describes, as far as it can be read; ``teams`` are the names that ``who`` may hold."""
+    file = root.section(_KEYS)
+    if not re.fullmatch(NAME, name, re.ASCII):
+        root.problem(f"the file's name without .yaml is the template's name and must be {NAME_HINT}.")
+    title = file.need("title")
+    special = frozenset(_special(entry, cluster) for entry in file.items("special_permissions"))
+    template = Template(
+        name=name,
+        title=title.text() if title else name,
+        description=file.text("description"),
+        who=_who(file, teams),
+        options=read_options(file, cluster),
+        command=tuple(part.text() for part in file.items("command")),
+        home=file.text("home", DEFAULT_HOME),
+        notebook_dir=file.text("notebook_dir", DEFAULT_NOTEBOOK_DIR),
+        endpoints=_endpoints(file),
+        mounts=_mounts(file),
+        roles=_roles(file),
+        grace_period=timedelta(seconds=file.integer("grace_period_seconds", 30, 1, _HOUR)),
+        idle=_idle(file),
+        special=special,
+        labels=_labels(file),
+        annotations=_annotations(file),
+        pod=_pod(file),
+    )
+    _check(template, file, special & cluster.special)
+    return template
+
+
+def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
+    for entry in file.items("who"):
+        if teams is not None and isinstance(entry.value, str) and entry.value not in teams:
+            entry.problem(f"there is no team “{entry.value}”{did_you_mean(entry.value, teams)} in the teams file.")
+    return file.texts("who")
+
+
+def _special(entry: Entry, cluster: Cluster) -> Special:
+    special = entry.one_of(Special)
+    if special not in cluster.special:
+        entry.problem(f"{special.value} is not switched on in the cluster's special_permissions.")
+    return special
+
+
+def _endpoints(file: Section) -> tuple[Endpoint, ...]:
+    endpoints: list[Endpoint] = []
+    for entry in file.items("endpoints"):
+        section = entry.section(("name", "port", "protocol", "expose"))
+        name, port, protocol = section.need("name"), section.need("port"), section.need("protocol")
+        endpoint = Endpoint(
+            name=name.text(_PORT_NAME, "small letters, digits and dashes, at most 15, with a letter") if name else "",
+            port=port.integer(1024, 65535) if port else 0,
+            protocol=protocol.one_of(Protocol) if protocol else Protocol.TCP,
+            expose=section.one_of("expose", Expose.CLUSTER),
+        )
+        _check_endpoint(entry, endpoint, endpoints)
+        endpoints.append(endpoint)
+    return tuple(endpoints)
+
+
+def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoint]) -> None:
+    if endpoint.name in {other.name for other in others}:
+        entry.problem(f"there are two endpoints “{endpoint.name}”.")
+    if endpoint.port in {other.port for other in others}:
+        entry.problem(f"there are two endpoints on port {endpoint.port}.")
+    if endpoint.port == _NOTEBOOK_PORT:
+        entry.problem(f"port {_NOTEBOOK_PORT} is where the job answers the Hub.")
+    if endpoint.protocol is Protocol.SSH and any(other.protocol is Protocol.SSH for other in others):
+        entry.problem("a job has one ssh endpoint at most.")
+    if endpoint.protocol is not Protocol.SSH and endpoint.expose is Expose.NODEPORT:
+        entry.problem(
+            f"{endpoint.protocol.value} by NodePort would let people in without login; "
+            "write expose: cluster, and reach it with ssh -L."
+        )
+
+
+def _mounts(file: Section) -> Mounts:
+    found = file.get("mounts")
+    if found is None:
+        return Mounts()
+    section = found.section(("home", "team_data", "job_directory"))
+    return Mounts(
+        home=section.one_of("home", Access.READ_WRITE),
+        team_data=section.one_of("team_data", Access.READ_WRITE),
+        job_directory=section.boolean("job_directory", default=True),
+    )
+
+
+def _roles(file: Section) -> tuple[Role, ...]:
+    found = file.get("pods")
+    if found is None:
+        return (Role("job"),)
+    if not isinstance(found.value, list):
+        return (Role("job", found.integer(1, 4096)),)
+    roles: list[Role] = []
+    for entry in found.items():
+        section = entry.section(("role", "count"))
+        name = section.need("role")
+        role = Role(name.text(NAME, NAME_HINT) if name else "", section.integer("count", 1, 1, 4096))
+        if role.name in {other.name for other in roles}:
+            entry.problem(f"there are two roles “{role.name}”.")
+        roles.append(role)
+    if not roles:
+        found.problem("a job has at least one pod.")
+    return tuple(roles)
+
+
+def _idle(file: Section) -> IdlePolicy:
+    found = file.get("idle")
+    if found is None:
+        return IdlePolicy()
+    section = found.section(("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "counts"))
+    counts = section.get("counts")
+    return IdlePolicy(
+        window=section.maybe_seconds("window_seconds", 60, _YEAR),
+        preemptible_window=section.maybe_seconds("preemptible_window_seconds", 60, _YEAR),
+        lifetime=section.maybe_seconds("lifetime_seconds", 60, _YEAR),
+        counts=tuple(entry.one_of(Evidence) for entry in counts.items()) if counts else IdlePolicy().counts,
+    )
+
+
+def _labels(file: Section) -> tuple[tuple[str, str], ...]:
+    labels = file.children("labels")
+    for key, entry in labels.items():
+        _check_key(key, entry)
+        if key in _TAKEN_LABELS:
+            entry.problem(f"the label {key} is set by the spawner.")
+        if any(holes.find(entry.value)):
+            entry.problem("a label has no holes, because a chosen text may be no valid label; use an annotation.")
+        else:
+            entry.text(_LABEL_VALUE, "a label value: at most 63 letters, digits, “-”, “_” and “.”")
+    return tuple((key, str(entry.value)) for key, entry in labels.items())
+
+
+def _annotations(file: Section) -> tuple[tuple[str, str], ...]:
+    annotations = file.children("annotations")
+    for key, entry in annotations.items():
+        _check_key(key, entry)
+        entry.text()
+    return tuple((key, str(entry.value)) for key, entry in annotations.items())
+
+
+def _check_key(key: str, entry: Entry) -> None:
+    if key.startswith((PREFIX, "hub.jupyter.org/")):
+        entry.problem(f"{key.partition('/')[0]}/ is the product's own prefix.")
+    elif not re.fullmatch(_LABEL_KEY, key, re.ASCII):
+        entry.problem("is not a valid key for a label or annotation.")
+
+
+def _pod(file: Section) -> dict[str, object]:
+    found = file.get("pod")
+    plain = found.plain() if found is not None and isinstance(found.value, dict) else {}
+    # Wrong shapes are reported by check_pod; what is kept must be safe to look at for the checks that follow.
+    containers = plain.get("containers", [])
+    if not isinstance(containers, list) or not all(isinstance(one, dict) for one in containers):
+        plain.pop("containers")
+    return dict(plain)
+
+
+def _check(template: Template, file: Section, special: frozenset[Special]) -> None:
+    """What can only be said about the template as a whole."""
+    pod = file.get("pod")
+    if pod is not None:
+        image = template.option("image") is not None
+        check_pod(pod, ssh=template.ssh is not None, image=image, allowed=special)
+    if not template.command and template.ssh is None:
+        file.entry.problem("without a command the job shows how to get in by ssh, so it needs an ssh endpoint.")
+    names = hole_names(template)
+    places = {"home": FACT_HOLES, "notebook_dir": names - {"notebook_dir"}}
+    for key in ("command", "home", "notebook_dir", "annotations", "pod"):
+        found = file.get(key)
+        for entry in found.walk() if found is not None else ():
+            _check_holes(entry, places.get(key, names))
+    for key in ("home", "notebook_dir"):
+        path = getattr(template, key)
+        if not path.startswith(("/", "${home}")) or ".." in path.split("/"):
+            (file.get(key) or file.entry).problem("must be an absolute path without “..”.")
+    if template.mounts.home is Access.NONE and template.option("log_dir") is not None:
+        (file.get("mounts") or file.entry).problem("a log directory needs the home directory.")
+
+
+def _check_holes(entry: Entry, known: frozenset[str]) -> None:
+    for hole in holes.find(list(entry.value) if isinstance(entry.value, dict) else entry.value):
+        if isinstance(entry.value, list):
+            return  # its items are walked one by one
+        if isinstance(entry.value, dict):
+            entry.problem(f"a key must not have holes: {hole.text}.")
+        elif hole.name is None:
+            entry.problem(f"{hole.text} is no hole: write ${{name}}, or $${{…}} for the text itself.")
+        elif hole.name not in known:
+            near = did_you_mean(hole.name, known)
+            entry.problem(f"there is no value for the hole {hole.text}{near}. Known here: {', '.join(sorted(known))}.")

@@ -206,7 +206,7 @@ def test_a_forged_login_ends_in_a_sentence(world: World) -> None:
 def page(world: World) -> Iterator[Page]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
-        page = chromium.new_context(viewport={"width": 1200, "height": 1000}).new_page()
+        page = chromium.new_context(viewport={"width": 1200, "height": 1000}, reduced_motion="reduce").new_page()
         page.set_default_timeout(30_000)
         yield page
         chromium.close()

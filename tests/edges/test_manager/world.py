@@ -52,7 +52,9 @@ c.JupyterHub.load_roles = [
     {{
         "name": "ssh-gateway",
         "services": ["ssh-gateway"],
-        "scopes": ["users:activity", "read:users", "access:services!service=jobs", "custom:ssh-keys:read"],
+        "scopes": [
+            "users:activity", "read:users", "read:servers", "access:services!service=jobs", "custom:ssh-keys:read"
+        ],
     }},
     {{"name": "other", "services": ["other"], "scopes": ["access:services!service=jobs", "read:users"]}},
     {{"name": "setup", "services": ["setup"], "scopes": ["admin:users", "tokens", "servers", "access:servers"]}},

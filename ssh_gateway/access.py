@@ -1,0 +1,104 @@
+"""Who may in: judgements over credentials that were looked up elsewhere, and the counts that keep guessing slow. Pure.
+
+Rules:
+
+* A credential proves one person, and the login's name must be that person's; what it opens comes with the proof.
+* Until something is proven there is one answer, "no", whatever the reason.
+* What is judged is the credential of the request at hand, never one that was offered earlier (CVE-2024-45337).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredKey:
+    """A public key that a person registered; ``data`` is the key as SSH sends it."""
+
+    id: int
+    data: bytes
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Whom the Hub says a token belongs to, and which of that person's servers the token may enter."""
+
+    user: str
+    opens: Callable[[str], bool]
+    person: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A credential that was proven just now: whose it is, how it reads in the log, and what it opens."""
+
+    user: str
+    method: str
+    credential: str
+    opens: Callable[[str], bool]
+
+
+def everything(_server: str) -> bool:
+    """A registered key opens every server of the person who registered it."""
+    return True
+
+
+def proven_by_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Proof, RegisteredKey] | None:
+    """The proof in a verified signature of the key ``data``; every registered key is compared, in constant time."""
+    found = [key for key in registered if hmac.compare_digest(key.data, data)]
+    return (Proof(user, "publickey", found[0].fingerprint, everything), found[0]) if found else None
+
+
+def proven_by_token(user: str, method: str, bearer: Bearer | None) -> Proof | None:
+    """The proof in a token, if it belongs to the person whose name the login gives."""
+    if bearer is None or not bearer.person or not hmac.compare_digest(bearer.user.encode(), user.encode()):
+        return None
+    return Proof(user, method, "token", bearer.opens)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The attempts of one connection. Asking whether a key would do is free when it would, but not without end."""
+
+    limit: int
+    failed: int = 0
+    questions: int = 0
+
+    def may_ask(self) -> bool:
+        """Count a question; False when there were too many."""
+        self.questions += 1
+        return self.questions <= 4 * self.limit
+
+    def exhausted(self) -> bool:
+        """Count a failure; True when it was the last one."""
+        self.failed += 1
+        return self.failed >= self.limit
+
+
+@dataclass(slots=True)
+class Doorkeeper:
+    """How many may stand at the door, unproven: altogether and from one address."""
+
+    limit: int
+    limit_per_source: int
+    _waiting: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, source: str) -> str | None:
+        """Count somebody in, who must `leave` once; or a sentence that says why not."""
+        if self._waiting.total() >= self.limit:
+            return "too many logins are going on: try again in a moment"
+        if self._waiting[source] >= self.limit_per_source:
+            return "too many logins are going on from your address: try again in a moment"
+        self._waiting[source] += 1
+        return None
+
+    def leave(self, source: str) -> None:
+        """Somebody proved who they are, or went away."""
+        self._waiting[source] -= 1
+        if self._waiting[source] <= 0:
+            del self._waiting[source]

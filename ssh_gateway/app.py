@@ -1,0 +1,189 @@
+"""The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Float, Integer, Unicode
+from traitlets.config import Application
+
+from dlspawner.cluster import Cluster, ClusterError
+from dlspawner.hubapi import HubApi
+from ssh_gateway import keys
+from ssh_gateway.activity import Activity
+from ssh_gateway.directory import ClusterPlaces, HubAndManager
+from ssh_gateway.logs import say
+from ssh_gateway.packets import Policy
+from ssh_gateway.server import Limits, Server
+
+
+class CannotRun(Exception):
+    """A setting or its surroundings are wrong; the message names the setting."""
+
+
+class Gateway(Application):
+    """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
+
+    From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users,
+    access:services!service=jobs, custom:ssh-keys:read), JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
+    """
+
+    name = "ssh-gateway"
+    description = __doc__
+
+    ip = Unicode("127.0.0.1", help="Address to listen on; 0.0.0.0 or :: for all of this machine's.").tag(config=True)
+    port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
+    state_dir = Unicode(
+        "gateway",
+        help="Directory of the gateway's keys: host key and user CA, made at the first start, 0600. "
+        "Several gateways behind one address need the same contents.",
+    ).tag(config=True)
+    manager_url = Unicode(
+        "http://127.0.0.1:8081/services/jobs",
+        help="The Manager's address inside the cluster, with its service prefix; registered keys are read there.",
+    ).tag(config=True)
+    namespace = Unicode("", help="Kubernetes namespace of the jobs; empty: the one KUBECONFIG points to.").tag(
+        config=True
+    )
+    hub_public_url = Unicode(
+        "http://127.0.0.1:8000/", help="The Hub's address as people type it, for links in messages."
+    ).tag(config=True)
+    max_attempts = Integer(
+        6, min=1, max=100, help="Failed credentials after which a connection is closed; OpenSSH's default is 6 too."
+    ).tag(config=True)
+    login_timeout_seconds = Float(
+        60.0, min=1.0, help="How long a login may take, from connecting until the job's sshd has let us in."
+    ).tag(config=True)
+    failure_seconds = Float(
+        0.5, min=0.0, help="A wrong token is answered after this time, whatever was wrong; slows guessing as well."
+    ).tag(config=True)
+    connect_timeout_seconds = Float(
+        10.0, min=0.1, help="How long to try to reach a job's sshd before the person is told."
+    ).tag(config=True)
+    max_unauthenticated = Integer(200, min=1, help="Logins that may be going on at once; more are sent away.").tag(
+        config=True
+    )
+    max_unauthenticated_per_source = Integer(
+        100, min=1, help="Logins from one address that may be going on at once; raise it behind a NAT or a balancer."
+    ).tag(config=True)
+    drain_seconds = Float(
+        5.0, min=0.0, help="How long SIGTERM lets open sessions end by themselves; a second signal ends them at once."
+    ).tag(config=True)
+    activity_seconds = Float(
+        60.0, min=0.1, help="A job in use is reported to the Hub at most once in this time (each report is a commit)."
+    ).tag(config=True)
+    agent_forwarding = Bool(
+        False,
+        help="Whether `ssh -A` works. Off, because whoever controls a job could use the person's agent meanwhile.",
+    ).tag(config=True)
+    x11_forwarding = Bool(
+        False, help="Whether `ssh -X` works. Off, because whoever controls a job could watch the person's screen."
+    ).tag(config=True)
+    init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
+
+    flags = {  # noqa: RUF012  (traitlets declares it so)
+        "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
+    }
+    aliases = {}  # noqa: RUF012  (no short forms: every setting is given by its full name)
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        super().initialize(argv)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        logging.getLogger("ssh_gateway").setLevel(logging.INFO)
+        # asyncssh logs user names as they come; what happened is in our own lines.
+        logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
+
+    def start(self) -> None:
+        """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
+        try:
+            found = keys.load_or_make(Path(self.state_dir))
+            if not self.init:
+                asyncio.run(self._serve(found))
+        except (CannotRun, keys.KeysUnusable) as problem:
+            print(f"ssh-gateway: {problem}", file=sys.stderr)
+            raise SystemExit(1) from None
+
+    async def _serve(self, found: keys.Keys) -> None:
+        token, hub_url = _required("JUPYTERHUB_API_TOKEN"), _required("JUPYTERHUB_API_URL")
+        async with contextlib.AsyncExitStack() as stack:
+            hub = await stack.enter_async_context(HubApi(hub_url, token))
+            people = await stack.enter_async_context(contextlib.aclosing(HubAndManager(hub, self.manager_url, token)))
+            try:
+                cluster = await stack.enter_async_context(await Cluster.connect())
+            except ClusterError as error:
+                raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
+            activity = Activity(people, self.activity_seconds)
+            server = Server(
+                keys=found,
+                people=people,
+                places=ClusterPlaces(cluster, self.namespace or cluster.namespace),
+                activity=activity,
+                hub_public_url=self.hub_public_url,
+                limits=self._limits(),
+                policy=Policy(self.agent_forwarding, self.x11_forwarding),
+            )
+            await self._run(server, activity)
+
+    async def _run(self, server: Server, activity: Activity) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        try:
+            host, port = await server.start(self.ip, self.port)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CannotRun(
+                f"port {self.port} on {self.ip} cannot be used: {why} (settings Gateway.port and Gateway.ip)"
+            ) from error
+        reporting = asyncio.create_task(activity.run(), name="report activity")
+        say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
+        waiting = asyncio.create_task(stop.wait(), name="stop signal")
+        await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if reporting.done() and not waiting.done():
+            waiting.cancel()
+            reporting.result()  # it never ends by itself: this raises what ended it
+        stop.clear()
+        say("stopping", sessions=len(server.visitors))
+        await _until(server.stop(), stop)
+        reporting.cancel()
+        await asyncio.gather(reporting, waiting, return_exceptions=True)
+        say("stopped")
+
+    def _limits(self) -> Limits:
+        return Limits(
+            attempts=self.max_attempts,
+            login_seconds=self.login_timeout_seconds,
+            failure_seconds=self.failure_seconds,
+            connect_seconds=self.connect_timeout_seconds,
+            waiting=self.max_unauthenticated,
+            waiting_per_source=self.max_unauthenticated_per_source,
+            drain_seconds=self.drain_seconds,
+        )
+
+
+async def _until(stopping: Any, again: asyncio.Event) -> None:
+    """Let the server drain, unless a second signal is impatient."""
+    draining, impatient = asyncio.ensure_future(stopping), asyncio.ensure_future(again.wait())
+    await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, impatient):
+        task.cancel()
+    await asyncio.gather(draining, impatient, return_exceptions=True)
+
+
+def _required(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise CannotRun(f"environment variable {name} is not set")
+    return value
+
+
+def main() -> None:
+    """Entry point of `ssh-gateway` and `python -m ssh_gateway`."""
+    Gateway.launch_instance()

@@ -1,0 +1,247 @@
+"""Who is this, and where is their job: everything the gateway asks of the Manager, the Hub and the cluster.
+
+Rules:
+
+* Every answer is one of our own values; every failure to answer is `Unavailable` with a sentence for people.
+* The same question costs the same for a name that exists and one that does not: one request, no shortcut.
+* A pod is somebody's only if `naming.read_job` says so for exactly that name; labels merely select. The address is
+  the one that Kubernetes wrote (the pod's `status.hostIP`, the Service's NodePort), never one that anybody typed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from dlspawner import hubapi
+from dlspawner.cluster import PODS, SERVICES, ClusterError, Kind, NotFound
+from dlspawner.core import naming
+from ssh_gateway.access import Bearer, RegisteredKey
+from ssh_gateway.logs import say
+from ssh_gateway.routing import Candidate, Condition
+
+Object = dict[str, Any]
+
+
+class Unavailable(Exception):
+    """Nobody can tell right now; the message is for the person who waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a job's sshd answers, what it must prove to be, whom to log in as, and the principal it wants (``job``)."""
+
+    job: str
+    user: str
+    server: str
+    host: str
+    port: int
+    login: str
+    host_key: str
+
+
+class People(Protocol):
+    """Who is this."""
+
+    async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
+        """The public keys of a user; none for a user who does not exist."""
+
+    async def key_used(self, user: str, key: RegisteredKey) -> None:
+        """Note that a key opened a session just now."""
+
+    async def bearer(self, token: str) -> Bearer | None:
+        """Whom a token belongs to; ``None`` for no token of the Hub's."""
+
+    async def stopped_servers(self, user: str) -> frozenset[str]:
+        """The servers of a user that exist and do not run."""
+
+    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
+        """Say when servers were used."""
+
+
+class Places(Protocol):
+    """Where are their jobs."""
+
+    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+        """The jobs of a user that are in the cluster."""
+
+    async def target(self, user: str, server: str) -> Target | None:
+        """The sshd of a user's running job on exactly this server."""
+
+
+class HubAndManager:
+    """`People`, by the Hub's and the Manager's REST APIs; owns its connections to the Manager."""
+
+    def __init__(self, hub: hubapi.HubApi, manager_url: str, token: str, deadline_seconds: float = 10.0) -> None:
+        self._hub = hub
+        self._url = manager_url.rstrip("/")
+        self._token = token
+        self._deadline = aiohttp.ClientTimeout(total=deadline_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
+        status, answer = await self._manager("GET", f"/api/users/{quote(user, safe='')}/keys")
+        if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("keys"), list):
+            raise Unavailable("the keys service gave no usable answer: try again later")
+        return tuple(key for entry in answer["keys"] if (key := read_key(entry)) is not None)
+
+    async def key_used(self, user: str, key: RegisteredKey) -> None:
+        await self._manager("POST", f"/api/users/{quote(user, safe='')}/keys/{key.id}/used")
+
+    async def bearer(self, token: str) -> Bearer | None:
+        try:
+            identity = await self._hub.whoami(token)
+        except hubapi.HubError as error:
+            raise Unavailable("the Hub does not answer: try again later") from error
+        if identity is None:
+            return None
+        return Bearer(
+            identity.name,
+            lambda server: hubapi.may_access_server(identity, identity.name, server),
+            person=identity.kind is hubapi.Kind.USER,
+        )
+
+    async def stopped_servers(self, user: str) -> frozenset[str]:
+        try:
+            known = await self._hub.user(user)
+        except hubapi.HubError as error:
+            raise Unavailable("the Hub does not answer: try again later") from error
+        return frozenset(name for name, server in known.servers.items() if server.stopped) if known else frozenset()
+
+    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
+        try:
+            await self._hub.post_activity(user, servers)
+        except hubapi.HubError as error:
+            raise Unavailable(str(error)) from error
+
+    async def _manager(self, method: str, path: str) -> tuple[int, object]:
+        """Status and JSON of one request to the Manager."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=self._deadline)
+        headers = {"Authorization": f"token {self._token}"}
+        try:
+            async with self._session.request(
+                method, URL(self._url + path, encoded=True), headers=headers, allow_redirects=False
+            ) as response:
+                content = await response.json(content_type=None) if response.status == 200 else None
+                return response.status, content
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            say("directory", level=logging.WARNING, source="manager", result="failed", why=type(error).__name__)
+            raise Unavailable("the keys service does not answer: try again later, or use a token") from error
+
+
+def read_key(entry: object) -> RegisteredKey | None:
+    """A key as the Manager writes it; ``None`` for what is none, so that one bad row locks nobody out."""
+    try:
+        if not isinstance(entry, dict):
+            raise TypeError("an object expected")
+        number, (_, data, *_) = entry["id"], entry["key"].split(None, 2)
+        return RegisteredKey(int(number), base64.b64decode(data, validate=True), str(entry["fingerprint"]))
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+        say("directory", level=logging.WARNING, source="manager", result="unreadable-key")
+        return None
+
+
+class Cluster(Protocol):
+    """The two calls to Kubernetes that the gateway makes: it lists pods and reads a Service."""
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[Object]:
+        """Every object that matches."""
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        """One object, or NotFound."""
+
+
+class ClusterPlaces:
+    """`Places`, by the pods and Services in one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+
+    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+        pods = await self._pods(naming.user_selector(user))
+        return tuple(
+            Candidate(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
+            for pod, job in _owned(pods, user)
+        )
+
+    async def target(self, user: str, server: str) -> Target | None:
+        pods = await self._pods(naming.server_selector(user, server))
+        ready = [
+            (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
+            for pod, job in _owned(pods, user)
+            if job.server == server and condition(pod, job) is Condition.READY
+        ]
+        if not ready:
+            return None
+        _, name, pod, job = max(ready, key=lambda found: found[:2])
+        try:
+            service = await self._cluster.get(SERVICES, naming.ssh_object(name), self._namespace)
+        except NotFound:
+            return None
+        except ClusterError as error:
+            raise _no_cluster(error) from error
+        return read_target(pod, service, job)
+
+    async def _pods(self, selector: str) -> list[Object]:
+        try:
+            return await self._cluster.list(PODS, self._namespace, labels=selector)
+        except ClusterError as error:
+            raise _no_cluster(error) from error
+
+
+def condition(pod: Mapping[str, Any], job: naming.Job) -> Condition:
+    """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
+    if job.ssh_host_key is None or job.ssh_login is None:
+        return Condition.WITHOUT_SSH
+    phase = pod.get("status", {}).get("phase", "Pending")
+    if pod["metadata"].get("deletionTimestamp") or phase not in {"Running", "Pending"}:
+        return Condition.STOPPING
+    return Condition.READY if phase == "Running" and pod["status"].get("hostIP") else Condition.STARTING
+
+
+def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.Job) -> Target | None:
+    """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
+
+    A Service of type ClusterIP is for a gateway inside the cluster.
+    """
+    labels = service["metadata"].get("labels") or {}
+    ports = [port for port in service["spec"].get("ports") or () if port.get("name") == "ssh"]
+    if labels.get(naming.JOB_LABEL) != job.id or not ports or job.ssh_host_key is None or job.ssh_login is None:
+        return None
+    if service["spec"].get("type") == "NodePort":
+        host, port = pod["status"]["hostIP"], ports[0].get("nodePort")
+    else:
+        host, port = service["spec"].get("clusterIP"), ports[0].get("port")
+    if not host or host == "None" or not port:
+        return None
+    return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
+
+
+def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.Job]]:
+    for pod in pods:
+        job = naming.read_job(pod["metadata"])
+        if job is not None and job.user == user:
+            yield pod, job
+
+
+def _no_cluster(error: ClusterError) -> Unavailable:
+    say("directory", level=logging.WARNING, source="cluster", result="failed", why=error)
+    return Unavailable("the cluster does not answer: try again later")

@@ -1,0 +1,73 @@
+"""The gateway's own keys: the host key that clients know it by, and the user CA that the jobs' sshd trust.
+
+``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and ``user_ca.pub``, 0600 in a directory of 0700, made once
+and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the same.
+Several gateways behind one address share the directory's contents.
+
+Only ed25519: every client still in use knows it, and asyncssh shares an RSA key's choice of hash between connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncssh
+
+HOST_KEY = "ssh_host_ed25519_key"
+USER_CA = "user_ca"
+
+
+class KeysUnusable(Exception):
+    """The state directory or a key in it cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    host: asyncssh.SSHKey
+    user_ca: asyncssh.SSHKey
+
+
+def load_or_make(state_dir: Path) -> Keys:
+    """The keys in ``state_dir``, made where they are missing."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keys = Keys(_load_or_make(state_dir / HOST_KEY), _load_or_make(state_dir / USER_CA))
+        _write_once(state_dir / f"{USER_CA}.pub", keys.user_ca.export_public_key())
+    except OSError as error:
+        raise KeysUnusable(f"the gateway's keys: {error} (setting Gateway.state_dir)") from error
+    return keys
+
+
+def _load_or_make(path: Path) -> asyncssh.SSHKey:
+    if not path.exists():
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"dlspawner {path.name}")
+        _write_once(path, key.export_private_key())
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise KeysUnusable(f"{path} can be read by others (mode {mode:o}): chmod 600 it, or remove it and start again")
+    try:
+        return asyncssh.read_private_key(path)
+    except (asyncssh.KeyImportError, ValueError) as error:
+        raise KeysUnusable(f"{path} is not an OpenSSH private key: {error}") from error
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    """Create ``path`` with all of its content, unless it is there already, by whomever."""
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()

@@ -1,0 +1,93 @@
+"""The way into a job: a certificate for two minutes, the one host key that may answer, and sentences for what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+import asyncssh
+
+from ssh_gateway import wire
+from ssh_gateway.directory import Target
+from ssh_gateway.logs import say
+from ssh_gateway.packets import Policy
+
+CERTIFICATE_SECONDS = 120
+CLOCK_SKEW_SECONDS = 60
+RETRY_SECONDS = 0.2
+
+
+class Unreachable(Exception):
+    """The job's sshd cannot be reached; the message is for the person."""
+
+
+class PodSide(asyncssh.SSHClient):
+    """Learns when the connection to the pod ends."""
+
+    lost: Callable[[], None] | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost is not None:
+            self.lost()
+
+
+def on_lost(leg: wire.ClientLeg, lost: Callable[[], None]) -> None:
+    """Have ``lost`` called when the connection ends; at once when it has ended already."""
+    owner = leg.get_owner()
+    if isinstance(owner, PodSide) and not leg.is_closed():
+        owner.lost = lost
+    else:
+        asyncio.get_running_loop().call_soon(lost)
+
+
+def issue(
+    user_ca: asyncssh.SSHKey, target: Target, policy: Policy, now: float
+) -> tuple[asyncssh.SSHKey, asyncssh.SSHCertificate]:
+    """A fresh key and a certificate for it that opens this one job, as seen by a clock within a minute of ours."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    certificate = user_ca.generate_user_certificate(
+        key,
+        f"job {target.job} through the gateway",
+        serial=secrets.randbits(63),
+        principals=[target.job],
+        valid_after=int(now) - CLOCK_SKEW_SECONDS,
+        valid_before=int(now) + CERTIFICATE_SECONDS,
+        permit_agent_forwarding=policy.agent_forwarding,
+        permit_x11_forwarding=policy.x11_forwarding,
+    )
+    return key, certificate
+
+
+async def connect(target: Target, user_ca: asyncssh.SSHKey, policy: Policy, seconds: float) -> wire.ClientLeg:
+    """Log in to the job's sshd; one that does not listen yet is tried again until the time is over."""
+    try:
+        host_key = asyncssh.import_public_key(target.host_key)
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    return await wire.connect(
+                        wire.client_options(
+                            login=target.login,
+                            credential=issue(user_ca, target, policy, time.time()),
+                            host_key=host_key,
+                            host=target.host,
+                            port=target.port,
+                            owner=PodSide,
+                        )
+                    )
+                except (OSError, asyncssh.ConnectionLost):
+                    await asyncio.sleep(RETRY_SECONDS)
+    except TimeoutError:
+        problem = "does not answer yet: try again in a moment"
+    except asyncssh.HostKeyNotVerifiable:
+        problem = "answered with a host key that is not this job's; nothing was sent there: tell your administrator"
+    except asyncssh.PermissionDenied:
+        problem = "did not accept the gateway's certificate: tell your administrator"
+    except (asyncssh.Error, ValueError) as error:
+        say("pod", level=logging.WARNING, job=target.job, result="failed", why=error)
+        problem = "could not be reached: tell your administrator"
+    say("pod", level=logging.WARNING, job=target.job, address=f"{target.host}:{target.port}", result=problem)
+    raise Unreachable(f"the SSH server of {target.server or 'your default server'} {problem}")

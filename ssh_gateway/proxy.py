@@ -1,0 +1,141 @@
+"""The wire: packets of type 80 and above go from one leg to the other as they came.
+
+One client connection, one pod connection. Channel numbers, windows, end of file, exit statuses and requests nobody has
+heard of stay between the two ends, so there is no code per feature. Only what `packets.judge` looks at is policy.
+
+Rules:
+
+* A leg is not read while the other one cannot take more, so a client that stops reading stops its job's output and
+  costs no memory. The exception: a leg in a key exchange is read on, or it could never finish; what comes in meanwhile
+  for a leg that is blocked is counted, and too much of it ends the connection.
+* Either leg's end is the other's, with what was said.
+* Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
+  with a terminal. What a terminal merely shows is none, nor are keepalives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import asyncssh
+
+from ssh_gateway import packets, wire
+from ssh_gateway.logs import say
+from ssh_gateway.packets import Policy
+
+MOST_PENDING = 8 * 2**20
+MOST_CHANNELS = 4096
+
+_LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
+_DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
+
+
+@dataclass(slots=True)
+class Terminals:
+    """Which channels have a terminal, by the client's number; learnt from what passes by."""
+
+    client_number: dict[int, int] = field(default_factory=dict)  # of the channel that the pod knows as …
+    shown_on: set[int] = field(default_factory=set)
+
+    def from_client(self, kind: int, payload: bytes) -> None:
+        number = packets.number_at(payload, 1)
+        if kind == packets.CHANNEL_CLOSE:
+            self.client_number.pop(number, None)
+        elif packets.request_name(payload) == b"pty-req" and number in self.client_number:
+            self.shown_on.add(self.client_number[number])
+
+    def from_pod(self, kind: int, payload: bytes) -> None:
+        number = packets.number_at(payload, 1)
+        if kind == packets.CHANNEL_CLOSE:
+            self.shown_on.discard(number)
+        elif len(self.client_number) < MOST_CHANNELS:
+            self.client_number[packets.number_at(payload, 5)] = number
+
+
+class Relay:
+    """Two legs made one; it lives until either is gone."""
+
+    def __init__(  # noqa: PLR0913  (two legs and what to do with them)
+        self,
+        client: wire.Leg,
+        pod: wire.Leg,
+        policy: Policy,
+        *,
+        used: Callable[[], None],
+        keeps: Callable[[int, bytes], bool] | None = None,
+        conn: int = 0,
+    ) -> None:
+        """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``)."""
+        self._client = client
+        self._pod = pod
+        self._policy = policy
+        self._used = used
+        self._keeps = keeps
+        self._conn = conn
+        self._terminals = Terminals()
+        self._pending = {client: 0, pod: 0}
+        self.bytes_up = 0
+        self.bytes_down = 0
+
+    def start(self) -> None:
+        """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
+        self._client.receive = self.from_client
+        self._pod.receive = self.from_pod
+        self._client.flow_changed = self._pod.flow_changed = self._flow
+        self._flow()
+
+    def client_gone(self, why: str) -> None:
+        """Close the pod's side, with the client's own words if it said any."""
+        code, reason = self._client.farewell or (asyncssh.DISC_BY_APPLICATION, why)
+        self._pod.end(code, reason)
+
+    def pod_gone(self) -> None:
+        """Close the client's side, with the sshd's own words if it said any."""
+        lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
+        self._client.end(*(self._pod.farewell or lost))
+
+    def from_client(self, kind: int, payload: bytes) -> bool:
+        if self._keeps is not None and self._keeps(kind, payload):
+            return False
+        if kind in _DATA:
+            self.bytes_up += len(payload)
+            self._used()
+        elif kind in {packets.CHANNEL_REQUEST, packets.CHANNEL_CLOSE}:
+            self._terminals.from_client(kind, payload)
+        return self._pass(kind, payload, self._client, self._pod)
+
+    def from_pod(self, kind: int, payload: bytes) -> bool:
+        if kind in _DATA:
+            self.bytes_down += len(payload)
+            if not self._terminals.shown_on or packets.number_at(payload, 1) not in self._terminals.shown_on:
+                self._used()
+        elif kind in {packets.CHANNEL_OPEN_CONFIRMATION, packets.CHANNEL_CLOSE}:
+            self._terminals.from_pod(kind, payload)
+        return self._pass(kind, payload, self._pod, self._client)
+
+    def _pass(self, kind: int, payload: bytes, source: wire.Leg, sink: wire.Leg) -> bool:
+        forward: bytes | None = payload
+        if kind in _LOOKED_AT:
+            verdict = packets.judge(payload, self._policy)
+            forward = verdict.forward
+            if verdict.answer is not None:
+                source.send_payload(verdict.answer)
+            if verdict.refused:
+                say("refused", conn=self._conn, what=verdict.refused)
+        if forward is not None:
+            sink.send_payload(forward)
+            if sink.blocked:
+                self._count(len(forward), source, sink)
+        return True
+
+    def _count(self, size: int, source: wire.Leg, sink: wire.Leg) -> None:
+        self._pending[sink] += size
+        if self._pending[sink] > MOST_PENDING:
+            source.end(asyncssh.DISC_PROTOCOL_ERROR, "too much data during a key exchange")
+
+    def _flow(self) -> None:
+        for source, sink in ((self._client, self._pod), (self._pod, self._client)):
+            if not sink.blocked:
+                self._pending[sink] = 0
+            source.read_on(source.rekeying or not sink.blocked)

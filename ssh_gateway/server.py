@@ -1,0 +1,122 @@
+"""The server: what its visitors share, who may stand at the door, and how everybody is sent home.
+
+Nothing here knows SSH beyond `wire`; a visitor's life is in `visitor` (until proven) and `visit` (afterwards).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import asyncssh
+
+from ssh_gateway import wire
+from ssh_gateway.access import Doorkeeper
+from ssh_gateway.activity import Activity
+from ssh_gateway.directory import People, Places
+from ssh_gateway.keys import Keys
+from ssh_gateway.logs import log, say
+from ssh_gateway.packets import Policy
+from ssh_gateway.visit import Jump
+from ssh_gateway.visitor import Visitor
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """See the traits of `app.Gateway`, which explain them."""
+
+    attempts: int = 6
+    login_seconds: float = 60.0
+    failure_seconds: float = 0.5
+    connect_seconds: float = 10.0
+    waiting: int = 200
+    waiting_per_source: int = 100
+    drain_seconds: float = 5.0
+
+
+class Server:
+    """`start` listens, `stop` sends everybody home."""
+
+    def __init__(  # noqa: PLR0913  (a server is made of its parts, once)
+        self,
+        *,
+        keys: Keys,
+        people: People,
+        places: Places,
+        activity: Activity,
+        hub_public_url: str,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.keys = keys
+        self.people = people
+        self.places = places
+        self.activity = activity
+        self.hub_public_url = hub_public_url
+        self.limits = limits or Limits()
+        self.policy = policy or Policy()
+        self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
+        self.visitors: set[Visitor] = set()
+        self.numbers = count(1)
+        self._options = wire.server_options([keys.host], self.limits.login_seconds)
+        self._listener: asyncio.Server | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+
+    async def start(self, ip: str, port: int) -> tuple[str, int]:
+        """Listen, and say where; OSError when the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.make_leg, ip, port, backlog=256)
+        host, bound, *_ = self._listener.sockets[0].getsockname()
+        return str(host), int(bound)
+
+    async def stop(self) -> None:
+        """Accept nobody any more, let sessions end by themselves until the deadline, then end them with words."""
+        if self._listener is not None:
+            self._listener.close()
+        for visitor in [visitor for visitor in self.visitors if visitor.visit is None]:
+            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping")
+        await self._all_gone(self.limits.drain_seconds)
+        if self.visitors:
+            say("drain", level=logging.WARNING, result="deadline", sessions=len(self.visitors))
+        for visitor in list(self.visitors):
+            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping: connect again in a moment")
+        await self._all_gone(1.0)
+        for errand in list(self._errands):
+            errand.cancel()
+        await asyncio.gather(*self._errands, return_exceptions=True)
+
+    def make_leg(self, jump: Jump | None = None) -> wire.ServerLeg:
+        """A connection to be; also what a stream of ``ssh -J`` is handed to."""
+        return wire.ServerLeg(asyncio.get_running_loop(), self._options, lambda: Visitor(self, jump))
+
+    def send_on_errand(self, name: str, errand: Coroutine[Any, Any, None]) -> None:
+        """Do something on the side that no session waits for; `stop` cancels what is not done."""
+        task = asyncio.create_task(_finish(name, errand), name=name)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    def gone(self, visitor: Visitor) -> None:
+        """Called by every visitor who left."""
+        self.visitors.discard(visitor)
+        if not self.visitors:
+            self._empty.set()
+
+    async def _all_gone(self, seconds: float) -> None:
+        self._empty.clear()
+        if self.visitors:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
+
+
+async def _finish(name: str, errand: Coroutine[Any, Any, None]) -> None:
+    """The root of an errand's task."""
+    try:
+        await errand
+    except Exception:  # noqa: BLE001  (the root of a task)
+        log.exception("%s failed", name)

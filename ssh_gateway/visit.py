@@ -1,0 +1,222 @@
+"""A visit: what one person may do after proving who they are. It cannot be made without a proof.
+
+With ``user+server`` the pod is connected between the proven credential and SUCCESS, so that a failure can still be
+told in words. With ``user`` alone nobody knows yet whether a shell on the default server or ``ssh -J`` to a job is
+wanted: the pod is connected when the first packet asks for it, and packets wait until it is.
+
+``ssh -J user@gateway train`` is a ``direct-tcpip`` stream to a job's name, on which the gateway serves *itself*: one
+path to secure and to test. Every other stream goes to the person's own pod, which is connected already or refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncssh
+
+from ssh_gateway import packets, pod, routing, wire
+from ssh_gateway.access import Proof
+from ssh_gateway.directory import Unavailable
+from ssh_gateway.logs import say
+from ssh_gateway.proxy import Relay
+
+if TYPE_CHECKING:
+    from ssh_gateway.server import Server
+
+MOST_WAITING_PACKETS = 64
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """The stream that a visitor came in by, when it was ``ssh -J``: whose it is, to which server, from where."""
+
+    user: str
+    server: str
+    source: str
+    outer: int
+    opens: Callable[[str], bool]
+
+
+class Refused(Exception):
+    """The person is known and cannot have this; the message is for them."""
+
+
+class Visit:
+    """One person, one client connection, and the pod's that belongs to it."""
+
+    def __init__(self, server: Server, leg: wire.ServerLeg, proof: Proof, number: int, source: str) -> None:
+        self._server = server
+        self._leg = leg
+        self._number = number
+        self._source = source
+        self._relay: Relay | None = None
+        self._waiting: list[tuple[int, bytes]] = []
+        self._connecting = False
+        self._undecided = False
+        self.proof = proof
+        self.server_name: str | None = None
+
+    @property
+    def bytes_up(self) -> int:
+        return self._relay.bytes_up if self._relay else 0
+
+    @property
+    def bytes_down(self) -> int:
+        return self._relay.bytes_down if self._relay else 0
+
+    def wait_for_wish(self) -> None:
+        """Let the first packets say what the person wants."""
+        self._undecided = True
+        self._leg.receive = self._before_pod
+
+    async def connect(self, wanted: str) -> None:
+        """Connect to the pod of a server and begin to relay, or Refused."""
+        self.server_name = name = await self._resolve(wanted)
+        target = await _need(self._server.places.target(self.proof.user, name))
+        if target is None:
+            raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
+        try:
+            leg = await pod.connect(
+                target, self._server.keys.user_ca, self._server.policy, self._server.limits.connect_seconds
+            )
+        except pod.Unreachable as problem:
+            raise Refused(str(problem)) from problem
+        self._join(leg)
+        say(
+            "open",
+            conn=self._number,
+            user=self.proof.user,
+            server=name,
+            job=target.job,
+            pod=f"{target.host}:{target.port}",
+        )
+
+    def client_gone(self) -> None:
+        if self._relay is not None:
+            self._relay.client_gone("the client is gone")
+
+    def _join(self, pod_leg: wire.ClientLeg) -> None:
+        if self._leg.is_closed():
+            pod_leg.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")
+            raise Refused("the client is gone")
+        self._relay = relay = Relay(
+            self._leg,
+            pod_leg,
+            self._server.policy,
+            used=self._used,
+            keeps=self._is_ours if self._undecided else None,
+            conn=self._number,
+        )
+        pod.on_lost(pod_leg, relay.pod_gone)
+        relay.start()
+
+    async def _resolve(self, wanted: str) -> str:
+        """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps."""
+        user = self.proof.user
+        jobs = await _need(self._server.places.jobs(user))
+        found = routing.find(wanted, jobs)
+        stopped: frozenset[str] = frozenset()
+        if found is None:
+            with contextlib.suppress(Unavailable):
+                stopped = await self._server.people.stopped_servers(user)
+        problem = routing.obstacle(user, wanted, jobs, stopped, self._server.hub_public_url)
+        if problem is not None or found is None:
+            raise Refused(problem or "no such job")
+        if not self.proof.opens(found.server):
+            name = found.server or "your default server"
+            raise Refused(f"this token may not open {name}: make one that may access it")
+        return found.server
+
+    def _used(self) -> None:
+        self._server.activity.touch(self.proof.user, self.server_name or "")
+
+    # Before the first wish
+
+    def _before_pod(self, kind: int, payload: bytes) -> bool:
+        """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
+        if not self._connecting and (self._is_ours(kind, payload) or _is_keepalive(kind, payload)):
+            return False
+        if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
+            return True  # of a stream that is over
+        if len(self._waiting) >= MOST_WAITING_PACKETS:
+            self._leg.end(asyncssh.DISC_PROTOCOL_ERROR, "too many requests before the first session")
+            return True
+        self._waiting.append((kind, payload))
+        wants_pod = kind != packets.GLOBAL_REQUEST or packets.wants_reply(payload)
+        if wants_pod and not self._connecting:
+            self._connecting = True
+            self._leg.read_on(False)
+            self._leg.create_task(self._connect_default(payload))
+        return True
+
+    async def _connect_default(self, asked: bytes) -> None:
+        """Connect for the packet that asked for it; every packet that came before or since is passed on in order."""
+        try:
+            await self.connect("")
+        except Refused as refusal:
+            wish = packets.read_direct_tcpip(asked)
+            if wish is None:
+                self.send_home(refusal)
+            else:
+                self._refuse_stream(asked, wish, refusal)
+            return
+        waiting, self._waiting = self._waiting, []
+        for kind, payload in waiting:
+            if self._relay is not None:
+                self._relay.from_client(kind, payload)
+
+    def _refuse_stream(self, asked: bytes, wish: packets.DirectTcpip, refusal: Refused) -> None:
+        """One stream was asked for and there is no pod to open it; others may still go to jobs."""
+        reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
+        say("refused", conn=self._number, what="stream", why=reason)
+        self._waiting = [waiting for waiting in self._waiting if waiting[1] is not asked]
+        self._connecting = False
+        self._leg.send_payload(packets.open_failure(packets.opener(asked), reason))
+        self._leg.read_on(True)
+
+    def send_home(self, refusal: Refused) -> None:
+        """Say why twice: some clients show the banner, some the reason of the disconnect."""
+        say("refused", conn=self._number, user=self.proof.user, what="session", why=refusal)
+        with contextlib.suppress(OSError):  # raised once SUCCESS is sent: banners are over
+            self._leg.send_auth_banner(f"{refusal}\r\n")
+        self._leg.end(asyncssh.DISC_SERVICE_NOT_AVAILABLE, str(refusal))
+
+    # ssh -J
+
+    def _is_ours(self, kind: int, payload: bytes) -> bool:
+        """What the gateway answers itself, pod or no pod: the opening of a stream to a job."""
+        if kind == packets.CHANNEL_OPEN:
+            wish = packets.read_direct_tcpip(payload)
+            return wish is not None and routing.is_jump(wish.host, wish.port)
+        return False
+
+    async def serve_stream(self, host: str, port: int) -> Any:
+        """The gateway itself, on a stream to one of the person's own jobs; ChannelOpenError for everything else."""
+        try:
+            wanted = routing.jump_server(host, self.proof.user)
+            if wanted is None or not routing.is_jump(host, port):
+                there = f"{routing.printable(host)}:{port}"
+                raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
+            name = await self._resolve(wanted)
+        except Refused as refusal:
+            say("refused", conn=self._number, user=self.proof.user, what="stream", why=refusal)
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
+        say("stream", conn=self._number, user=self.proof.user, server=name)
+        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number, self.proof.opens))
+
+
+def _is_keepalive(kind: int, payload: bytes) -> bool:
+    return kind == packets.GLOBAL_REQUEST and packets.request_name(payload) == b"keepalive@openssh.com"
+
+
+async def _need(question: Awaitable[Answer]) -> Answer:
+    """An answer from the directory; Refused when nobody can tell."""
+    try:
+        return await question
+    except Unavailable as problem:
+        raise Refused(str(problem)) from problem

@@ -1,0 +1,215 @@
+"""A visitor: one client at the door, from the first byte until something is proven.
+
+Until then every failure is the same answer after the same time: names that do not exist, that cannot exist, and wrong
+credentials all cost one look-up. What is proven is the credential of the request at hand. On a stream of ``ssh -J``
+the person is known already: the credential on the inside must be theirs too, and the login's name, which OpenSSH fills
+in from the local account, opens nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import asyncssh
+
+from ssh_gateway import access, routing, wire
+from ssh_gateway.access import Attempts, Proof
+from ssh_gateway.directory import Unavailable
+from ssh_gateway.logs import say
+from ssh_gateway.visit import Jump, Refused, Visit
+
+if TYPE_CHECKING:
+    from ssh_gateway.server import Server
+
+# Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
+NOBODY = routing.Login("..nobody..", "")
+LONGEST_TOKEN = 4096
+
+Answer = TypeVar("Answer")
+
+
+class Visitor(wire.Door):
+    """Answers what asyncssh asks about one client; made by `Server.make_leg`."""
+
+    leg: wire.ServerLeg
+
+    def __init__(self, server: Server, jump: Jump | None) -> None:
+        self._server = server
+        self._jump = jump
+        self._number = next(server.numbers)
+        self._login = NOBODY
+        self._written = ""
+        self._attempts = Attempts(server.limits.attempts)
+        self._keys: dict[str, tuple[access.RegisteredKey, ...]] = {}
+        self._source = ""
+        self._at_door = False
+        self._since = time.monotonic()
+        self.visit: Visit | None = None
+
+    # Coming and going
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        if not isinstance(conn, wire.ServerLeg):
+            raise TypeError("only Server.make_leg makes visitors")
+        self.leg = conn
+        self._server.visitors.add(self)
+        self._source = self._jump.source if self._jump else str((conn.get_extra_info("peername") or ("",))[0])
+        say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
+        refusal = self._server.doorkeeper.enter(self._source)
+        self._at_door = refusal is None
+        if refusal is not None:
+            say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
+            # asyncssh sends its version after this call, and clients read no words before it.
+            asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave_door()
+        self._server.gone(self)
+        visit = self.visit
+        if visit is not None:
+            visit.client_gone()
+        say(
+            "close",
+            conn=self._number,
+            user=visit.proof.user if visit else None,
+            server=visit.server_name if visit else None,
+            seconds=time.monotonic() - self._since,
+            up=visit.bytes_up if visit else None,
+            down=visit.bytes_down if visit else None,
+            why=self.leg.farewell[1] if self.leg.farewell else exc,
+        )
+
+    def _leave_door(self) -> None:
+        if self._at_door:
+            self._at_door = False
+            self._server.doorkeeper.leave(self._source)
+
+    def too_late(self) -> str:
+        return f"no login within {self._server.limits.login_seconds:g} seconds"
+
+    # Who is this
+
+    def begin_auth(self, username: str) -> bool:
+        self._written = username
+        self._login = self._read_login(username)
+        return True
+
+    def _read_login(self, username: str) -> routing.Login:
+        login = routing.parse_login(username)
+        if self._jump is None:
+            return login or NOBODY
+        # A local account's name says nothing; one with a server's name in it is meant.
+        if login is not None and login.server is not None:
+            return login if login.user == self._jump.user else NOBODY
+        return routing.Login(self._jump.user, self._jump.server)
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return True
+
+    def kbdint_auth_supported(self) -> bool:
+        return True
+
+    async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether this key would do; also asked without a signature, so nothing may come of it."""
+        if not self._attempts.may_ask():
+            return False
+        registered = await self._registered(self._login.user)
+        return access.proven_by_key(self._login.user, key.public_data, registered) is not None
+
+    async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
+        user = self._login.user
+        found = access.proven_by_key(user, key.public_data, await self._registered(user))
+        if found is None:
+            return False
+        proof, registered = found
+        self._server.send_on_errand("key used", self._note_use(user, registered))
+        return await self._enter(proof)
+
+    async def validate_password(self, username: str, password: str) -> bool:
+        return await self._token("password", password)
+
+    def get_kbdint_challenge(
+        self, username: str, lang: str, submethods: str
+    ) -> tuple[str, str, str, list[tuple[str, bool]]]:
+        return "", "", "", [("Hub API token: ", False)]
+
+    async def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> bool:
+        return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
+
+    def attempt_failed(self) -> str | None:
+        exhausted = self._attempts.exhausted()
+        say("auth", conn=self._number, login=self._written, result="failed", attempt=self._attempts.failed)
+        return "too many failed attempts" if exhausted else None
+
+    async def _token(self, method: str, token: str) -> bool:
+        """Judge a token; a no comes after the same time, whatever the reason."""
+        user, started = self._login.user, time.monotonic()
+        bearer = await self._ask(self._server.people.bearer(token)) if len(token) <= LONGEST_TOKEN else None
+        proof = access.proven_by_token(user, method, bearer)
+        if proof is None or self._login is NOBODY:
+            await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
+            return False
+        return await self._enter(proof)
+
+    async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
+        """The person's keys, looked up once per connection and name."""
+        if user not in self._keys:
+            found = await self._ask(self._server.people.registered_keys(user))
+            self._keys[user] = () if found is None or user == NOBODY.user else found
+        return self._keys[user]
+
+    async def _ask(self, question: Awaitable[Answer]) -> Answer | None:
+        """An answer from the directory; ``None``, and a word to the client, when nobody can tell."""
+        try:
+            return await question
+        except Unavailable as problem:
+            with contextlib.suppress(OSError):
+                self.leg.send_auth_banner(f"{problem}\r\n")
+            return None
+
+    async def _note_use(self, user: str, key: access.RegisteredKey) -> None:
+        with contextlib.suppress(Unavailable):
+            await self._server.people.key_used(user, key)
+
+    async def _enter(self, proof: Proof) -> bool:
+        """The credential is proven and SUCCESS is not sent yet: the last moment for words before a session."""
+        say(
+            "auth",
+            conn=self._number,
+            login=self._written,
+            result="proven",
+            user=proof.user,
+            method=proof.method,
+            key=proof.credential,
+        )
+        visit = Visit(self._server, self.leg, proof, self._number, self._source)
+        server = self._login.server
+        try:
+            if self._jump is not None and server != self._jump.server:
+                raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")
+            if server is None:
+                visit.wait_for_wish()
+            else:
+                await visit.connect(server)
+        except Refused as refusal:
+            visit.send_home(refusal)
+            return False
+        self.visit = visit
+        self._leave_door()
+        return True
+
+    # What they ask for afterwards
+
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> Awaitable[asyncssh.SSHTCPSession[bytes]] | bool:
+        """A stream that the gateway is to answer itself."""
+        return self.visit.serve_stream(dest_host, dest_port) if self.visit else False

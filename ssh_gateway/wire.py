@@ -1,0 +1,342 @@
+"""The packet layer: every private name of asyncssh that the gateway leans on is in this module.
+
+asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
+subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
+(`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
+and the moment between a proven credential and SUCCESS (`Door.proven`).
+
+Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
+name moved or changed its meaning; asyncssh is pinned to one minor version. A packet layer of our own would replace
+`Leg` behind the same handful of methods.
+
+Refused: asyncssh's channels on both legs (they lose exit statuses, agent and unix-socket forwards, and everything that
+is not implemented twice), and its keepalives (a leg that is paused on purpose would look dead; TCP's own do it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import asyncssh
+from asyncssh.connection import SSHConnection
+from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
+from asyncssh.packet import PacketDecodeError, SSHPacket
+from asyncssh.public_key import decode_ssh_public_key
+
+from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED
+
+KEX_ALGS = [
+    # RFC 4253 §7 guesses are handled wrongly by asyncssh, so the algorithm that Dropbear guesses comes first; clients
+    # that know the post-quantum one prefer it themselves, and their order decides.
+    "curve25519-sha256",
+    "curve25519-sha256@libssh.org",
+    "mlkem768x25519-sha256",
+]
+ENCRYPTION_ALGS = [
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes256-ctr",
+    "aes128-ctr",
+]
+MAC_ALGS = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"]
+SIGNATURE_ALGS = [
+    "ssh-ed25519",
+    "sk-ssh-ed25519@openssh.com",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+]
+HOST_KEY_ALGS = ["ssh-ed25519"]
+
+# The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
+FIRST_OWN_CHANNEL = 0x8000_0000
+
+WRITE_BUFFER = 256 * 1024
+FAREWELL_SECONDS = 5.0
+TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
+
+Receive = Callable[[int, bytes], bool]
+
+
+class Door(asyncssh.SSHServer):
+    """What a server leg asks about the person in front of it."""
+
+    @abstractmethod
+    async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
+
+    @abstractmethod
+    def attempt_failed(self) -> str | None:
+        """An attempt was refused; a sentence ends the connection, ``None`` lets the client try again."""
+
+    @abstractmethod
+    def too_late(self) -> str:
+        """The sentence for somebody who took longer than the login may take."""
+
+
+class Leg(SSHConnection):
+    """One of the two connections of a relay: asyncssh's, with its packets of type 80 and above for the taking."""
+
+    # Given each such packet's type and whole payload; False leaves the packet to asyncssh.
+    receive: Receive | None = None
+    # Called whenever `blocked` or `rekeying` may have changed.
+    flow_changed: Callable[[], None] | None = None
+    # What the other end said when it left: code and reason of its DISCONNECT.
+    farewell: tuple[int, str] | None = None
+
+    _write_paused = False
+    _reading = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._channels = _Channels(self)
+        self._next_recv_chan = FIRST_OWN_CHANNEL
+
+    # The relay's side
+
+    @property
+    def rekeying(self) -> bool:
+        """A key exchange is going on: nothing can be sent, and only reading on can finish it."""
+        return not self._kex_complete
+
+    @property
+    def blocked(self) -> bool:
+        """More packets for this leg would pile up in memory."""
+        return self._write_paused or not self._kex_complete
+
+    def send_payload(self, payload: bytes) -> None:
+        """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
+        self.send_packet(payload[0], payload[1:])
+
+    def read_on(self, reading: bool) -> None:
+        """Go on reading, or leave further bytes in the kernel, where they hold the sender back."""
+        if self._transport is None or reading is self._reading:
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def end(self, code: int, reason: str) -> None:
+        """Close with words; nothing when it is closed already."""
+        if self._transport is not None:
+            self.disconnect(code, reason)
+
+    # asyncssh's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(WRITE_BUFFER)
+        _keep_alive(transport.get_extra_info("socket"))
+
+    def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
+        if pkttype < FIRST_RELAYED:
+            if pkttype == MSG_DISCONNECT:
+                self.farewell = _read_disconnect(packet.get_full_payload())
+            return super().process_packet(pkttype, pktid, packet)
+        if self.receive is not None and self.receive(pkttype, packet.get_full_payload()):
+            return True
+        if pkttype >= CHANNEL_WINDOW_ADJUST:
+            raise asyncssh.ProtocolError(f"Packet {pkttype} for a channel that is not open")
+        return super().process_packet(pkttype, pktid, packet)
+
+    def send_packet(self, pkttype: int, *args: bytes, handler: Any = None) -> None:
+        # asyncssh puts an IGNORE before every packet, against an attack on CBC ciphers, which are not offered.
+        if pkttype != MSG_IGNORE:
+            super().send_packet(pkttype, *args, handler=handler)
+
+    def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
+        """Not for every packet: asyncssh formats its log strings even when nobody reads them."""
+
+    def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
+        """See `log_sent_packet`."""
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._flow()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._flow()
+
+    def _send_kexinit(self) -> None:
+        super()._send_kexinit()
+        self._flow()
+
+    def _send_deferred_packets(self) -> None:
+        super()._send_deferred_packets()
+        self._flow()
+
+    def _flow(self) -> None:
+        if self.flow_changed is not None:
+            self.flow_changed()
+
+    def _force_close(self, exc: Exception | None) -> None:
+        """Close after what is buffered was written, which asyncssh drops, DISCONNECT and its reason included."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        transport.close()
+        self._loop.call_later(FAREWELL_SECONDS, transport.abort)
+        self._loop.call_soon(self._cleanup, exc)
+
+
+class ServerLeg(Leg, asyncssh.SSHServerConnection):
+    """The leg to the person."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: asyncssh.SSHServerConnectionOptions,
+        make_door: Callable[[], Door],
+    ) -> None:
+        super().__init__(loop, options)
+        self._protocol_factory = make_door
+        self._asked_for_methods = False
+
+    async def reload_config(self) -> None:
+        """Options are the same for everybody here; asyncssh would build them anew for every login."""
+
+    async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
+        """asyncssh's judgement, and for a verified signature the door's: on the key of this very request.
+
+        A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
+        """
+        if msg and SSHPacket(signature).get_string().decode("ascii", "replace") not in SIGNATURE_ALGS:
+            return False
+        if not await super().validate_public_key(username, key_data, msg, signature):
+            return False
+        return not msg or await self._door().proven(username, decode_ssh_public_key(key_data))
+
+    def send_userauth_failure(self, partial_success: bool) -> None:
+        # The first request with a method that does not exist is how clients ask for the list ("none").
+        if self._auth is None and not self._asked_for_methods:
+            self._asked_for_methods = True
+        elif reason := self._door().attempt_failed():
+            self.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, reason)
+            return
+        super().send_userauth_failure(partial_success)
+
+    def _login_timer_callback(self) -> None:
+        self._login_timer = None
+        self.end(asyncssh.DISC_BY_APPLICATION, self._door().too_late())
+
+    def _door(self) -> Door:
+        owner = self._owner
+        if not isinstance(owner, Door):
+            raise asyncssh.ConnectionLost("The connection is closed")
+        return owner
+
+
+class ClientLeg(Leg, asyncssh.SSHClientConnection):
+    """The leg to a job's sshd."""
+
+
+class _Channels(dict[int, Any]):
+    """asyncssh's table of channels, in which every channel it does not know is the leg's to deal with."""
+
+    def __init__(self, leg: Leg) -> None:
+        super().__init__()
+        self._leg = leg
+
+    def __missing__(self, number: int) -> Leg:
+        return self._leg
+
+
+def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -> asyncssh.SSHServerConnectionOptions:
+    """What every client is offered; no file is read for it."""
+    return asyncssh.SSHServerConnectionOptions(
+        config=None,
+        server_host_keys=list(host_keys),
+        server_version="dlspawner",
+        kex_algs=KEX_ALGS,
+        encryption_algs=ENCRYPTION_ALGS,
+        mac_algs=MAC_ALGS,
+        compression_algs=["none"],
+        signature_algs=SIGNATURE_ALGS,
+        login_timeout=login_seconds,
+        keepalive_interval=0,
+        gss_host=None,
+        host_based_auth=False,
+        x11_forwarding=False,
+        agent_forwarding=False,
+        allow_scp=False,
+        line_editor=False,
+        encoding=None,
+    )
+
+
+def client_options(  # noqa: PLR0913  (one login has that many parts)
+    *,
+    login: str,
+    credential: tuple[asyncssh.SSHKey, asyncssh.SSHCertificate],
+    host_key: asyncssh.SSHKey,
+    host: str,
+    port: int,
+    owner: Callable[[], asyncssh.SSHClient],
+) -> asyncssh.SSHClientConnectionOptions:
+    """One login with one certificate at a server with one known key: no agent, no files, no other method."""
+    return asyncssh.SSHClientConnectionOptions(
+        config=None,
+        host=host,
+        port=port,
+        client_factory=owner,
+        client_version="dlspawner-gateway",
+        username=login,
+        client_keys=[credential],
+        known_hosts=([host_key], [], []),
+        server_host_key_algs=HOST_KEY_ALGS,
+        agent_path=None,
+        password=None,
+        preferred_auth="publickey",
+        gss_host=None,
+        kex_algs=["curve25519-sha256", "curve25519-sha256@libssh.org"],
+        encryption_algs=ENCRYPTION_ALGS,
+        mac_algs=MAC_ALGS,
+        compression_algs=["none"],
+        keepalive_interval=0,
+        login_timeout=0,
+        x509_trusted_certs=None,
+    )
+
+
+async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
+    """Connect and log in; OSError or asyncssh.Error when that fails. The caller sets the deadline."""
+    loop = asyncio.get_running_loop()
+    options.waiter = loop.create_future()
+    _, leg = await loop.create_connection(
+        lambda: ClientLeg(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
+    )
+    try:
+        await options.waiter
+    except BaseException:
+        leg.abort()
+        raise
+    return leg
+
+
+def _keep_alive(sock: socket.socket | None) -> None:
+    """Let the kernel notice a peer that vanished, in three minutes instead of two hours."""
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for name, value in TCP_KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _read_disconnect(payload: bytes) -> tuple[int, str]:
+    packet = SSHPacket(payload[1:])
+    try:
+        return packet.get_uint32(), packet.get_string().decode("utf-8", "replace")[:500]
+    except PacketDecodeError:
+        return asyncssh.DISC_PROTOCOL_ERROR, ""

@@ -1,0 +1,64 @@
+"""A gateway in the test's event loop, in front of one real sshd; alice has the job `train` and a registered key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway.keys import Keys
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, free_port, gateway
+
+
+@pytest.fixture(scope="session")
+def keys() -> Keys:
+    return Keys(asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519"))
+
+
+@pytest.fixture(scope="session")
+def sshd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port())
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def alices_key() -> asyncssh.SSHKey:
+    return asyncssh.generate_private_key("ssh-ed25519")
+
+
+@pytest.fixture(scope="session")
+def mallorys_key() -> asyncssh.SSHKey:
+    return asyncssh.generate_private_key("ssh-ed25519")
+
+
+@pytest.fixture
+def people(alices_key: asyncssh.SSHKey, mallorys_key: asyncssh.SSHKey) -> FakePeople:
+    found = FakePeople()
+    found.register("alice", alices_key)
+    found.register("mallory", mallorys_key)
+    return found
+
+
+@pytest.fixture
+def places(sshd: Sshd) -> FakePlaces:
+    return FakePlaces({("alice", "train"): sshd.target()})
+
+
+@pytest.fixture
+async def running(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    async with gateway(keys, people, places) as found:
+        yield found
+
+
+@pytest.fixture
+def alice(running: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+    return Client(tmp_path / "alice", running.port, alices_key, keys.host)
+
+
+@pytest.fixture
+def mallory(running: Running, keys: Keys, mallorys_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+    return Client(tmp_path / "mallory", running.port, mallorys_key, keys.host)

@@ -1,0 +1,319 @@
+"""The other ends: a real unprivileged sshd as a job would run it, OpenSSH's clients, and fakes for the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import asyncssh
+
+from ssh_gateway.access import Bearer, RegisteredKey
+from ssh_gateway.activity import Activity
+from ssh_gateway.directory import Target, Unavailable
+from ssh_gateway.keys import Keys
+from ssh_gateway.packets import Policy
+from ssh_gateway.routing import Candidate, Condition
+from ssh_gateway.server import Limits, Server
+
+JOB = "j-aaaaaaaaaaaa"
+DEADLINE = 30.0
+
+
+def find_sshd() -> str:
+    """OpenSSH's server: $DLSPAWNER_SSHD, on the PATH, or where Debian keeps it."""
+    found = os.environ.get("DLSPAWNER_SSHD") or shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+    assert found, "OpenSSH's server is needed: apt-get install openssh-server, or set DLSPAWNER_SSHD"
+    return str(Path(found).resolve())
+
+
+@dataclass
+class Sshd:
+    """A job's sshd: uid 1000 of a user namespace, the account `person`, trusting one CA for one principal."""
+
+    directory: Path
+    user_ca: asyncssh.SSHKey
+    port: int
+    settings: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def host_key(self) -> str:
+        return (self.directory / "host.pub").read_text().strip()
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    def start(self) -> None:
+        directory = self.directory
+        self.home.mkdir(parents=True)
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(directory / "host")
+        (directory / "host").chmod(0o600)
+        key.write_public_key(directory / "host.pub")
+        self.user_ca.write_public_key(directory / "ca.pub")
+        (directory / "principals").write_text(f"{JOB}\n")
+        (directory / "passwd").write_text(f"person:x:1000:1000::{self.home}:/bin/bash\n")
+        (directory / "group").write_text("person:x:1000:\n")
+        (directory / "sshd_config").write_text(
+            "\n".join(
+                (
+                    f"ListenAddress 127.0.0.1:{self.port}",
+                    f"HostKey {directory}/host",
+                    f"TrustedUserCAKeys {directory}/ca.pub",
+                    f"AuthorizedPrincipalsFile {directory}/principals",
+                    "AuthorizedKeysFile none",
+                    "PasswordAuthentication no",
+                    "KbdInteractiveAuthentication no",
+                    "UsePAM no",
+                    "StrictModes no",
+                    "PidFile none",
+                    "MaxStartups 1000",
+                    "MaxSessions 100",
+                    "AcceptEnv LANG GREETING",
+                    "Subsystem sftp internal-sftp",
+                    *self.settings,
+                )
+            )
+        )
+        inside = f"exec unshare --user --map-user=1000 --map-group=1000 {find_sshd()} -D -e -f {directory}/sshd_config"
+        binds = f"mount --bind {directory}/passwd /etc/passwd && mount --bind {directory}/group /etc/group"
+        with (directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{binds} && {inside}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until and self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+                if probe.recv(4) == b"SSH-":
+                    return
+            time.sleep(0.02)
+        self.stop()
+        raise AssertionError((self.directory / "log").read_text())
+
+    def stop(self) -> None:
+        """Kill it and its sessions: they are one process group each, children of this namespace's session."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def target(self, server: str = "train") -> Target:
+        return Target(JOB, "alice", server, "127.0.0.1", self.port, "person", self.host_key)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class FakePeople:
+    """The Hub and the Manager, as dictionaries."""
+
+    keys: dict[str, list[RegisteredKey]] = field(default_factory=dict)
+    tokens: dict[str, Bearer] = field(default_factory=dict)
+    stopped: dict[str, frozenset[str]] = field(default_factory=dict)
+    used: list[tuple[str, int]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    reports: list[tuple[str, str, datetime]] = field(default_factory=list)
+    down: bool = False
+
+    def register(self, user: str, key: asyncssh.SSHKey) -> None:
+        keys = self.keys.setdefault(user, [])
+        keys.append(RegisteredKey(len(keys) + 1, key.public_data, key.get_fingerprint()))
+
+    async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
+        self._answer()
+        self.asked.append(user)
+        return tuple(self.keys.get(user, ()))
+
+    async def key_used(self, user: str, key: RegisteredKey) -> None:
+        self.used.append((user, key.id))
+
+    async def bearer(self, token: str) -> Bearer | None:
+        self._answer()
+        return self.tokens.get(token)
+
+    async def stopped_servers(self, user: str) -> frozenset[str]:
+        return self.stopped.get(user, frozenset())
+
+    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
+        self._answer()
+        self.reports += [(user, server, at) for server, at in servers.items()]
+
+    def _answer(self) -> None:
+        if self.down:
+            raise Unavailable("the Hub does not answer: try again later")
+
+
+@dataclass
+class FakePlaces:
+    """The cluster, as a dictionary of targets."""
+
+    targets: dict[tuple[str, str], Target] = field(default_factory=dict)
+    others: dict[str, list[Candidate]] = field(default_factory=dict)
+
+    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+        ready = [Candidate(server, Condition.READY) for owner, server in self.targets if owner == user]
+        return (*ready, *self.others.get(user, ()))
+
+    async def target(self, user: str, server: str) -> Target | None:
+        return self.targets.get((user, server))
+
+
+@dataclass
+class Running:
+    """A gateway that listens, with everything behind it at hand."""
+
+    server: Server
+    people: FakePeople
+    places: FakePlaces
+    port: int
+    reporting: asyncio.Task[None]
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    keys: Keys,
+    people: FakePeople,
+    places: FakePlaces,
+    *,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    interval: float = 0.05,
+) -> AsyncIterator[Running]:
+    """A gateway on a free port of the loopback, in this event loop."""
+    activity = Activity(people, interval)
+    server = Server(
+        keys=keys,
+        people=people,
+        places=places,
+        activity=activity,
+        hub_public_url="http://hub.example/",
+        limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0),
+        policy=policy,
+    )
+    _, port = await server.start("127.0.0.1", 0)
+    reporting = asyncio.create_task(activity.run(), name="report activity")
+    try:
+        yield Running(server, people, places, port, reporting)
+    finally:
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
+        await server.stop()
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a client that ended left behind."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+
+@dataclass
+class Client:
+    """OpenSSH's clients on the computer of somebody whose key is `key`."""
+
+    directory: Path
+    port: int
+    key: asyncssh.SSHKey | None
+    host_key: asyncssh.SSHKey
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        identity = "none"
+        if self.key is not None:
+            identity = str(self.directory / "id")
+            self.key.write_private_key(identity)
+            Path(identity).chmod(0o600)
+        known = self.directory / "known_hosts"
+        public = self.host_key.export_public_key().decode().strip()
+        known.write_text(f"[127.0.0.1]:{self.port} {public}\ngateway {public}\n")
+        self.config.write_text(
+            "Host gateway *\n"
+            f" UserKnownHostsFile {known}\n GlobalKnownHostsFile none\n StrictHostKeyChecking yes\n"
+            f" IdentityFile {identity}\n IdentitiesOnly yes\n IdentityAgent none\n ControlPath none\n"
+            " HostKeyAlias gateway\n BatchMode yes\n LogLevel INFO\n ConnectTimeout 20\n"
+            f"Host gateway\n HostName 127.0.0.1\n Port {self.port}\n"
+        )
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "config"
+
+    async def start(self, *command: str, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
+        """Start a client; `-F` is put in. The caller kills it."""
+        program, *arguments = command
+        return await asyncio.create_subprocess_exec(
+            program,
+            "-F",
+            str(self.config),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "SSH_AUTH_SOCK": "", **(env or {})},
+        )
+
+    async def run(
+        self, *command: str, feed: bytes = b"", env: Mapping[str, str] | None = None, seconds: float = DEADLINE
+    ) -> Done:
+        """Run `ssh …`, `scp …` or `sftp …` to its end."""
+        process = await self.start(*command, env=env)
+        return await finish(process, feed, seconds)
+
+    async def ssh(self, *arguments: str, feed: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
+        return await self.run("ssh", *arguments, feed=feed, env=env)
+
+    def with_token(self, token: str) -> tuple[dict[str, str], list[str]]:
+        """Environment and options with which OpenSSH takes `token` as its password, unasked."""
+        helper = self.directory / "askpass"
+        helper.write_text('#!/bin/sh\nprintf "%s\\n" "$TOKEN_TO_TYPE"\n')
+        helper.chmod(0o755)
+        env = {"SSH_ASKPASS": str(helper), "SSH_ASKPASS_REQUIRE": "force", "TOKEN_TO_TYPE": token}
+        return env, ["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]
+
+
+async def finish(process: asyncio.subprocess.Process, feed: bytes = b"", seconds: float = DEADLINE) -> Done:
+    """Feed a client, wait for its end; SIGKILL after the deadline, because OpenSSH sometimes ignores SIGTERM."""
+    try:
+        out, err = await asyncio.wait_for(process.communicate(feed), seconds)
+    except TimeoutError:
+        process.kill()
+        out, err = await process.communicate()
+        raise AssertionError(f"no end within {seconds} s: {out[-2000:]!r} {err.decode(errors='replace')}") from None
+    return Done(process.returncode or 0, out, err.decode(errors="replace"))
+
+
+async def until(condition: object, seconds: float = DEADLINE) -> None:
+    """Wait for a condition (a function without arguments)."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        await asyncio.sleep(0.01)

@@ -142,8 +142,9 @@ def _complete(option: Option, template: Template, cluster: Cluster, teams: Seque
         choices = tuple(Choice(kind.name, kind.title) for kind in kinds)
         return replace(option, choices=choices, default=first if option.default is None else option.default)
     if option.name == "team":
-        choices = tuple(Choice(team.name, team.title or team.name) for team in usable_teams(template, teams))
-        return replace(option, choices=choices, default=choices[0].value if choices else DEFAULT_TEAM)
+        paying = usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
+        choices = tuple(Choice(team.name, team.title or team.name) for team in paying)
+        return replace(option, choices=choices, default=choices[0].value)
     return option
 
 

@@ -34,7 +34,9 @@ import http.server, socketserver, sys
 class Page(http.server.SimpleHTTPRequestHandler):
     def __init__(self, *args): super().__init__(*args, directory="{JOB_FILES}/page")
     def log_message(self, *args): pass
-socketserver.ThreadingUnixStreamServer(sys.argv[1], Page).serve_forever()
+class Server(socketserver.ThreadingUnixStreamServer):
+    def handle_error(self, *args): pass
+Server(sys.argv[1], Page).serve_forever()
 """
 PAGE_COMMAND = (
     *("jupyter", "standaloneproxy", "--activity-interval=0", "--unix-socket=true", "--"),

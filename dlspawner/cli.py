@@ -1,0 +1,80 @@
+"""The command ``dlspawner``: what administrators run by hand.
+
+``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses. ``dlspawner run`` and
+``dlspawner devcluster`` are other programs of this package under one name; their arguments are theirs.
+
+Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlspawner import settings
+from dlspawner.errors import InvalidConfiguration
+
+# Programs that read their own arguments, by the module that ``python -m`` runs.
+_PROGRAMS = {
+    "run": ("dlspawner.local", "the whole product on this machine"),
+    "devcluster": ("dlspawner.devcluster", "the embedded cluster alone"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _PROGRAMS:
+        return _run_program(given[0], given[1:])
+    parsed = _parser().parse_args(given)
+    return _validate(parsed.templates, parsed.cluster, parsed.teams)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dlspawner", description="JupyterHub for deep-learning clusters.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    validate = commands.add_parser(
+        "validate",
+        help="check templates, cluster and teams",
+        description="Check the files as the Hub does at its start, and print every problem with file, line and path.",
+    )
+    for option, default, what in (
+        ("templates", Path("templates/jobs"), "directory of the job templates"),
+        ("cluster", Path("hub_config/cluster.yaml"), "the cluster file"),
+        ("teams", Path("hub_config/teams.yaml"), "the teams file"),
+    ):
+        validate.add_argument(f"--{option}", type=Path, default=default, help=f"{what} (default: {default})")
+    for name, (_, what) in _PROGRAMS.items():
+        commands.add_parser(name, help=what, add_help=False)
+    return parser
+
+
+def _validate(templates: Path, cluster: Path, teams: Path) -> int:
+    try:
+        found = settings.load(templates, cluster, teams)
+    except InvalidConfiguration as invalid:
+        for problem in invalid.problems:
+            print(problem)
+        count = len(invalid.problems)
+        print(f"{count} problem{'s' if count != 1 else ''}", file=sys.stderr)
+        return 1
+    counts = (
+        (len(found.templates), "template"),
+        (len(found.cluster.gpu_types), "GPU type"),
+        (len(found.teams.teams), "team"),
+    )
+    print("ok: " + ", ".join(f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts))
+    return 0
+
+
+def _run_program(name: str, arguments: list[str]) -> int:
+    module, _ = _PROGRAMS[name]
+    sys.argv = [f"dlspawner {name}", *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Wiring of the Hub: which parts there are and where they find each other. Decisions live in cluster.yaml and teams.yaml.
+"""Wiring of the Hub: which parts there are and where they find each other. cluster.yaml and teams.yaml decide.
 
 Everything that differs between machines, and every secret, comes from the environment, which `dlspawner.local` (or a
 Deployment) sets. Works with JupyterHub 5.5 and 6.x.

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming
-from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 
 PodDict = Mapping[str, Any]
 
@@ -35,11 +35,12 @@ PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
 # Secret key -> file of this package. The template's volume mounts the Secret at /etc/dlspawner.
 _PACKAGED = {
     "start": "start.sh",
-    "sshd_config": "sshd_config",
     "profile.sh": "profile.sh",
     "suggest_keys.py": "suggest_keys.py",
 }
 _ATTEMPTS = 5
+
+USUAL_SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ def _metadata(pod: PodDict) -> dict[str, Any]:
     }
 
 
-def secret(pod: PodDict, job: naming.Job, host_key: HostKey, user_ca: str, page: str) -> dict[str, Any]:
+def secret(  # noqa: PLR0913 - each is another thing that goes into the files
+    pod: PodDict, job: naming.Job, host_key: HostKey, *, user_ca: str, port: int, page: str
+) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
     who = account(pod, job.ssh_login or naming.unix_name(job.user))
     files = {
@@ -132,18 +135,17 @@ def secret(pod: PodDict, job: naming.Job, host_key: HostKey, user_ca: str, page:
         "group": group(who),
         "index.html": page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},
+        "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
     }
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": _metadata(pod), "data": data}
 
 
-def service(pod: PodDict, job: naming.Job, endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
-    """The NodePort Service with a port for each of these endpoints."""
-    ports = [
-        {"name": endpoint.name, "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
-        for endpoint in endpoints
-    ]
-    spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
+def service(pod: PodDict, job: naming.Job, endpoint: Endpoint) -> dict[str, Any]:
+    """The Service that leads to the job's sshd."""
+    port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
+    kind = "NodePort" if endpoint.expose is Expose.NODEPORT else "ClusterIP"
+    spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(pod), "spec": spec}
 
 

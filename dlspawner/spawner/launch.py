@@ -9,7 +9,7 @@ from dlspawner.core import naming, options, rendering
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.core.options import Choices, Rejected
-from dlspawner.core.template import Template
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import children
 from dlspawner.spawner.refusal import Refused
@@ -53,10 +53,6 @@ class Launch:
     facts: rendering.Facts
     host_key: children.HostKey | None
 
-    @property
-    def web_port(self) -> int:
-        return web_port(self.wish.template)
-
 
 def unnested(given: object) -> Mapping[str, object]:
     """User options as plain names and values. JupyterHub 5.5 stores the body ``{"user_options": {…}}`` as it came."""
@@ -81,11 +77,6 @@ def check(settings: Settings, person: Person, given: object) -> Wish:
     if isinstance(choices, Rejected):
         raise Refused(*choices.sentences, reason="options")
     return Wish(template, choices)
-
-
-def web_port(template: Template) -> int:
-    """The port at which the job answers the Hub: the endpoint ``notebook``, else KubeSpawner's own 8888."""
-    return next((endpoint.port for endpoint in template.endpoints if endpoint.name == "notebook"), 8888)
 
 
 def team_of(teams: Sequence[Team], name: str) -> Team:
@@ -147,3 +138,18 @@ def fragment(launch: Launch) -> Manifest:
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job)}
     return {**rendered, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
+
+
+def as_one_person(pod: Manifest) -> Manifest:
+    """Let the person's own container run as the same account as ``notebook``, unless its template says another one."""
+    containers = pod["spec"]["containers"]
+    context = next((one.get("securityContext") for one in containers if one["name"] == NOTEBOOK_CONTAINER), None)
+    if not context:
+        return pod
+    containers = [
+        {**one, "securityContext": {**context, **(one.get("securityContext") or {})}}
+        if one["name"] == MAIN_CONTAINER
+        else one
+        for one in containers
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}

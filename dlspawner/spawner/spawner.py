@@ -23,13 +23,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from aiohttp import ClientError
 from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
 from traitlets import Unicode, default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.core.template import Expose, Protocol
+from dlspawner.core.template import Endpoint
 from dlspawner.spawner import children, launch, pages, progress, verdict
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
@@ -216,7 +217,6 @@ class DLSpawner(KubeSpawner):
         if self._launch.host_key is not None:
             self._user_ca()
         self._ended = None
-        self.port = self._launch.web_port
 
     # The pod
 
@@ -225,16 +225,12 @@ class DLSpawner(KubeSpawner):
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(rendering.merge_pod(plain, launch.fragment(self._launch)))
+        return self.pods.model(launch.as_one_person(rendering.merge_pod(plain, launch.fragment(self._launch))))
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()
-        if self._launch is not None:
-            env["DLSPAWNER_JOB"] = self._launch.job.id
-            if self._launch.job.log_dir:
-                env["DLSPAWNER_LOG_DIR"] = self._launch.job.log_dir
-            if self.manager_url:
-                env["DLSPAWNER_MANAGER_URL"] = self.manager_url
+        if self._launch is not None and self.manager_url:
+            env["DLSPAWNER_MANAGER_URL"] = self.manager_url
         return env
 
     def _get_pod_port(self, pod: PodDict) -> int:
@@ -276,8 +272,16 @@ class DLSpawner(KubeSpawner):
         if not (self.internal_ssl or self.services_enabled or self.after_pod_created_hook):
             # Nothing is left to do before the pod may run: wait for the watch here, so that KubeSpawner finds it
             # running at its first look instead of at one of its increasingly rare ones.
-            await self._until_running()
+            await self._until_running(created)
         return True
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        try:
+            return bool(await super()._make_create_pvc_request(pvc, request_timeout))
+        except (ApiException, ClientError) as problem:
+            if self._launch is None:
+                raise
+            raise self.pods.refused("home volume", problem) from None
 
     async def _ensure_children(self, pod: PodDict) -> None:
         """Make what belongs to the pod and is missing; does nothing the second time."""
@@ -289,7 +293,7 @@ class DLSpawner(KubeSpawner):
             if job.ssh_host_key is not None and public not in (None, job.ssh_host_key):
                 await self.pods.annotate({naming.SSH_HOST_KEY_ANNOTATION: public})
             await self._ensure_service(pod, job)
-        except ApiException as problem:
+        except (ApiException, ClientError) as problem:
             raise self.pods.refused("Secret and Service of a pod", problem) from None
         self._complete_pod = uid(pod)
 
@@ -304,20 +308,24 @@ class DLSpawner(KubeSpawner):
         mine = self._launch is not None and self._launch.job.id == job.id
         host_key = self._launch.host_key if mine and self._launch else None
         manifest = children.secret(
-            pod, job, host_key or children.make_host_key(), self._user_ca(), pages.job_page(self, job)
+            pod,
+            job,
+            host_key or children.make_host_key(),
+            user_ca=self._user_ca(),
+            port=self._ssh_endpoint(job).port,
+            page=pages.job_page(self, job),
         )
         return await children.ensure_secret(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
 
     async def _ensure_service(self, pod: PodDict, job: naming.Job) -> None:
-        template = next((known for known in self.settings.templates if known.name == job.template), None)
-        ends = tuple(
-            end
-            for end in (template.endpoints if template else ())
-            if end.expose is Expose.NODEPORT or end.protocol is Protocol.SSH
-        )
-        if ends:
-            manifest = children.service(pod, job, ends)
+        if job.ssh_host_key is not None:
+            manifest = children.service(pod, job, self._ssh_endpoint(job))
             await children.ensure_service(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
+
+    def _ssh_endpoint(self, job: naming.Job) -> Endpoint:
+        """As the job's template has it; a template that is gone since the job's start leaves the usual one."""
+        template = self.settings.template(job.template)
+        return (template.ssh if template else None) or children.USUAL_SSH
 
     def _user_ca(self) -> str:
         try:
@@ -329,12 +337,13 @@ class DLSpawner(KubeSpawner):
 
     # Waiting
 
-    async def _until_running(self) -> None:
+    async def _until_running(self, created: PodDict) -> None:
         """Return when the pod runs; Refused, with the reason, when it never will."""
 
         def settled(pod: PodDict | None) -> bool:
-            # The watch may be behind the creation: a pod that it has not seen is not gone.
-            return pod is not None and (self.is_pod_running(pod) or _failure(pod) is not None)
+            # The watch may be behind the creation: a pod that it has not seen is not gone, and one that it still has
+            # may be an earlier job's.
+            return uid(pod) == uid(created) and (self.is_pod_running(pod) or _failure(pod) is not None)
 
         pod = await self.pod_reflector.until(self.pod_key, settled, self.start_timeout)
         problem = _failure(pod)

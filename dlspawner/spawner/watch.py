@@ -41,6 +41,7 @@ class PodWatch(PodReflector):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         super().__init__(*args, **kwargs)
+        self.resources: dict[str, PodDict] = {}  # the default is not validated and would wake nobody
 
     @validate("resources")
     def _listed(self, proposal: Any) -> PodTable:

@@ -7,7 +7,6 @@
 set -u
 
 files=${DLSPAWNER_FILES:-/etc/dlspawner}
-port=${DLSPAWNER_SSH_PORT:-2222}
 
 say() {
     echo "dlspawner: $*" >&2
@@ -54,9 +53,9 @@ environment_line() {
     }'
 }
 
-write_configuration() { # directory address
+write_configuration() { # directory
     cat "$files/sshd_config" || return 1
-    echo "ListenAddress $2"
+    echo "ListenAddress ${POD_IP:-0.0.0.0}"
     echo "TrustedUserCAKeys $files/user_ca.pub"
     echo "AuthorizedPrincipalsFile $files/principals"
     key=$files/ssh_host_ed25519_key
@@ -73,12 +72,7 @@ serve_ssh() {
         say "sshd was not found in this image: the job runs without SSH (install openssh-server to have it)"
         return
     fi
-    case ${POD_IP:-} in
-        "") address="0.0.0.0:$port" ;;
-        *:*) address="[$POD_IP]:$port" ;;
-        *) address="$POD_IP:$port" ;;
-    esac
-    if ! directory=$(private_directory) || ! write_configuration "$directory" "$address" >"$directory/sshd_config"; then
+    if ! directory=$(private_directory) || ! write_configuration "$directory" >"$directory/sshd_config"; then
         say "no directory to write to: the job runs without SSH"
         return
     fi

@@ -1,0 +1,99 @@
+"""Spawners without a Hub: a person, a server, settings as values, and KubeSpawner's own stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from dlspawner.core.model import Amount, Cluster, GpuType, Team, TeamMount, Teams
+from dlspawner.core.template import Choice, Endpoint, Expose, Kind, Mounts, Option, Protocol, Template
+from dlspawner.settings import Settings
+from dlspawner.spawner import DLSpawner
+
+GIB = 1024**3
+SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
+
+A100 = GpuType("a100", "A100 80 GB", "nvidia.com/gpu", Amount(4000, 16 * GIB), 8, (("gpu", "a100"),))
+V100 = GpuType("v100", "V100 32 GB", "nvidia.com/gpu", Amount(2000, 8 * GIB), 4)
+CLUSTER = Cluster((A100, V100), Amount(1000, 2 * GIB), Amount(4000, 8 * GIB))
+VISION = Team("vision", "Vision", members=("alice",), mounts=(TeamMount("vision-data", "/data/vision", True),))
+TEAMS = Teams((VISION, Team("default")), blocked=frozenset({"mallory"}))
+
+OPTIONS = (
+    Option("gpus", Kind.INTEGER, "GPUs", "How many GPUs the job holds."),
+    Option("gpu_type", Kind.CHOICE, "GPU type"),
+    Option("cpu", Kind.QUANTITY, "CPUs"),
+    Option("memory", Kind.QUANTITY, "Memory"),
+    Option("team", Kind.CHOICE, "Team"),
+    Option("log_dir", Kind.PATH, "Log directory", default="logs"),
+)
+NOTEBOOK = Template(
+    "ipython",
+    "Notebook <b>",
+    "JupyterLab in your home directory.",
+    options=OPTIONS,
+    command=("jupyterhub-singleuser",),
+    endpoints=(SSH,),
+)
+BATCH = Template(
+    "custom",
+    "Custom",
+    "An image and a command.",
+    options=(
+        Option("image", Kind.IMAGE, "Image"),
+        Option("command", Kind.STRING, "Command", multiline=True),
+        Option("mode", Kind.CHOICE, "Mode", choices=(Choice("fast", "Fast"), Choice("slow", "Slow"))),
+        Option("debug", Kind.BOOLEAN, "Debug", default=False),
+    ),
+    endpoints=(SSH,),
+    pod={"containers": [{"name": "main", "command": ["sh", "-c", "${command}"]}]},
+)
+BOARD = Template(
+    "tensorboard",
+    "TensorBoard",
+    options=(Option("log_dir", Kind.PATH, "Log directory", default="logs"),),
+    command=("tensorboard", "--logdir=${log_dir}"),
+    mounts=Mounts(job_directory=False),
+)
+SETTINGS = Settings((NOTEBOOK, BATCH, BOARD), CLUSTER, TEAMS)
+
+
+class Client:
+    """Where requests would go: the models' own (de)serialisation is real, a request is a mistake."""
+
+    def __init__(self) -> None:
+        self.api_client = ApiClient.__new__(ApiClient)  # its __init__ opens a session
+        self.api_client.configuration = Configuration()
+
+
+def person(name: str = "alice", *groups: str) -> Any:
+    return SimpleNamespace(
+        name=name, id=1, url=f"/user/{name}/", groups=[SimpleNamespace(name=group) for group in groups], spawners={}
+    )
+
+
+def make_spawner(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str = "alice",
+    server: str = "",
+    *,
+    settings: Settings | None = SETTINGS,
+    cls: type[Any] = DLSpawner,
+    config: Mapping[str, Any] | None = None,
+) -> Any:
+    """A spawner as the Hub makes it, without Hub and cluster; ``settings=None``: no templates are configured."""
+    monkeypatch.setattr("kubespawner.spawner.load_config", lambda **_: None)
+    monkeypatch.setattr("kubespawner.spawner.shared_client", lambda _: Client())
+    chosen: dict[str, Any] = {"namespace": "jobs", "image": "example.org/jobs:1", **(config or {})}
+    if settings is not None:
+        chosen["templates_dir"] = "/templates"
+        monkeypatch.setattr("dlspawner.spawner.spawner._settings", lambda *_: settings)
+    hub = SimpleNamespace(
+        public_host="", url="http://hub/", base_url="/hub/", api_url="http://hub/hub/api", server=None
+    )
+    orm_spawner = SimpleNamespace(name=server, user_options=None, state=None, server=None)
+    return cls(user=person(name), hub=hub, orm_spawner=orm_spawner, api_token="secret-token", **chosen)

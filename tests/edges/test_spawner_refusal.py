@@ -1,0 +1,58 @@
+"""Refused: what the Hub's pages and API read of it, and what its log prints."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tornado import web
+
+from dlspawner.spawner.refusal import QuietRefusals, Refused
+
+
+def test_it_is_an_answer_to_a_request_and_no_fault() -> None:
+    refused = Refused("Too many.", reason="options")
+
+    assert isinstance(refused, web.HTTPError)
+    assert refused.status_code == 400
+
+
+def test_every_reader_finds_the_sentences() -> None:
+    refused = Refused("GPUs: 99 > 8.", "No <team>.", reason="options")
+
+    assert refused.jupyterhub_message == refused.message == refused.get_message() == "GPUs: 99 > 8. No <team>."
+    assert refused.jupyterhub_html_message == "<ul><li>GPUs: 99 &gt; 8.</li><li>No &lt;team&gt;.</li></ul>"
+
+
+def test_a_per_cent_sign_survives_tornados_formatting() -> None:
+    refused = Refused("100% used", reason="quota")
+
+    assert f"%d: {refused.log_message}" % 400 == "400: 100% used"
+    assert list(refused.args) == []
+
+
+def test_the_log_has_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    QuietRefusals.install(log)
+    try:
+        raise Refused("GPUs must be at most 8.", reason="options")
+    except Refused:
+        log.exception("Failed to spawn %s", "alice")
+
+    [record] = caplog.records
+    assert record.getMessage() == "Failed to spawn alice: refused (options): GPUs must be at most 8."
+    assert record.exc_info is None
+    assert record.levelno == logging.INFO
+    assert len(log.filters) == 1
+
+
+def test_real_faults_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        log.exception("Failed")
+
+    assert caplog.records[0].exc_info

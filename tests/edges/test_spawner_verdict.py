@@ -1,0 +1,152 @@
+"""Whether a pod lives, what a starting one is doing, and the sentences for both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlspawner.spawner import progress
+from dlspawner.spawner.verdict import ALIVE, Ended, judge, why_stuck
+
+
+def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
+    metadata = {"name": "jupyter-alice", "uid": "1"}
+    if status.pop("deleting", False):
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    node = status.pop("node", "gpu-1")
+    spec = {"nodeName": node} if node else {}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "containerStatuses": containers, **status}}
+
+
+def running(name: str = "notebook", ready: bool = True) -> dict[str, Any]:
+    return {"name": name, "ready": ready, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+
+
+def waiting(reason: str, name: str = "notebook", message: str = "", **more: Any) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"name": name, "ready": False, "image": "example.org/a:1", "state": state, **more}
+
+
+def ended(code: int, name: str = "notebook", **more: Any) -> dict[str, Any]:
+    return {"name": name, "ready": False, "state": {"terminated": {"exitCode": code, **more}}}
+
+
+@pytest.mark.parametrize(
+    "alive",
+    [
+        pytest.param(pod("Pending", node=""), id="a pod without a node is merely slow"),
+        pytest.param(
+            pod("Pending", waiting("ContainerCreating")), id="a pod that waits for its volumes is merely slow"
+        ),
+        pytest.param(pod("Pending", waiting("ErrImagePull")), id="a pull that failed once is tried again"),
+        pytest.param(pod("Running", running()), id="a running pod is alive"),
+        pytest.param(pod("Running", running(ready=False)), id="a pod that is not ready is alive"),
+        pytest.param(pod("Unknown", running()), id="a silent node may come back"),
+        pytest.param(pod("Running", running(), ended(1, "sidecar")), id="the end of a side container ends nothing"),
+        pytest.param({"metadata": {"uid": "1"}, "spec": {}}, id="a pod without any status has just been made"),
+    ],
+)
+def test_goes_on(alive: dict[str, Any]) -> None:
+    assert judge(alive) == ALIVE
+
+
+@pytest.mark.parametrize(
+    ("dead", "code", "words"),
+    [
+        pytest.param(None, 1, "is gone", id="no pod"),
+        pytest.param(pod("Running", running(), deleting=True), 1, "from outside", id="a pod that is being deleted"),
+        pytest.param(
+            pod(
+                "Running",
+                running(),
+                deleting=True,
+                conditions=[{"type": "DisruptionTarget", "status": "True", "message": "node is drained"}],
+            ),
+            1,
+            "node is drained",
+            id="a pod that the cluster removes says why",
+        ),
+        pytest.param(pod("Succeeded", ended(0)), 0, "finished", id="a pod that succeeded"),
+        pytest.param(pod("Running", ended(0)), 0, "ended by itself", id="a server that ended by itself"),
+        pytest.param(pod("Running", running(), ended(3, "main")), 3, "exit code 3", id="the command of a custom job"),
+        pytest.param(pod("Running", ended(143)), 143, "signal 15", id="a server that was killed"),
+        pytest.param(pod("Running", ended(137, reason="OOMKilled")), 137, "more memory", id="out of memory"),
+        pytest.param(pod("Failed", ended(2)), 2, "exit code 2", id="a failed pod whose server ended"),
+        pytest.param(
+            pod("Failed", running(), reason="NodeLost", message="node is gone"),
+            1,
+            "node went away",
+            id="a failed pod on a lost node whose container is said to run",
+        ),
+        pytest.param(pod("Failed", reason="Evicted", message="low on memory"), 1, "low on memory", id="an evicted pod"),
+        pytest.param(
+            pod("Running", waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 5}})),
+            5,
+            "exit code 5",
+            id="a server that ends again and again",
+        ),
+    ],
+)
+def test_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:
+    judged = judge(dead)
+
+    assert isinstance(judged, Ended)
+    assert judged.exit_code == code
+    assert words in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        (waiting("ImagePullBackOff", message="not found"), "example.org/a:1 cannot be pulled: not found"),
+        (waiting("InvalidImageName"), "cannot be pulled"),
+        (waiting("CreateContainerConfigError", message="no such secret"), "cannot be made: no such secret"),
+        (waiting("CrashLoopBackOff"), "again and again"),
+        (waiting("ContainerCreating"), None),
+        (running(ready=False), None),
+    ],
+)
+def test_what_will_not_start_by_itself_says_so(container: dict[str, Any], words: str | None) -> None:
+    said = why_stuck(pod("Pending", container))
+
+    assert said is None if words is None else words in (said or "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (None, "asking the cluster"),
+        (pod("Pending", node=""), "Waiting for a node."),
+        (
+            pod(
+                "Pending",
+                node="",
+                conditions=[
+                    {"type": "PodScheduled", "status": "False", "message": "0/4 nodes:\n insufficient nvidia.com/gpu"}
+                ],
+            ),
+            "enough free: 0/4 nodes: insufficient nvidia.com/gpu",
+        ),
+        (pod("Pending", waiting("ContainerCreating")), "a place on gpu-1"),
+        (pod("Pending", waiting("ImagePullBackOff")), "cannot be pulled"),
+        (pod("Running", running(ready=False)), "has started on gpu-1"),
+        (pod("Running", running()), "first answer"),
+    ],
+)
+def test_progress_is_a_sentence(seen: dict[str, Any] | None, words: str) -> None:
+    assert words in progress.step(seen).message
+
+
+def test_progress_only_grows_while_a_job_starts() -> None:
+    order = [
+        None,
+        pod("Pending", node=""),
+        pod("Pending", waiting("ContainerCreating")),
+        pod("Running", running(ready=False)),
+        pod("Running", running()),
+    ]
+    percents = [progress.step(seen).percent for seen in order]
+
+    assert percents == sorted(percents)
+    assert len(set(percents)) == len(percents)

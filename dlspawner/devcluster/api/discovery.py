@@ -23,6 +23,15 @@ VERSION = {
     "compiler": "cpython",
     "platform": "linux/amd64",
 }
+# `kubectl auth can-i`: asked, answered, not kept.
+REVIEW_GROUP = {"authorization.k8s.io": "v1"}
+_REVIEW = {
+    "name": "selfsubjectaccessreviews",
+    "singularName": "selfsubjectaccessreview",
+    "namespaced": False,
+    "kind": "SelfSubjectAccessReview",
+    "verbs": ["create"],
+}
 # Kinds of the subresources that are not their parent's own; they have no list and no watch.
 _SUBRESOURCE_KINDS = {
     "binding": ("Binding", ["create"], {}),
@@ -48,15 +57,15 @@ def group(name: str) -> Object | None:
 
 def resource_list(group: str, version: str) -> Object | None:
     served = [resource for resource in RESOURCES if (resource.group, resource.version) == (group, version)]
-    if not served:
+    if not served and REVIEW_GROUP.get(group) != version:
         return None
-    rows = [row for resource in served for row in _rows(resource)]
+    rows = [row for resource in served for row in _rows(resource)] or [_REVIEW]
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": rows}
 
 
 def _groups() -> dict[str, str]:
-    return {resource.group: resource.version for resource in RESOURCES if resource.group}
+    return {resource.group: resource.version for resource in RESOURCES if resource.group} | REVIEW_GROUP
 
 
 def _group(name: str) -> Object:

@@ -22,7 +22,7 @@ from dlspawner.devcluster.api.watching import Bell, Watch, WatchOptions
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")  # Kubernetes shows these to anybody, too
-_OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class Api:
@@ -49,6 +49,7 @@ def application(api: Api) -> Application:
             (r"/(healthz|livez|readyz)(?:/.*)?", HealthHandler, {"api": api}),
             (r"/(?:version|api|apis|api/v1|apis/[^/]+|apis/[^/]+/[^/]+)/?", DiscoveryHandler, {"api": api}),
             (r"/openapi/(v2|v3)(?:/(.*))?", OpenApiHandler, {"api": api}),
+            (r"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", ReviewHandler, {"api": api}),
             (r"/api/.*|/apis/.*", ResourceHandler, {"api": api}),
             (r"/.*", UnknownHandler, {"api": api}),
         ],
@@ -152,6 +153,19 @@ class OpenApiHandler(BaseHandler):
             self.fail(errors.unknown_path())
         else:
             self.answer(encode(found))
+
+
+class ReviewHandler(BaseHandler):
+    """May I? Yes: whoever has the token may do everything."""
+
+    def post(self) -> None:
+        try:
+            review = bodies.decode(self.request.body, self.request.headers.get("Content-Type", ""))
+        except ApiError:
+            review = None  # newer kubectl asks in protobuf; the answer is the same
+        kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
+        spec = review.get("spec", {}) if isinstance(review, dict) else {}
+        self.answer(encode(kind | {"metadata": {}, "spec": spec, "status": {"allowed": True}}), 201)
 
 
 class ResourceHandler(BaseHandler):

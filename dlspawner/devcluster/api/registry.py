@@ -74,7 +74,7 @@ class Registry:
         metadata["creationTimestamp"] = timestamp(self.now())
         if resource.counts_generations:
             metadata["generation"] = 1
-        if resource.has_status:
+        if resource.has_status and not resource.status_on_create:
             manifest.pop("status", None)
         defaults.apply(resource, manifest)
         self._resolve_priority(resource, manifest)

@@ -47,6 +47,7 @@ class Resource:
     fields: tuple[str, ...] = ()  # what a field selector may name besides metadata.name and metadata.namespace
     returns_deleted: bool = False  # DELETE answers with the object, not with a Status
     counts_generations: bool = False
+    status_on_create: bool = False  # a create may bring its status, as a kubelet does for its node
 
     @property
     def api_version(self) -> str:
@@ -87,7 +88,13 @@ PODS = Resource(
     counts_generations=True,
 )
 NODES = Resource(
-    "nodes", "Node", namespaced=False, short_names=("no",), subresources=("status",), fields=("spec.unschedulable",)
+    "nodes",
+    "Node",
+    namespaced=False,
+    short_names=("no",),
+    subresources=("status",),
+    fields=("spec.unschedulable",),
+    status_on_create=True,
 )
 NAMESPACES = Resource(
     "namespaces",

@@ -20,7 +20,7 @@ from dlspawner.devcluster.api.store import Store
 log = logging.getLogger(__name__)
 
 NAMESPACE = "jobs"  # of the kubeconfig's context
-NAMESPACES_AT_START = ("default", "kube-system", NAMESPACE)
+NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-system", NAMESPACE)
 _MAX_REQUEST = 64 * 1024 * 1024  # read at most; what is larger than Kubernetes' limit gets its proper Status
 _DRAIN_SECONDS = 2
 

@@ -57,7 +57,7 @@ class Bell:
                 event.set()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a running thing: equal to itself only
 class Watch:
     """One watch request. `render` makes an object's bytes (itself, or a table of one row)."""
 

@@ -168,7 +168,7 @@ def make_web(manager: web.Manager) -> WebApplication:
     """Every address, under the service's prefix."""
     prefix = manager.service.prefix
     own: dict[str, Any] = {"manager": manager}
-    number, name = r"(\d{1,9})", r"([^/]+)"
+    number, name = r"(\d{1,9})", r"([^/]*)"
     routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
         ("", RedirectHandler, {"url": f"{prefix}keys", "permanent": False}),
         ("health", api.Health, own),

@@ -214,12 +214,19 @@ class PageHandler(Asking):
         )
 
 
-class NotFound(Handler):
-    """Any other path."""
+class NotFound(PageHandler):
+    """Any other path: a page for browsers, problem details for programs. Nobody needs to log in to be told."""
 
     async def prepare(self) -> None:
-        super().prepare()
+        Handler.prepare(self)
+        self.current_user = None
         raise Problem(404, _sentence(404))
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        if "text/html" in self.request.headers.get("Accept", ""):
+            super().write_problem(status, detail, more)
+        else:
+            Handler.write_problem(self, status, detail, more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,14 @@ def test_a_forged_login_ends_in_a_sentence(world: World) -> None:
     assert "The login did not complete" in answer.text
 
 
+@pytest.mark.parametrize(("accept", "kind"), [("text/html,*/*", "text/html"), ("*/*", "application/problem+json")])
+def test_an_address_that_is_not_there_is_told_to_people_and_programs(world: World, accept: str, kind: str) -> None:
+    answer = requests.get(f"{world.jobs}/nothing", headers={"Accept": accept}, timeout=30)
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"].startswith(kind)
+    assert "There is nothing at this address" in answer.text
+
+
 # In Debian's Chromium
 
 

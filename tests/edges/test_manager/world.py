@@ -19,8 +19,8 @@ import requests
 
 ROOT = Path(__file__).parents[3]
 STUB = Path(__file__).with_name("stub_server.py")
-# Another Hub to test against, such as JupyterHub 5.5 in an environment of its own.
-HUB_PYTHON = os.environ.get("TEST_HUB_PYTHON", sys.executable)
+# Another JupyterHub to test with, for Hub and Manager alike, such as 5.5 in an environment of its own.
+PYTHON = os.environ.get("TEST_JUPYTERHUB_PYTHON", sys.executable)
 
 CONFIG = """
 c.JupyterHub.bind_url = {public!r}
@@ -179,12 +179,12 @@ def running(directory: Path) -> Iterator[World]:
             tokens=world.tokens,
         )
     )
-    manager = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]
+    manager = [PYTHON, "-m", "dlspawner.manager"]
     environment = manager_environment(world.manager, world.hub_api, world.tokens["manager"])
     database = f"--Manager.db_url=sqlite:///{directory / 'manager.sqlite'}"
     with process([*manager, database], directory / "manager.log", cwd=directory, env=environment):
         wait_for(lambda: requests.get(f"{world.manager}/services/jobs/health", timeout=5).ok)
-        hub = [HUB_PYTHON, "-m", "jupyterhub", f"--config={config}"]
+        hub = [PYTHON, "-m", "jupyterhub", f"--config={config}"]
         with process(hub, directory / "hub.log", cwd=directory):
             wait_for(lambda: requests.get(f"{world.public}/hub/health", timeout=5).ok)
             wait_for(lambda: requests.get(f"{world.jobs}/health", timeout=5).ok)

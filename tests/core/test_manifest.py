@@ -1,0 +1,182 @@
+"""Manifests: a fragment is merged over a pod, and nobody sees a GPU that was not asked for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.manifest import hide_gpus, merge_pod
+
+GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+
+MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "mappings merge leaf by leaf": (
+        {"metadata": {"labels": {"a": "1", "b": "2"}}},
+        {"metadata": {"labels": {"b": "3"}}},
+        {"metadata": {"labels": {"a": "1", "b": "3"}}},
+    ),
+    "containers merge by name and new ones come last": (
+        {"containers": [{"name": "notebook", "image": "old", "tty": True}]},
+        {"containers": [{"name": "main"}, {"name": "notebook", "image": "new"}]},
+        {"containers": [{"name": "notebook", "image": "new", "tty": True}, {"name": "main"}]},
+    ),
+    "environment merges by name": (
+        {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "X", "value": "3"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "X", "value": "3"}, {"name": "Y", "value": "2"}]}]},
+    ),
+    "a variable's value and its source exclude each other": (
+        {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}]},
+    ),
+    "a variable comes after those that it refers to": (
+        {"containers": [{"name": "a", "env": [{"name": "URL", "value": "http://$(IP)"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "IP", "value": "1"}]}]},
+        {
+            "containers": [
+                {"name": "a", "env": [{"name": "IP", "value": "1"}, {"name": "URL", "value": "http://$(IP)"}]}
+            ]
+        },
+    ),
+    "variables that refer to each other are left as they are": (
+        {"containers": [{"name": "a", "env": [{"name": "A", "value": "$(B)"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "B", "value": "$(A)"}]}]},
+        {"containers": [{"name": "a", "env": [{"name": "A", "value": "$(B)"}, {"name": "B", "value": "$(A)"}]}]},
+    ),
+    "mounts merge by path": (
+        {"containers": [{"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/d"}]}]},
+        {
+            "containers": [
+                {"name": "a", "volumeMounts": [{"name": "w", "mountPath": "/d"}, {"name": "w", "mountPath": "/e"}]}
+            ]
+        },
+        {
+            "containers": [
+                {"name": "a", "volumeMounts": [{"name": "w", "mountPath": "/d"}, {"name": "w", "mountPath": "/e"}]}
+            ]
+        },
+    ),
+    "ports merge by number and protocol": (
+        {"containers": [{"name": "a", "ports": [{"name": "notebook-port", "containerPort": 8888}]}]},
+        {"containers": [{"name": "a", "ports": [{"containerPort": 8888, "protocol": "TCP"}, {"containerPort": 22}]}]},
+        {
+            "containers": [
+                {
+                    "name": "a",
+                    "ports": [
+                        {"name": "notebook-port", "containerPort": 8888, "protocol": "TCP"},
+                        {"containerPort": 22},
+                    ],
+                }
+            ]
+        },
+    ),
+    "the same port of another protocol is another port": (
+        {"containers": [{"name": "a", "ports": [{"containerPort": 53}]}]},
+        {"containers": [{"name": "a", "ports": [{"containerPort": 53, "protocol": "UDP"}]}]},
+        {"containers": [{"name": "a", "ports": [{"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}]}]},
+    ),
+    "a port of the same name is the same port": (
+        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 1}]}]},
+        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 2}]}]},
+        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 2}]}]},
+    ),
+    "tolerations add up": (
+        {"tolerations": [{"key": "a"}]},
+        {"tolerations": [{"key": "b"}, {"key": "a"}]},
+        {"tolerations": [{"key": "a"}, {"key": "b"}]},
+    ),
+    "any other list is replaced": ({"args": ["a", "b"]}, {"args": ["c"]}, {"args": ["c"]}),
+    "another shape replaces": ({"x": {"a": 1}, "y": [1]}, {"x": [2], "y": {"b": 3}}, {"x": [2], "y": {"b": 3}}),
+}
+
+_VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+_ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+HIDDEN: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "no GPU, no word": ({}, [_VOID]),
+    "the image's or form's own wish is void": (
+        {"env": [_ALL, {"name": "A", "value": "1"}]},
+        [_VOID, {"name": "A", "value": "1"}],
+    ),
+    "said twice is void once": ({"env": [_ALL, _ALL]}, [_VOID]),
+    "a GPU in the limits": ({"resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [_ALL]}, []),
+    "a GPU in the requests": ({"resources": {"requests": {"amd.com/gpu": "2"}}, "env": [_VOID]}, []),
+    "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, [_VOID]),
+    "another resource is none": ({"resources": {"limits": {"cpu": "8"}}}, [_VOID]),
+    "resources that are null": ({"resources": None, "env": None}, [_VOID]),
+}
+
+
+@pytest.mark.parametrize(("pod", "fragment", "expected"), MERGED.values(), ids=MERGED)
+def test_merge(pod: dict[str, Any], fragment: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = copy.deepcopy((pod, fragment))
+    assert merge_pod(pod, fragment) == expected
+    assert merge_pod(merge_pod(pod, fragment), fragment) == expected
+    assert (pod, fragment) == before
+
+
+def test_what_is_merged_shares_nothing_with_what_it_was_made_of() -> None:
+    pod, fragment = {"containers": [{"name": "a", "args": ["x"]}]}, {"containers": [{"name": "b", "args": ["y"]}]}
+    merged = merge_pod(pod, fragment)
+    for container in merged["containers"]:
+        container["args"].append("z")
+    assert pod["containers"][0]["args"] == ["x"]
+    assert fragment["containers"][0]["args"] == ["y"]
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize(("container", "env"), HIDDEN.values(), ids=HIDDEN)
+def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any]]) -> None:
+    pod = {"spec": {kind: [{"name": "a", **container}]}}
+    before = copy.deepcopy(pod)
+    hidden = hide_gpus(pod, GPUS)
+    assert hidden["spec"][kind][0].get("env", []) == env
+    assert hide_gpus(hidden, GPUS) == hidden
+    assert pod == before
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_ENV = st.lists(
+    st.fixed_dictionaries({"name": _NAMES, "value": st.sampled_from(["1", "2", "$(a)"])}),
+    max_size=3,
+    unique_by=lambda one: one["name"],
+)
+_CONTAINER = st.fixed_dictionaries(
+    {"name": _NAMES},
+    optional={
+        "env": _ENV,
+        "args": st.lists(_NAMES, max_size=2),
+        "resources": st.dictionaries(_NAMES, _NAMES, max_size=2),
+    },
+)
+_POD = st.fixed_dictionaries(
+    {},
+    optional={
+        "containers": st.lists(_CONTAINER, max_size=2, unique_by=lambda one: one["name"]),
+        "nodeSelector": st.dictionaries(_NAMES, _NAMES, max_size=2),
+        "tolerations": st.lists(st.fixed_dictionaries({"key": _NAMES}), max_size=2, unique_by=lambda one: one["key"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_POD, _POD, _POD)
+def test_it_does_not_matter_which_two_fragments_are_merged_first(one: Any, two: Any, three: Any) -> None:
+    left = merge_pod(merge_pod(one, two), three)
+    right = merge_pod(one, merge_pod(two, three))
+    assert _unordered(left) == _unordered(right)
+    assert merge_pod(left, three) == left
+
+
+def _unordered(pod: dict[str, Any]) -> Any:
+    """The order of variables only has to be one that Kubernetes can expand, so it is no part of what must be equal."""
+    for container in pod.get("containers", []):
+        if "env" in container:
+            container["env"].sort(key=lambda one: str(one["name"]))
+    return pod

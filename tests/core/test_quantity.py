@@ -1,0 +1,44 @@
+"""Quantities: exact, as Kubernetes reads them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from dlspawner.core import quantity
+
+READ = {
+    "a whole number": ("4", Fraction(4)),
+    "thousandths": ("500m", Fraction(1, 2)),
+    "a decimal fraction is exact": ("0.1", Fraction(1, 10)),
+    "binary units": ("16Gi", Fraction(16 * 1024**3)),
+    "decimal units": ("2M", Fraction(2_000_000)),
+    "an exponent": ("1e3", Fraction(1000)),
+    "E alone is a unit": ("1E", Fraction(10**18)),
+    "nothing": ("", None),
+    "a sign": ("-1", None),
+    "a word": ("lots", None),
+    "other digits": ("٤", None),
+    "more than 64 bits hold": ("9E99", None),
+    "a line end": ("4\n", None),
+}
+
+
+@pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
+def test_parse(text: str, value: Fraction | None) -> None:
+    assert quantity.parse(text) == value
+
+
+def test_base_units_are_rounded_up() -> None:
+    assert quantity.cpu_milli(Fraction(1, 3)) == 334
+    assert quantity.memory_bytes(Fraction(3, 2)) == 2
+
+
+@pytest.mark.parametrize("text", ["4", "500m", "16Gi", "64Mi", "1001"])
+def test_what_is_written_reads_back(text: str) -> None:
+    parsed = quantity.parse(text)
+    assert parsed is not None
+    cpu, memory = quantity.cpu_milli(parsed), quantity.memory_bytes(parsed)
+    assert quantity.parse(quantity.cpu(cpu)) == Fraction(cpu, 1000)
+    assert quantity.parse(quantity.memory(memory)) == memory

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,9 +48,10 @@ class Service:
     prefix: str  # begins and ends with /
     url: str  # what the Hub's proxy connects to
     api_url: str
-    api_token: str
+    api_token: str = field(repr=False)
     base_url: str  # of the Hub's public address
     hub_host: str  # only with a domain per user
+    client_id: str  # for OAuth
 
     @property
     def port(self) -> int:
@@ -90,6 +91,7 @@ def read_service(environ: Mapping[str, str]) -> Service:
         api_token=environ["JUPYTERHUB_API_TOKEN"],
         base_url="/" + f"{base_url.strip('/')}/".lstrip("/"),
         hub_host=environ.get("JUPYTERHUB_HOST", ""),
+        client_id=environ.get("JUPYTERHUB_CLIENT_ID") or f"service-{name}",  # JupyterHub's default for services
     )
 
 
@@ -110,7 +112,7 @@ class ServiceAuth(HubOAuth):
 
 
 def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
-    """OAuth for this service; the client id is the one that JupyterHub gives external services."""
+    """OAuth for this service."""
     return ServiceAuth(
         parent=parent,
         api_url=service.api_url,
@@ -118,8 +120,7 @@ def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
         base_url=service.prefix,
         hub_host=service.hub_host,
         hub_prefix=f"{service.base_url}hub/",
-        oauth_client_id=f"service-{service.name}",
-        oauth_redirect_uri=f"{service.prefix}oauth_callback",
+        oauth_client_id=service.client_id,
         access_scopes={f"access:services!service={service.name}"},
     )
 

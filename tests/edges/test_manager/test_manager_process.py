@@ -25,12 +25,11 @@ def run(port: int, *arguments: str, **environment: str) -> subprocess.CompletedP
     return subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path) -> None:
+def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path, db_url: str) -> None:
     port = free_port()
     env = manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token")
     base, log = f"http://127.0.0.1:{port}/services/jobs", tmp_path / "log"
-    database = f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}"
-    with process([*COMMAND, database], log, env=env) as manager:
+    with process([*COMMAND, f"--db-url={db_url}"], log, env=env) as manager:
         wait_for(lambda: requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"})
         # What the Hub asks at its own start must not fail, or it waits half a minute.
         assert requests.get(f"{base}/", allow_redirects=False, timeout=5).status_code == 302

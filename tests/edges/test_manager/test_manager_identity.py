@@ -1,0 +1,64 @@
+"""What the Manager reads from JupyterHub's environment for services, and what it hands to JupyterHub's templates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dlspawner.hubapi import Identity, Kind
+from dlspawner.manager.identity import ConfigurationMissing, read_service
+from dlspawner.manager.web import PageUser, page_namespace
+
+MINIMAL = {
+    "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:8082",
+    "JUPYTERHUB_API_URL": "http://127.0.0.1:8081/hub/api",
+    "JUPYTERHUB_API_TOKEN": "secret",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "prefix", "base_url", "client_id"),
+    [
+        ({}, "/services/jobs/", "/", "service-jobs"),
+        ({"JUPYTERHUB_SERVICE_NAME": "gpu"}, "/services/gpu/", "/", "service-gpu"),
+        ({"JUPYTERHUB_BASE_URL": "/lab/"}, "/lab/services/jobs/", "/lab/", "service-jobs"),
+        ({"JUPYTERHUB_SERVICE_PREFIX": "lab/services/jobs"}, "/lab/services/jobs/", "/", "service-jobs"),
+        ({"JUPYTERHUB_CLIENT_ID": "own"}, "/services/jobs/", "/", "own"),
+    ],
+    ids=["nothing but what must be", "another name", "a Hub below a path", "a prefix without slashes", "a client id"],
+)
+def test_the_environment_of_a_service(given: dict[str, str], prefix: str, base_url: str, client_id: str) -> None:
+    service = read_service({**MINIMAL, **given})
+    assert (service.prefix, service.base_url, service.client_id) == (prefix, base_url, client_id)
+    assert (service.host, service.port) == ("127.0.0.1", 8082)
+
+
+def test_all_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigurationMissing, match="SERVICE_URL, JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"):
+        read_service({})
+
+
+def test_cookies_outlive_a_restart_but_not_a_new_token() -> None:
+    secrets = {read_service({**MINIMAL, "JUPYTERHUB_API_TOKEN": token}).cookie_secret() for token in ("a", "a", "b")}
+    assert len(secrets) == 2
+
+
+def test_the_service_does_not_show_its_token() -> None:
+    assert "secret" not in repr(read_service(MINIMAL))
+
+
+def test_pages_of_a_hub_below_a_path_take_their_static_files_from_it() -> None:
+    service = read_service({**MINIMAL, "JUPYTERHUB_BASE_URL": "/lab/"})
+    namespace = page_namespace(service, Identity("alice", Kind.USER, frozenset()))
+    static_url = namespace["static_url"]
+    assert callable(static_url)
+    assert static_url("css/style.min.css") == "/lab/hub/static/css/style.min.css"
+    assert namespace["logout_url"] == "/lab/hub/logout"
+
+
+@pytest.mark.parametrize("name", ["alice", '"+alert(1)+"', "</script><script>", "\\", "ü\u2028"])
+def test_a_name_stays_text_inside_the_pages_script(name: str) -> None:
+    escaped = PageUser(name).json_escaped_name
+    assert "<" not in escaped
+    assert json.loads(f'"{escaped}"') == name

@@ -36,6 +36,7 @@ def postgres() -> Iterator[str]:
     """The socket directory of a PostgreSQL of our own."""
     if not (POSTGRES / "initdb").exists():
         pytest.skip("PostgreSQL 15 is not installed here")
+    pytest.importorskip("psycopg")
     directory = Path(tempfile.mkdtemp(prefix="dlspawner-pg-"))
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     if as_nobody:

@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_is_a_sentence_with_port_and_setting(tmp_path: Path
     ("arguments", "environment", "sentence"),
     [
         (["--db-url=sqlite:////no/such/dir/m.sqlite"], {}, "/no/such/dir, which is not there"),
-        ([], {"DLSPAWNER_MANAGER_DB_URL": "postgresql+psycopg://u:hidden@127.0.0.1:9/x"}, "cannot be used"),
+        ([], {"DLSPAWNER_MANAGER_DB_URL": "postgresql+psycopg://u:hidden@127.0.0.1:9/x"}, "Manager.db_url"),
         ([], {"JUPYTERHUB_API_URL": "", "JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"),
         ([], {"JUPYTERHUB_SERVICE_URL": "http://127.0.0.1"}, "names no port"),
         (["--Manager.keys_per_user=0"], {}, "keys_per_user"),

@@ -102,6 +102,7 @@ c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
 # Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
 c.KubeSpawner.ip = "$(POD_IP)"
 c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+c.KubeSpawner.extra_pod_config = {"enableServiceLinks": False}  # or every job would see the Services of all others
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.pvc_name_template = "home-{username}"

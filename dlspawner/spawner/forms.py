@@ -130,7 +130,7 @@ def _field(template: Template, option: Option, cluster: Cluster, given: object) 
         return None
     value = option.default if given is None or isinstance(given, list | dict) else given
     control, step = _control(option)
-    choices = _choices(option, cluster)
+    choices = option.choices
     if control == "select" and value is None:
         choices = (Choice("", "—"), *choices)
     return Field(
@@ -167,16 +167,14 @@ def _control(option: Option) -> tuple[str, str]:
             return ("textarea" if option.multiline else "text"), ""
 
 
-def _choices(option: Option, cluster: Cluster) -> tuple[Choice, ...]:
-    if option.name != "gpu_type":
-        return option.choices
-    found = []
-    for choice in option.choices:
-        kind = cluster.gpu_type(choice.value)
+def _shares(option: Option, cluster: Cluster) -> str:
+    """What comes with each GPU of the types that may be chosen."""
+    words = []
+    for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
             share = f"{quantity.cpu(kind.per_gpu.cpu_milli)} CPUs and {quantity.memory(kind.per_gpu.memory_bytes)} each"
-            found.append(Choice(choice.value, f"{choice.title}: up to {kind.max_per_job}, with {share}"))
-    return tuple(found)
+            words.append(f"{kind.title}: up to {kind.max_per_job}, with {share}.")
+    return " ".join(words)
 
 
 def _help(option: Option, cluster: Cluster) -> str:
@@ -185,6 +183,8 @@ def _help(option: Option, cluster: Cluster) -> str:
     most = cluster.cpu_only_max
     if option.name == "gpus":
         words.append(f"0 to {option.maximum}." if not option.minimum else f"{option.minimum} to {option.maximum}.")
+    elif option.name == "gpu_type":
+        words.append(_shares(option, cluster))
     elif option.name == "cpu":
         words.append(f"At most what belongs to the GPUs, or {quantity.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from aiohttp import ClientError
 from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
+from sqlalchemy.orm import object_session
 from traitlets import Unicode, default
 
 from dlspawner import settings
@@ -266,14 +267,20 @@ class DLSpawner(KubeSpawner):
             return bool(await super()._make_create_pod_request(pod, request_timeout))
         manifest = rendering.hide_gpus(dict(self.pods.plain(pod)), self.settings.cluster.gpu_resources)
         created = await self.pods.create(manifest, self._launch.job)
-        self.orm_spawner.state = self.get_state()
-        self.db.commit()
+        self._save_state()
         await self._ensure_children(created)
         if not (self.internal_ssl or self.services_enabled or self.after_pod_created_hook):
             # Nothing is left to do before the pod may run: wait for the watch here, so that KubeSpawner finds it
             # running at its first look instead of at one of its increasingly rare ones.
             await self._until_running(created)
         return True
+
+    def _save_state(self) -> None:
+        """The Hub saves it only when ``start`` has returned, and forgets a pending pod when it is restarted before."""
+        self.orm_spawner.state = self.get_state()
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
 
     async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
         try:

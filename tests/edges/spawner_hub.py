@@ -1,0 +1,244 @@
+"""A real Hub with its real proxy and our configuration, on the embedded cluster; no Manager and no gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+
+def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
+    """The first true answer; an AssertionError naming ``what`` when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while not (answer := question()):
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.05)
+    return answer
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=2, allow_redirects=False).status_code < 500
+    except requests.RequestException:
+        return False
+
+
+@dataclass
+class Hub:
+    """The processes, their addresses and secrets; everything lives in ``state``."""
+
+    state: Path
+    templates: Path = ROOT / "templates"
+    config: Path = ROOT / "hub_config"
+    port: int = field(default_factory=free_port)
+    hub_port: int = field(default_factory=free_port)
+    api_port: int = field(default_factory=free_port)
+    password: str = "a password for everybody"
+    extra: str = ""
+    python_path: str = ""
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "cluster" / "kubeconfig"
+
+    @property
+    def log(self) -> str:
+        return (self.state / "hub.log").read_text()
+
+    def env(self) -> dict[str, str]:
+        ca = self.state / "user_ca"
+        if not ca.exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ca)], check=True)
+        wanted = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
+            "KUBECONFIG": str(self.kubeconfig),
+            "CONFIGPROXY_AUTH_TOKEN": "proxy-token",
+            "DLSPAWNER_STATE": str(self.state),
+            "DLSPAWNER_CONFIG_DIR": str(self.config),
+            "DLSPAWNER_TEMPLATES": str(self.templates),
+            "DLSPAWNER_NAMESPACE": "jobs",
+            "DLSPAWNER_BIND_URL": self.url,
+            "DLSPAWNER_HUB_PORT": str(self.hub_port),
+            "DLSPAWNER_PROXY_API_PORT": str(self.api_port),
+            "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{self.hub_port}",
+            "DLSPAWNER_MANAGER_TOKEN": "manager-token",
+            "DLSPAWNER_GATEWAY_TOKEN": "gateway-token",
+            "DLSPAWNER_SSH_HOST": "127.0.0.1",
+            "DLSPAWNER_SSH_PORT": "2222",
+            "DLSPAWNER_SSH_CA": f"{ca}.pub",
+            "DLSPAWNER_PASSWORD": self.password,
+            "DLSPAWNER_ADMIN_PASSWORD": "an admin password of thirty-two letters",
+        }
+        if self.python_path:
+            wanted["PYTHONPATH"] = self.python_path
+        return {**os.environ, **wanted}
+
+    def run(self, name: str, *command: str) -> None:
+        with (self.state / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(command, env=self.env(), cwd=ROOT, stdout=log, stderr=log)
+
+    def start_cluster(self) -> None:
+        self.run("cluster", sys.executable, "-m", "dlspawner.devcluster", f"--state={self.state / 'cluster'}")
+        wait_for(self.kubeconfig.exists, "the kubeconfig", 30)
+        ready = ["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
+
+        def nodes() -> bool:
+            return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
+
+        wait_for(nodes, "the nodes", 30)
+
+    def start_proxy(self) -> None:
+        beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
+        program = str(beside) if beside.exists() else "configurable-http-proxy"
+        hub = f"http://127.0.0.1:{self.hub_port}"
+        self.run(
+            "proxy",
+            program,
+            "--ip=127.0.0.1",
+            f"--port={self.port}",
+            "--api-ip=127.0.0.1",
+            f"--api-port={self.api_port}",
+            f"--default-target={hub}",
+            f"--error-target={hub}/hub/error",
+        )
+
+    def start_hub(self) -> None:
+        config = self.state / "jupyterhub_config.py"
+        ours = str(self.config / "jupyterhub_config.py")
+        # The Manager's address is nobody's here: the Hub would wait for it.
+        config.write_text(
+            f"load_subconfig({ours!r})\nc.JupyterHub.services = c.JupyterHub.services[1:]\n"
+            "c.JupyterHub.load_roles = [r for r in c.JupyterHub.load_roles if r['name'] != 'jobs']\n"
+            "for role in c.JupyterHub.load_roles:\n"
+            "    role['scopes'] = [s for s in role['scopes'] if '=jobs' not in s]\n" + self.extra
+        )
+        self.run("hub", sys.executable, "-m", "jupyterhub", f"--config={config}")
+
+        def up() -> bool:
+            assert self.running["hub"].poll() is None, self.log
+            return answers(f"{self.url}/hub/health")
+
+        wait_for(up, "the Hub", 60)
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> int:
+        process = self.running.pop(name)
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            return process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(5)
+
+    def kubectl(self, *arguments: str) -> str:
+        command = ["kubectl", "-n", "jobs", *arguments]
+        done = subprocess.run(command, env=self.env(), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+class Person:
+    """Somebody with a browser's session and an API token."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.hub, self.name = hub, name
+        self.http = requests.Session()
+        self.get("/hub/login")
+        answer = self.post("/hub/login", username=name, password=hub.password)
+        assert answer.ok, answer.text
+        made = self.http.post(
+            f"{hub.url}/hub/api/users/{name}/tokens",
+            headers={"X-XSRFToken": self.xsrf},
+            json={"note": "tests"},
+            timeout=30,
+        )
+        assert made.status_code == 201, made.text
+        self.token = str(made.json()["token"])
+
+    @property
+    def xsrf(self) -> str:
+        return next(cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user")
+
+    def get(self, path: str) -> requests.Response:
+        return self.http.get(self.hub.url + path, timeout=60)
+
+    def post(self, path: str, **fields: str) -> requests.Response:
+        url = f"{self.hub.url}{path}"
+        return self.http.post(url, data={**fields, "_xsrf": self.xsrf}, timeout=60, allow_redirects=False)
+
+    def api(self, method: str, path: str, body: Any = None) -> requests.Response:
+        headers = {"Authorization": f"token {self.token}"}
+        return requests.request(method, f"{self.hub.url}/hub/api{path}", headers=headers, json=body, timeout=60)
+
+    def server_path(self, server: str) -> str:
+        return f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
+
+    def start(self, server: str, **options: object) -> requests.Response:
+        return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
+
+    def server(self, server: str) -> dict[str, Any]:
+        return dict(self.api("GET", f"/users/{self.name}").json().get("servers", {}).get(server, {}))
+
+    def launch(self, server: str, seconds: float = 60, **options: object) -> None:
+        answer = self.start(server, **options)
+        assert answer.status_code in {201, 202}, answer.text
+        wait_for(lambda: self.server(server).get("ready"), f"{self.name}/{server} is ready: {self.hub.log[-3000:]}", seconds)
+
+    def stop(self, server: str) -> None:
+        answer = self.api("DELETE", self.server_path(server))
+        assert answer.status_code in {202, 204}, answer.text
+        wait_for(lambda: not self.server(server).get("ready") and not self.server(server).get("pending"), "it stopped")
+
+    def pod_name(self, server: str) -> str:
+        return f"jupyter-{self.name}--{server}" if server else f"jupyter-{self.name}"
+
+
+@contextlib.contextmanager
+def running(hub: Hub, *, cluster: bool = True) -> Iterator[Hub]:
+    """Cluster, proxy and Hub; all of them are gone at the end."""
+    try:
+        if cluster:
+            hub.start_cluster()
+        hub.start_proxy()
+        hub.start_hub()
+        yield hub
+    finally:
+        for name in ("hub", "proxy", "cluster"):
+            if name in hub.running:
+                hub.stop(name)
+
+
+def alert(page: str) -> str:
+    """The error on a page, as text."""
+    found = re.search(r'<p class="spawn-error-msg[^>]*>(.*?)</p>', page, re.DOTALL)
+    return " ".join((found.group(1) if found else "").split())
+
+
+def new_name(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(3)}"

@@ -20,6 +20,8 @@ from pathlib import Path
 
 # From reading the specification to the command's first instruction; only a very loaded machine needs seconds.
 START_SECONDS = 60.0
+# As a descriptor: the null device.
+NOTHING = subprocess.DEVNULL
 _PROGRAM = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import sandbox; sandbox.main()"
 
 
@@ -47,6 +49,7 @@ class Root:
     gid: int
     mounts: tuple[Mount, ...] = ()
     hide: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()  # of the machine's temporary directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ def _specification(command: Command) -> dict[str, object]:
             "uid": root.uid,
             "gid": root.gid,
             "hide": list(root.hide),
+            "visible": list(root.visible),
             "mounts": [{"source": m.source, "target": m.target, "readonly": m.readonly} for m in mounts],
         }
     return spec

@@ -19,7 +19,7 @@ write next to nothing there anyway).
 """
 
 # pathlib would double the start-up:
-# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH120, PTH123, PTH211
+# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH120, PTH211
 # These paths are the container's, not the machine's:
 # ruff: noqa: S108
 from __future__ import annotations
@@ -251,6 +251,9 @@ def build(spec: Spec) -> None:
     os.mkdir("/tmp")
     bind(OLD + spec["tmp"], "/tmp", readonly=False)
     root.ours["/tmp"] = True
+    for path in spec["visible"]:
+        root.volume({"source": path, "target": path, "readonly": True})
+        root.ours[path] = False
     for path in spec["hide"]:
         root.hide(path)
     for volume in spec["mounts"]:

@@ -1,0 +1,258 @@
+"""One simulated node: registers itself, keeps its lease, and runs the pods that are bound to it.
+
+Everything it knows about the cluster comes from one watch (`spec.nodeName`), as with a real kubelet. It is the `Host`
+of its pods; what several nodes of this process share (addresses, events, the checkpoint) belongs to the `Agent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from dlspawner.cluster import LEASES, NODES, PODS, Cluster, ClusterError, Conflict, NotFound, delays
+from dlspawner.devcluster.node import devices
+from dlspawner.devcluster.node.container import Backoff, now
+from dlspawner.devcluster.node.description import NodeDescription
+from dlspawner.devcluster.node.endpoint import Endpoint
+from dlspawner.devcluster.node.pod import Pod
+from dlspawner.devcluster.node.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+PORT = 10250
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40
+RENEW_SECONDS = 10.0
+STATUS_EVERY = 30  # renewals
+VERSION = "v1.34.0-devcluster"
+
+
+class Shared(Protocol):
+    """What the nodes of one process have in common."""
+
+    cluster: Cluster
+    directory: Path
+    hidden: tuple[str, ...]
+    backoff: Backoff
+    recorder: Recorder
+
+    def take_address(self, uid: str, wanted: str) -> str: ...
+    def free_address(self, uid: str) -> None: ...
+    def checkpoint(self) -> None: ...
+
+
+class Kubelet:
+    """`start` it, and its pods live until `stop`."""
+
+    def __init__(self, shared: Shared, description: NodeDescription, ip: str) -> None:
+        self.shared = shared
+        self.description = description
+        self.name, self.ip = description.name, ip
+        self.cluster, self.directory = shared.cluster, shared.directory
+        self.hidden, self.backoff = shared.hidden, shared.backoff
+        self.capacity: Mapping[str, str] = description.capacity
+        self.holdings = devices.Holdings(
+            {name: devices.inventory(self.name, name, count) for name, count in description.gpus.items()}
+        )
+        self.synced = asyncio.Event()
+        self._pods: dict[str, Pod] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._endpoint = Endpoint(shared.cluster.token, self.find)
+        self._port = PORT
+
+    @property
+    def pods(self) -> list[Pod]:
+        return list(self._pods.values())
+
+    def find(self, namespace: str, name: str) -> Pod | None:
+        return next((pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
+
+    async def start(self) -> None:
+        """Returns when the node is registered and its first pods are known."""
+        try:
+            await self._endpoint.start(self.ip, PORT)
+        except OSError:  # a real kubelet listens on every address of the machine
+            await self._endpoint.start(self.ip, 0)
+        self._port = self._endpoint.port
+        await self._register()
+        await self._renew()
+        self._tasks = [
+            asyncio.create_task(self._heartbeat(), name=f"lease of {self.name}"),
+            asyncio.create_task(self._watch(), name=f"pods of {self.name}"),
+        ]
+        await self.synced.wait()
+
+    async def stop(self, grace: float) -> None:
+        """End all processes; no object is changed."""
+        tasks = [*self._tasks, *self._lives.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(pod.halt(grace) for pod in self.pods))
+        await self._endpoint.stop()
+
+    # The Host of its pods
+
+    def address(self, uid: str, wanted: str) -> str:
+        return self.shared.take_address(uid, wanted)
+
+    def devices(self, uid: str, container: Mapping[str, Any]) -> list[str]:
+        wanted = devices.wanted(container, self.holdings.devices)
+        if not wanted:
+            return []
+        before = self.holdings.held.get(uid, {}).get(container["name"])
+        assigned = self.holdings.assign(uid, container["name"], wanted)
+        if before is None:
+            self.shared.checkpoint()
+        return assigned
+
+    def release(self, uid: str) -> None:
+        self.holdings.release(uid)
+        self.shared.free_address(uid)
+        self.shared.checkpoint()
+
+    def note(self, manifest: Mapping[str, Any], type: str, reason: str, message: str, field_path: str) -> None:
+        self.shared.recorder.note(manifest, self.name, type, reason, message, field_path=field_path)
+
+    # Its pods
+
+    async def _watch(self) -> None:
+        async for change in self.cluster.watch(PODS, fields=f"spec.nodeName={self.name}"):
+            if change.type == "SYNCED":
+                self.synced.set()
+                continue
+            uid = change.object["metadata"]["uid"]
+            pod = self._pods.get(uid)
+            if change.type == "DELETED":
+                if pod:
+                    pod.vanished()
+            elif pod:
+                pod.update(change.object)
+            else:
+                self._begin(uid, change.object)
+
+    def _begin(self, uid: str, manifest: Mapping[str, Any]) -> None:
+        pod = self._pods[uid] = Pod(self, manifest)
+        self._lives[uid] = asyncio.create_task(self._live(pod), name=f"pod {pod.namespace}/{pod.name}")
+
+    async def _live(self, pod: Pod) -> None:
+        try:
+            await pod.life()
+        except Exception:
+            log.exception("pod=%s/%s its task failed", pod.namespace, pod.name)  # a task's root
+        self._pods.pop(pod.uid, None)
+        self._lives.pop(pod.uid, None)
+
+    # Itself
+
+    async def _register(self) -> None:
+        description = self.description
+        labels = {
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "kubernetes.io/os": "linux",
+            **description.labels,
+        }
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.name, "labels": labels},
+            "spec": {"taints": [dict(taint) for taint in description.taints]} if description.taints else {},
+        }
+        try:
+            await self.cluster.create(NODES, manifest)
+        except Conflict:
+            await self.cluster.patch(NODES, self.name, {"metadata": {"labels": labels}})
+        await self._report()
+        about = {"kind": "Node", "metadata": {"name": self.name, "uid": self.name}}
+        self.note(about, "Normal", "NodeReady", f"Node {self.name} status is now: NodeReady", "")
+
+    async def _report(self) -> None:
+        await self.cluster.patch(NODES, self.name, {"status": self._status()}, subresource="status")
+
+    def _status(self) -> dict[str, Any]:
+        uname = os.uname()
+        capacity = dict(self.capacity)
+        return {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "addresses": [
+                {"type": "InternalIP", "address": self.ip},
+                {"type": "Hostname", "address": self.name},
+            ],
+            "conditions": _conditions(now()),
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
+            "nodeInfo": {
+                "architecture": platform.machine(),
+                "bootID": "",
+                "containerRuntimeVersion": "devcluster://0",
+                "kernelVersion": uname.release,
+                "kubeProxyVersion": VERSION,
+                "kubeletVersion": VERSION,
+                "machineID": self.name,
+                "operatingSystem": "linux",
+                "osImage": "this machine",
+                "systemUUID": self.name,
+            },
+        }
+
+    async def _heartbeat(self) -> None:
+        waits = delays()
+        beats = 0
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            beats += 1
+            try:
+                await self._renew()
+                if beats % STATUS_EVERY == 0:
+                    await self._report()
+                waits = delays()
+            except NotFound:
+                await self._register_again()
+            except ClusterError as error:
+                log.warning("node=%s heartbeat error=%s", self.name, error)
+                await asyncio.sleep(next(waits))
+
+    async def _register_again(self) -> None:
+        """Somebody deleted the node's object."""
+        try:
+            await self._register()
+        except ClusterError as error:
+            log.warning("node=%s cannot register: %s", self.name, error)
+
+    async def _renew(self) -> None:
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": moment}
+        try:
+            await self.cluster.patch(LEASES, self.name, {"spec": spec}, LEASE_NAMESPACE)
+        except NotFound:
+            metadata = {"name": self.name, "namespace": LEASE_NAMESPACE}
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+            await self.cluster.create(LEASES, lease)
+
+
+def _conditions(moment: str) -> list[dict[str, str]]:
+    wanted = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+    ]
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": moment,
+            "lastTransitionTime": moment,
+        }
+        for kind, status, reason, message in wanted
+    ]

@@ -59,7 +59,7 @@ $(VENV)/.jobs: setup.py constraints.txt | $(VENV)/bin/python
 $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
-	@.ci/packages chromium=chromium rsync=rsync kubectl=kubernetes-client
+	@.ci/packages chromium=chromium rsync=rsync kubectl=kubernetes-client /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.tests

@@ -31,7 +31,10 @@ setup(
     extras_require={
         # What a job runs: on the embedded cluster from this environment, on Kubernetes from the job image.
         "jobs": ["jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
+        "postgresql": ["psycopg[binary]>=3.2"],
         "test": [
+            "psycopg[binary]>=3.2",
+            "requests>=2.32",
             "pytest>=8",
             "pytest-asyncio>=1",
             "pytest-randomly>=3",
@@ -39,7 +42,7 @@ setup(
             "playwright>=1.50",
             "tensorboardX>=2.6",
         ],
-        "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-setuptools"],
+        "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-requests"],
     },
     entry_points={"console_scripts": ["dlspawner = dlspawner.cli:main", "ssh-gateway = ssh_gateway.app:main"]},
 )

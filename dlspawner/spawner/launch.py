@@ -128,6 +128,12 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     return Launch(job, wish, facts, host_key)
 
 
+def log_dir(wish: Wish, person: Person) -> str | None:
+    """Where any launch of these wishes logs to."""
+    facts = rendering.Facts(person.name, "", naming.unix_name(person.name), "", "")
+    return rendering.log_dir(wish.choices, facts, rendering.home(wish.template, facts))
+
+
 def fragment(launch: Launch) -> Manifest:
     """The part of the pod that the template decides, with the job's names on it."""
     rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)

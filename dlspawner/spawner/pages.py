@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jinja2 import Environment
 from jupyterhub.utils import url_path_join
 
-from dlspawner.core import naming, options
+from dlspawner.core import naming, options, rendering
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch
@@ -197,7 +197,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
     job: naming.Job | None = live.job() if live is not None and live.active else None
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
     state = _state(live)
-    log_dir = job.log_dir if job else _text(stored.get("log_dir"))
+    log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), quote(spawner.user.name, safe="@")
     kept = (orm_spawner.state or {}).get(STATE_ENDED) if state == "stopped" else None
     again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
@@ -216,6 +216,16 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
         tensorboard=_tensorboard(spawner, name, log_dir, template),
         again=again,
     )
+
+
+def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | None:
+    """Where a stopped job has logged to; ``None`` when that was a directory of that one launch."""
+    try:
+        wish = spawner.check_options(stored)
+    except Refused:
+        return None
+    path = launch.log_dir(wish, spawner.person)
+    return None if path is None or path.startswith(rendering.JOB_DIRECTORY + "/") else path
 
 
 def _tensorboard(

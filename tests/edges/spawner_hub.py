@@ -183,7 +183,9 @@ class Person:
 
     @property
     def xsrf(self) -> str:
-        return next(cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user")
+        return next(
+            cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user"
+        )
 
     def get(self, path: str) -> requests.Response:
         return self.http.get(self.hub.url + path, timeout=60)
@@ -208,7 +210,9 @@ class Person:
     def launch(self, server: str, seconds: float = 60, **options: object) -> None:
         answer = self.start(server, **options)
         assert answer.status_code in {201, 202}, answer.text
-        wait_for(lambda: self.server(server).get("ready"), f"{self.name}/{server} is ready: {self.hub.log[-3000:]}", seconds)
+        wait_for(
+            lambda: self.server(server).get("ready"), f"{self.name}/{server} is ready: {self.hub.log[-3000:]}", seconds
+        )
 
     def stop(self, server: str) -> None:
         answer = self.api("DELETE", self.server_path(server))

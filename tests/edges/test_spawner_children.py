@@ -1,0 +1,140 @@
+"""A pod's Secret and Service: what is in them, made once, adopted, replaced."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.core import naming
+from dlspawner.core.naming import Job
+from dlspawner.spawner import children
+
+JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
+POD: dict[str, Any] = {
+    "metadata": {"name": "jupyter-alice--train", "uid": "pod-1", "labels": naming.job_labels(JOB)},
+    "spec": {
+        "containers": [
+            {"name": "notebook", "env": [{"name": "HOME", "value": "/home/al"}], "securityContext": {"runAsUser": 1234}}
+        ],
+        "volumes": [{"name": "job-files", "secret": {"secretName": "jupyter-alice--train-ssh"}}],
+    },
+}
+KEY = children.make_host_key()
+
+
+def the_secret(key: children.HostKey = KEY, pod: Mapping[str, Any] = POD) -> dict[str, Any]:
+    return children.secret(pod, JOB, key, user_ca="ssh-ed25519 CA", port=2299, page="<p>hello</p>")
+
+
+def text(manifest: Mapping[str, Any], key: str) -> str:
+    return base64.b64decode(manifest["data"][key]).decode()
+
+
+def test_the_secret_has_what_sshd_reads() -> None:
+    secret = the_secret()
+
+    assert secret["metadata"]["name"] == "jupyter-alice--train-ssh"
+    assert text(secret, "principals") == "j-aaaaaaaaaaaa\n"
+    assert text(secret, "user_ca.pub") == "ssh-ed25519 CA"
+    assert "alice:x:1234:1234:alice:/home/al:/bin/bash\n" in text(secret, "passwd")
+    assert "alice:x:1234:\n" in text(secret, "group")
+    assert text(secret, "sshd_config").endswith("\nPort 2299\n")
+    assert text(secret, "index.html") == "<p>hello</p>"
+    assert text(secret, "start").startswith("#!/bin/sh\n")
+
+
+def test_the_key_pair_is_openssh_s(tmp_path: Path) -> None:
+    private = tmp_path / "key"
+    private.write_text(KEY.private)
+    private.chmod(0o600)
+    public = subprocess.run(["ssh-keygen", "-y", "-f", str(private)], capture_output=True, text=True, check=True).stdout
+
+    assert public.strip() == KEY.public
+
+
+def test_private_keys_are_not_printed() -> None:
+    assert "PRIVATE" not in repr(KEY)
+
+
+def test_the_pod_owns_its_children() -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "jupyter-alice--train", "uid": "pod-1"}
+
+    for child in (the_secret(), children.service(POD, JOB, children.USUAL_SSH)):
+        assert child["metadata"]["ownerReferences"] == [owner]
+        assert child["metadata"]["labels"][naming.JOB_LABEL] == JOB.id
+
+
+def test_the_service_leads_to_this_job_only() -> None:
+    spec = children.service(POD, JOB, children.USUAL_SSH)["spec"]
+
+    assert spec["type"] == "NodePort"
+    assert spec["selector"] == {naming.JOB_LABEL: JOB.id}
+    assert spec["ports"] == [{"name": "ssh", "port": 2222, "targetPort": 2222, "protocol": "TCP"}]
+
+
+def test_only_a_pod_that_mounts_its_secret_wants_one() -> None:
+    assert children.wants_secret(POD)
+    assert not children.wants_secret({**POD, "spec": {"containers": []}})
+
+
+class Api:
+    """The Secrets of an API server: names are unique, deletions can insist on a uid."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.created = 0
+
+    async def create_namespaced_secret(self, _namespace: str, manifest: dict[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        if name in self.objects:
+            raise ApiException(status=409)
+        self.created += 1
+        uid = f"secret-{self.created}"
+        self.objects[name] = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+
+    async def read_namespaced_secret(self, name: str, _namespace: str) -> Any:
+        if name not in self.objects:
+            raise ApiException(status=404)
+        found = self.objects[name]
+        owners = [SimpleNamespace(uid=one["uid"]) for one in found["metadata"]["ownerReferences"]]
+        metadata = SimpleNamespace(uid=found["metadata"]["uid"], owner_references=owners)
+        return SimpleNamespace(metadata=metadata, data=found["data"])
+
+    async def delete_namespaced_secret(self, name: str, _namespace: str, body: dict[str, Any]) -> None:
+        assert body["preconditions"]["uid"] == self.objects[name]["metadata"]["uid"]
+        del self.objects[name]
+
+
+async def test_made_once() -> None:
+    api = Api()
+
+    first = await children.ensure_secret(api, "jobs", the_secret(), 1)
+    again = await children.ensure_secret(api, "jobs", the_secret(children.make_host_key()), 1)
+
+    assert first == again == KEY.public
+    assert api.created == 1
+
+
+async def test_a_leftover_of_an_earlier_pod_is_replaced() -> None:
+    api = Api()
+    earlier = {**POD, "metadata": {**POD["metadata"], "uid": "pod-0"}}
+    await children.ensure_secret(api, "jobs", the_secret(children.make_host_key(), earlier), 1)
+
+    assert await children.ensure_secret(api, "jobs", the_secret(), 1) == KEY.public
+    assert api.objects["jupyter-alice--train-ssh"]["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
+
+
+async def test_what_the_api_server_refuses_is_not_hidden() -> None:
+    class Full(Api):
+        async def create_namespaced_secret(self, _namespace: str, _manifest: dict[str, Any]) -> None:
+            raise ApiException(status=403)
+
+    with pytest.raises(ApiException):
+        await children.ensure_secret(Full(), "jobs", the_secret(), 1)

@@ -1,0 +1,250 @@
+"""The start script with a real sshd and a real ssh: an unprivileged account, a certificate of the gateway's CA."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from dlspawner.spawner import children
+
+SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
+ACCOUNT = children.Account("alice", 1000, 1000, "")
+
+
+@dataclass
+class Job:
+    """A directory with the job's files, and the account that the script runs as."""
+
+    files: Path
+    home: Path
+    port: int
+
+    def command(self, *command: str, **env: str) -> list[str]:
+        """The script in a user namespace where we are uid 1000 and the files passwd and group are the job's."""
+        given = {
+            "PATH": f"{os.environ['PATH']}:{SBIN}",
+            "HOME": str(self.home),
+            "POD_IP": "127.0.0.1",
+            "DLSPAWNER_FILES": str(self.files),
+            **({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {}),
+            **env,
+        }
+        inside = [
+            "env",
+            "-i",
+            *(f"{key}={value}" for key, value in given.items()),
+            "sh",
+            f"{self.files}/start",
+            *command,
+        ]
+        binds = 'for name in passwd group; do mount --bind "$0/$name" "/etc/$name"; done; exec "$@"'
+        uid_1000 = ["unshare", "-U", "--map-user=1000", "--map-group=1000"]
+        return ["unshare", "-Urm", "sh", "-ec", binds, str(self.files), *uid_1000, *inside]
+
+    def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+        options = ["-F", "none", "-i", str(self.files / "user"), "-o", f"CertificateFile={self.files}/user-cert.pub"]
+        options += ["-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
+        options += ["-o", f"UserKnownHostsFile={self.files}/known_hosts", "-p", str(self.port)]
+        terminals = ["-tt"] if terminal else ["-T"]
+        line = ["ssh", *options, *terminals, "alice@127.0.0.1", *command]
+        return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+
+    def listens(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+
+def keygen(*arguments: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    files, home = tmp_path / "files", tmp_path / "home"
+    files.mkdir()
+    home.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    key = children.make_host_key()
+    keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
+    keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
+    keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
+    account = children.Account("alice", 1000, 1000, str(home))
+    texts = {
+        children.HOST_KEY: key.private,
+        "principals": "j-job\n",
+        "passwd": children.passwd(account),
+        "group": children.group(account),
+        "start": children.packaged("start.sh"),
+        "suggest_keys.py": children.packaged("suggest_keys.py"),
+        "sshd_config": f"{children.packaged('sshd_config')}Port {port}\n",
+        "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
+    }
+    for name, text in texts.items():
+        (files / name).write_text(text)
+    (files / children.HOST_KEY).chmod(0o440)  # as fsGroup makes it, on a node that gives the files to the person
+    return Job(files, home, port)
+
+
+@pytest.fixture
+def started(job: Job) -> Iterator[Job]:
+    """The job with a command that stays, once sshd answers."""
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+        "JUPYTERHUB_API_TOKEN": "hub-token",
+        "WANDB_API_KEY": "their-key",
+        "ODD": 'a "b" \\c $HOME `id` #d',
+        "DLSPAWNER_LOG_DIR": str(job.home / "runs"),
+    }
+    with (job.home.parent / "log").open("wb") as log:
+        process = subprocess.Popen(job.command("sleep", "60", **env), stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while not job.listens():
+            assert process.poll() is None, (job.home.parent / "log").read_text()
+            assert time.monotonic() < deadline, (job.home.parent / "log").read_text()
+            time.sleep(0.05)
+        yield job
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
+
+
+@needs_sshd
+def test_a_certificate_of_the_ca_gets_a_shell_with_the_jobs_environment(started: Job) -> None:
+    seen = started.ssh("id -un; pwd; env")
+
+    assert seen.returncode == 0, seen.stderr
+    lines = seen.stdout.splitlines()
+    assert lines[:2] == ["alice", str(started.home)]
+    assert "NVIDIA_VISIBLE_DEVICES=0,1" in lines
+    assert 'ODD=a "b" \\c $HOME `id` #d' in lines
+    assert any(line.startswith("PATH=") and line.endswith(SBIN) for line in lines)
+
+
+@needs_sshd
+def test_no_credential_of_the_job_is_seen(started: Job) -> None:
+    seen = started.ssh("env; cat /proc/$PPID/cmdline /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+    assert "hub-token" not in seen.stdout
+    assert "their-key" not in seen.stdout
+
+
+@needs_sshd
+def test_a_terminal_and_an_exit_status(started: Job) -> None:
+    seen = started.ssh("tty; exit 7", terminal=True)
+
+    assert "/dev/pts/" in seen.stdout
+    assert seen.returncode == 7
+
+
+@needs_sshd
+def test_without_a_certificate_nobody_gets_in(started: Job) -> None:
+    (started.home / ".ssh").mkdir(mode=0o700)
+    shutil.copy(started.files / "user.pub", started.home / ".ssh" / "authorized_keys")
+    (started.files / "user-cert.pub").unlink()
+
+    assert "Permission denied" in started.ssh("id").stderr
+
+
+@needs_sshd
+def test_a_certificate_for_another_job_does_not_get_in(started: Job) -> None:
+    keygen("-s", str(started.files / "user_ca"), "-I", "alice", "-n", "j-other", str(started.files / "user.pub"))
+
+    assert "Permission denied" in started.ssh("id").stderr
+
+
+@needs_sshd
+def test_the_log_directory_is_made(started: Job) -> None:
+    assert (started.home / "runs").is_dir()
+
+
+def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:
+    ssh = job.home / ".ssh"
+    ssh.mkdir()
+    (ssh / "id_ed25519.pub").write_text("ssh-ed25519 AAAA alice@laptop\n")
+    (ssh / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (ssh / "authorized_keys").write_text("# mine\nssh-rsa BBBB work\n")
+    heard: list[tuple[str, str, object]] = []
+
+    class Manager(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            heard.append((self.path, self.headers["Authorization"], json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Manager) as server:
+        answer = Thread(target=server.handle_request)
+        answer.start()
+        env = {
+            "HOME": str(job.home),
+            "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{server.server_port}/services/jobs",
+            "JUPYTERHUB_API_TOKEN": "hub-token",
+        }
+        subprocess.run([sys.executable, str(job.files / "suggest_keys.py")], env=env, check=True, timeout=20)
+        answer.join(10)
+
+    keys = [
+        {"key": "ssh-ed25519 AAAA alice@laptop", "source": "~/.ssh/id_ed25519.pub"},
+        {"key": "ssh-rsa BBBB work", "source": "~/.ssh/authorized_keys"},
+    ]
+    assert heard == [("/services/jobs/api/key-suggestions", "token hub-token", {"keys": keys})]
+
+
+def run(job: Job, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(job.command(*command, **env), capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_command_is_what_runs_in_the_end(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "sh", "-c", 'echo "$0" "$1"; exit 5', "with spaces", "and 'quotes'")
+
+    assert (done.stdout, done.returncode) == ("with spaces and 'quotes'\n", 5)
+
+
+def test_the_command_is_the_process_that_was_started(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "sh", "-c", "kill -TERM $$; sleep 5")
+
+    assert done.returncode == -signal.SIGTERM
+
+
+def test_an_image_without_sshd_runs_its_job(job: Job, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "env", "tr", "mkdir", "awk", "mktemp", "cat", "find", "date", "sleep"):
+        found = shutil.which(name)
+        assert found is not None
+        (tools / name).symlink_to(found)
+    # The usual places of sshd are looked at whatever PATH says: an empty directory covers them.
+    script = (job.files / "start").read_text().replace(":/usr/sbin:/usr/local/sbin:/sbin:/dl/bin", "")
+    (job.files / "start").write_text(script)
+    done = run(job, "sh", "-c", "sleep 0.3; echo done", PATH=str(tools))
+
+    assert done.stdout == "done\n"
+    assert "sshd was not found in this image: the job runs without SSH" in done.stderr

@@ -62,6 +62,7 @@ class Server:
         self.policy = policy or Policy()
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
         self.visitors: set[Visitor] = set()
+        self.pods: set[wire.ClientLeg] = set()
         self.numbers = count(1)
         self._options = wire.server_options([keys.host], self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
@@ -86,7 +87,7 @@ class Server:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.visitors))
         for visitor in list(self.visitors):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping: connect again in a moment")
-        await self._all_gone(1.0)
+        await self._all_gone(2 * wire.FAREWELL_SECONDS)
         for errand in list(self._errands):
             errand.cancel()
         await asyncio.gather(*self._errands, return_exceptions=True)
@@ -104,12 +105,20 @@ class Server:
     def gone(self, visitor: Visitor) -> None:
         """Called by every visitor who left."""
         self.visitors.discard(visitor)
-        if not self.visitors:
+        self._note_emptiness()
+
+    def pod_gone(self, leg: wire.ClientLeg) -> None:
+        """Called when the connection to a pod is over."""
+        self.pods.discard(leg)
+        self._note_emptiness()
+
+    def _note_emptiness(self) -> None:
+        if not self.visitors and not self.pods:
             self._empty.set()
 
     async def _all_gone(self, seconds: float) -> None:
         self._empty.clear()
-        if self.visitors:
+        if self.visitors or self.pods:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), seconds)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncssh
@@ -101,10 +102,12 @@ class Visit:
             self._relay.client_gone("the client is gone")
 
     def _join(self, pod_leg: wire.ClientLeg) -> None:
-        if self._leg.is_closed():
+        self._server.pods.add(pod_leg)
+        pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
+        if self._leg.ended:
             pod_leg.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")
             raise Refused("the client is gone")
-        self._relay = relay = Relay(
+        self._relay = Relay(
             self._leg,
             pod_leg,
             self._server.policy,
@@ -112,8 +115,12 @@ class Visit:
             keeps=self._is_ours if self._undecided else None,
             conn=self._number,
         )
-        pod.on_lost(pod_leg, relay.pod_gone)
-        relay.start()
+        self._relay.start()
+
+    def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
+        self._server.pod_gone(pod_leg)
+        if self._relay is not None:
+            self._relay.pod_gone()
 
     async def _resolve(self, wanted: str) -> str:
         """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps."""

@@ -60,7 +60,7 @@ HOST_KEY_ALGS = ["ssh-ed25519"]
 FIRST_OWN_CHANNEL = 0x8000_0000
 
 WRITE_BUFFER = 256 * 1024
-FAREWELL_SECONDS = 5.0
+FAREWELL_SECONDS = 1.0
 TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
 
 Receive = Callable[[int, bytes], bool]
@@ -92,6 +92,8 @@ class Leg(SSHConnection):
     # What the other end said when it left: code and reason of its DISCONNECT.
     farewell: tuple[int, str] | None = None
 
+    _link: asyncio.Transport | None = None
+    _parting: Exception | None = None
     _write_paused = False
     _reading = True
 
@@ -101,6 +103,11 @@ class Leg(SSHConnection):
         self._next_recv_chan = FIRST_OWN_CHANNEL
 
     # The relay's side
+
+    @property
+    def ended(self) -> bool:
+        """Closed, or about to be."""
+        return self._transport is None
 
     @property
     def rekeying(self) -> bool:
@@ -135,9 +142,14 @@ class Leg(SSHConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._link = self._transport
         if self._transport is not None:
             self._transport.set_write_buffer_limits(WRITE_BUFFER)
         _keep_alive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes, datatype: Any = None) -> None:
+        if self._transport is not None:  # else it is closed, and only the end is waited for
+            super().data_received(data, datatype)
 
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
         if pkttype < FIRST_RELAYED:
@@ -182,13 +194,28 @@ class Leg(SSHConnection):
             self.flow_changed()
 
     def _force_close(self, exc: Exception | None) -> None:
-        """Close after what is buffered was written, which asyncssh drops, DISCONNECT and its reason included."""
+        """Close after what is buffered was written, which asyncssh drops, DISCONNECT and its reason included.
+
+        A TCP connection is closed in one direction first: if the peer's next bytes met a closed socket, the kernel
+        would reset the connection, and the peer might never read why.
+        """
         transport, self._transport = self._transport, None
         if transport is None:
             return
-        transport.close()
-        self._loop.call_later(FAREWELL_SECONDS, transport.abort)
-        self._loop.call_soon(self._cleanup, exc)
+        self._parting = exc
+        if isinstance(transport, asyncio.Transport) and not transport.is_closing():
+            transport.write_eof()
+            transport.resume_reading()
+            self._loop.call_later(FAREWELL_SECONDS, transport.abort)
+        else:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None = None) -> None:
+        """Begin to close; or, when the transport itself says so, it is over: only then asyncssh may clean up."""
+        super().connection_lost(exc)
+        if self._link is not None and self._link.is_closing():
+            self._link = None
+            self._loop.call_soon(self._cleanup, self._parting)
 
 
 class ServerLeg(Leg, asyncssh.SSHServerConnection):

@@ -62,3 +62,12 @@ def alice(running: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: P
 @pytest.fixture
 def mallory(running: Running, keys: Keys, mallorys_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
     return Client(tmp_path / "mallory", running.port, mallorys_key, keys.host)
+
+
+@pytest.fixture(scope="session")
+def rekeying(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """An sshd that asks for new keys after every MiB."""
+    server = Sshd(tmp_path_factory.mktemp("rekeying"), keys.user_ca, free_port(), ("RekeyLimit 1M",))
+    server.start()
+    yield server
+    server.stop()

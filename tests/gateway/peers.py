@@ -307,7 +307,7 @@ async def finish(process: asyncio.subprocess.Process, feed: bytes = b"", seconds
         process.kill()
         out, err = await process.communicate()
         raise AssertionError(f"no end within {seconds} s: {out[-2000:]!r} {err.decode(errors='replace')}") from None
-    return Done(process.returncode or 0, out, err.decode(errors="replace"))
+    return Done(process.returncode or 0, out or b"", err.decode(errors="replace"))
 
 
 async def until(condition: object, seconds: float = DEADLINE) -> None:

@@ -1,0 +1,104 @@
+"""What the gateway does with the packets it looks at: bytes in, a verdict out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ssh_gateway.packets import (
+    REFUSED_REQUEST,
+    DirectTcpip,
+    Policy,
+    Verdict,
+    judge,
+    opener,
+    read_direct_tcpip,
+    request_name,
+    text,
+    wants_reply,
+)
+
+CLOSED, OPEN = Policy(), Policy(agent_forwarding=True, x11_forwarding=True)
+NUMBER = (7).to_bytes(4, "big")
+
+
+def global_request(name: bytes, reply: int = 0, rest: bytes = b"") -> bytes:
+    return bytes([80]) + text(name) + bytes([reply]) + rest
+
+
+def channel_request(name: bytes, reply: int = 0, rest: bytes = b"") -> bytes:
+    return bytes([98]) + NUMBER + text(name) + bytes([reply]) + rest
+
+
+def channel_open(name: bytes, rest: bytes = b"") -> bytes:
+    return bytes([90]) + text(name) + NUMBER + bytes(8) + rest
+
+
+@pytest.mark.parametrize(
+    "payload",
+    {
+        "a forward": global_request(b"tcpip-forward", 1, text(b"") + NUMBER),
+        "something nobody has heard of": global_request(b"x@example.org", 1),
+        "a shell": channel_request(b"shell", 1),
+        "a session": channel_open(b"session"),
+        "a request cut short": bytes([98, 0]),
+        "a name longer than its packet": bytes([80, 255, 255, 255, 255, 65]),
+        "nothing but a type": bytes([90]),
+    }.values(),
+)
+def test_what_is_not_forbidden_goes_on_verbatim(payload: bytes) -> None:
+    assert judge(payload, CLOSED) == Verdict(forward=payload)
+
+
+def test_the_jobs_host_keys_go_no_further() -> None:
+    assert judge(global_request(b"hostkeys-00@openssh.com", 0, text(b"key")), CLOSED) == Verdict()
+
+
+def test_a_question_about_host_keys_is_refused_by_the_far_end() -> None:
+    asked = global_request(b"hostkeys-prove-00@openssh.com", 1, text(b"key"))
+    assert judge(asked, CLOSED).forward == global_request(REFUSED_REQUEST, 1, text(b"key"))
+
+
+@pytest.mark.parametrize("name", [b"auth-agent-req@openssh.com", b"x11-req"])
+def test_forwarding_into_the_persons_computer_is_refused_in_order_unless_allowed(name: bytes) -> None:
+    asked = channel_request(name, 1, b"rest")
+    refused = judge(asked, CLOSED)
+    assert refused.forward == channel_request(REFUSED_REQUEST, 1, b"rest")
+    assert refused.refused == name.decode()
+    assert judge(asked, OPEN) == Verdict(forward=asked)
+
+
+@pytest.mark.parametrize("name", [b"auth-agent@openssh.com", b"x11"])
+def test_a_job_cannot_open_what_nobody_asked_for(name: bytes) -> None:
+    refused = judge(channel_open(name), CLOSED)
+    assert refused.forward is None
+    assert refused.answer is not None
+    assert refused.answer[:5] == bytes([92]) + NUMBER
+    assert judge(channel_open(name), OPEN).forward == channel_open(name)
+
+
+def test_a_stream_is_read_with_its_number() -> None:
+    payload = channel_open(b"direct-tcpip", text(b"train") + (22).to_bytes(4, "big") + text(b"::1") + NUMBER)
+    assert read_direct_tcpip(payload) == DirectTcpip("train", 22)
+    assert opener(payload) == NUMBER
+    assert read_direct_tcpip(channel_open(b"session")) is None
+
+
+def test_replies_and_names_are_read() -> None:
+    assert wants_reply(global_request(b"x", 1))
+    assert not wants_reply(global_request(b"x", 0))
+    assert request_name(channel_request(b"pty-req")) == b"pty-req"
+    assert request_name(global_request(b"x")) == b"x"
+
+
+@settings(deadline=None)
+@given(st.sampled_from([80, 90, 98]), st.binary(max_size=80), st.booleans())
+def test_no_bytes_make_the_gateway_stumble(kind: int, rest: bytes, allowed: bool) -> None:
+    payload = bytes([kind]) + rest
+    verdict = judge(payload, OPEN if allowed else CLOSED)
+    assert verdict.forward is None or verdict.forward[0] == kind
+    read_direct_tcpip(payload)
+    request_name(payload)
+    wants_reply(payload)
+    opener(payload)

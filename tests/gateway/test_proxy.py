@@ -1,0 +1,169 @@
+"""The relay's rules, with legs that are lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from ssh_gateway import packets, proxy, wire
+from ssh_gateway.packets import Policy
+from ssh_gateway.proxy import Relay
+
+
+@dataclass(eq=False)
+class FakeLeg:
+    """A leg that remembers what it was told."""
+
+    rekeying: bool = False
+    full: bool = False
+    sent: list[bytes] = field(default_factory=list)
+    reading: bool = True
+    ended: tuple[int, str] | None = None
+    farewell: tuple[int, str] | None = None
+    receive: Any = None
+    flow_changed: Any = None
+
+    @property
+    def blocked(self) -> bool:
+        return self.full or self.rekeying
+
+    def send_payload(self, payload: bytes) -> None:
+        self.sent.append(payload)
+
+    def read_on(self, reading: bool) -> None:
+        self.reading = reading
+
+    def end(self, code: int, reason: str) -> None:
+        self.ended = (code, reason)
+
+
+@dataclass
+class Wire:
+    client: FakeLeg
+    pod: FakeLeg
+    relay: Relay
+    uses: list[None]
+
+    def from_client(self, payload: bytes) -> None:
+        assert self.client.receive(payload[0], payload)
+
+    def from_pod(self, payload: bytes) -> None:
+        assert self.pod.receive(payload[0], payload)
+
+
+@pytest.fixture
+def both() -> Wire:
+    client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
+    relay = Relay(
+        cast("wire.Leg", client), cast("wire.Leg", pod), Policy(), used=lambda: uses.append(None)
+    )  # fmt: skip
+    relay.start()
+    return Wire(client, pod, relay, uses)
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def data(channel: int, content: bytes = b"x") -> bytes:
+    return bytes([94]) + number(channel) + packets.text(content)
+
+
+def confirmation(client: int, pod: int) -> bytes:
+    return bytes([91]) + number(client) + number(pod) + bytes(8)
+
+
+def pty_request(channel: int) -> bytes:
+    return bytes([98]) + number(channel) + packets.text(b"pty-req") + b"\1"
+
+
+def close(channel: int) -> bytes:
+    return bytes([97]) + number(channel)
+
+
+def test_packets_nobody_has_heard_of_go_through_both_ways(both: Wire) -> None:
+    both.from_client(b"\xc0what")
+    both.from_pod(b"\xc1ever")
+    assert (both.pod.sent, both.client.sent) == ([b"\xc0what"], [b"\xc1ever"])
+    assert both.uses == []
+
+
+def test_what_policy_refuses_to_the_pod_is_answered_to_the_pod(both: Wire) -> None:
+    both.from_pod(bytes([90]) + packets.text(b"x11") + number(3) + bytes(8))
+    assert both.client.sent == []
+    assert both.pod.sent[0][:5] == bytes([92]) + number(3)
+
+
+def test_a_leg_is_not_read_while_the_other_is_full(both: Wire) -> None:
+    both.client.full = True
+    both.client.flow_changed()
+    assert (both.pod.reading, both.client.reading) == (False, True)
+    both.client.full = False
+    both.client.flow_changed()
+    assert both.pod.reading
+
+
+def test_a_leg_in_a_key_exchange_is_read_on_or_two_of_them_would_wait_for_ever(both: Wire) -> None:
+    both.client.rekeying = both.pod.rekeying = True
+    both.pod.flow_changed()
+    assert both.client.reading
+    assert both.pod.reading
+
+
+def test_too_much_for_a_blocked_leg_ends_the_connection(both: Wire) -> None:
+    both.pod.rekeying = both.client.rekeying = True
+    for _ in range(proxy.MOST_PENDING // 2**20):
+        both.from_client(data(0, bytes(2**20)))
+    assert both.client.ended == (2, "too much data during a key exchange")
+
+
+def test_what_was_counted_is_forgotten_when_it_could_be_sent(both: Wire) -> None:
+    for _ in range(3 * proxy.MOST_PENDING // 2**20):
+        both.pod.full = True
+        both.from_client(data(0, bytes(2**20)))
+        both.pod.full = False
+        both.pod.flow_changed()
+    assert both.client.ended is None
+
+
+def test_the_last_words_of_either_end_are_passed_on(both: Wire) -> None:
+    both.pod.farewell = (2, "Too many sessions")
+    both.relay.pod_gone()
+    assert both.client.ended == (2, "Too many sessions")
+    both.relay.client_gone("the client is gone")
+    assert both.pod.ended == (11, "the client is gone")
+
+
+def test_bytes_of_a_channel_without_a_terminal_are_activity_both_ways(both: Wire) -> None:
+    both.from_pod(confirmation(client=5, pod=9))
+    both.from_client(data(9))
+    both.from_pod(data(5))
+    assert len(both.uses) == 2
+
+
+def test_what_a_terminal_shows_is_no_activity_what_is_typed_is(both: Wire) -> None:
+    both.from_pod(confirmation(client=5, pod=9))
+    both.from_client(pty_request(9))
+    both.from_pod(data(5))
+    assert len(both.uses) == 0
+    both.from_client(data(9))
+    assert len(both.uses) == 1
+
+
+def test_a_number_used_again_is_another_channel(both: Wire) -> None:
+    both.from_pod(confirmation(client=5, pod=9))
+    both.from_client(pty_request(9))
+    both.from_client(close(9))
+    both.from_pod(close(5))
+    both.from_pod(confirmation(client=5, pod=9))
+    both.from_pod(data(5))
+    assert len(both.uses) == 1
+
+
+def test_requests_and_windows_are_no_activity(both: Wire) -> None:
+    both.from_client(bytes([80]) + packets.text(b"keepalive@openssh.com") + b"\1")
+    both.from_pod(bytes([82]))
+    both.from_client(bytes([93]) + number(9) + number(100))
+    assert both.uses == []

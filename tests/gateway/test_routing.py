@@ -1,0 +1,148 @@
+"""Where a login leads, and what is said when it leads nowhere: no I/O."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssh_gateway.routing import (
+    Candidate,
+    Condition,
+    Login,
+    find,
+    is_jump,
+    jump_server,
+    obstacle,
+    parse_login,
+    printable,
+)
+
+URL = "http://hub.example/"
+
+
+def job(server: str, condition: Condition = Condition.READY, created: str = "") -> Candidate:
+    return Candidate(server, condition, created)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    {
+        "a user and a server": ("alice+train", Login("alice", "train")),
+        "a plus and nothing is the default server": ("alice+", Login("alice", "")),
+        "a user alone leaves the server open": ("alice", Login("alice", None)),
+        "the last plus separates, because names may hold one": ("al+ice+train", Login("al+ice", "train")),
+        "an address is a name": ("alice@example.org+train", Login("alice@example.org", "train")),
+        "the Hub keeps user names in lower case": ("Alice+Train", Login("alice", "Train")),
+    }.values(),
+)
+def test_a_login_is_read_as(written: str, meant: Login) -> None:
+    assert parse_login(written) == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "+", "+train", "../x", "alice+a/b", "al\x00ice", "al\nice+x", "al\x1b[31mice", "a" * 256, "\u202eecila", " "],
+)
+def test_what_cannot_name_anybody_is_nobody(written: str) -> None:
+    assert parse_login(written) is None
+
+
+def test_the_exact_name_comes_before_the_lower_case_one() -> None:
+    assert find("Train", [job("train"), job("Train")]) == job("Train")
+    assert find("TRAIN", [job("train")]) == job("train")
+    assert find("train", [job("Train")]) is None
+
+
+def test_of_a_stopping_job_and_its_successor_the_successor_is_meant() -> None:
+    old, new = job("train", Condition.STOPPING, "2026-01-02"), job("train", Condition.STARTING, "2026-01-01")
+    assert find("train", [old, new]) == new
+
+
+@pytest.mark.parametrize(
+    ("server", "jobs", "stopped", "sentence"),
+    {
+        "a ready job has no obstacle": ("train", [job("train")], (), None),
+        "a typing error gets the likeliest name first": (
+            "trian",
+            [job("eval"), job("train")],
+            (),
+            "no job trian; yours: train, eval",
+        ),
+        "only what one could enter is offered": (
+            "x",
+            [job("a", Condition.STOPPING), job("b", Condition.WITHOUT_SSH), job("c", Condition.STARTING)],
+            (),
+            "no job x; yours: c",
+        ),
+        "long lists are cut": (
+            "x",
+            [job(f"job{n}") for n in range(10)],
+            (),
+            "no job x; yours: job0, job1, job2, job3, job4, job5, job6, job7 and 2 more",
+        ),
+        "nothing runs": ("x", [], (), "no job x; you have none that runs: start one at http://hub.example/hub/home"),
+        "it exists and is stopped": (
+            "train",
+            [job("eval")],
+            ("train",),
+            "train is not running: start it at http://hub.example/hub/spawn/alice/train; yours: eval",
+        ),
+        "the default server does not run": (
+            "",
+            [],
+            (),
+            "your default server is not running: start it at http://hub.example/hub/spawn",
+        ),
+        "the default server is listed in words": ("x", [job("")], (), "no job x; yours: the default server"),
+        "it is on its way": (
+            "train",
+            [job("train", Condition.STARTING)],
+            (),
+            "train is starting: try again in a moment",
+        ),
+        "it is going away": (
+            "train",
+            [job("train", Condition.STOPPING)],
+            (),
+            "train is stopping: wait until it is gone, then start it again at http://hub.example/hub/spawn/alice/train",
+        ),
+        "it has no ssh": (
+            "tb",
+            [job("tb", Condition.WITHOUT_SSH)],
+            (),
+            "tb offers no SSH: its template has no ssh endpoint",
+        ),
+        "control characters do not reach the terminal": (
+            "\x1b]0;x\x07",
+            [job("a")],
+            (),
+            "no job ?]0;x?; yours: a",
+        ),
+    }.values(),
+)
+def test_the_obstacle_is(server: str, jobs: list[Candidate], stopped: tuple[str, ...], sentence: str | None) -> None:
+    assert obstacle("alice", server, jobs, stopped, URL) == sentence
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    {
+        "a job's name": ("train", "train"),
+        "the login of the job": ("alice+train", "train"),
+        "the login of the default server": ("alice+", ""),
+        "somebody else's job": ("bob+train", None),
+        "a path": ("../train", None),
+    }.values(),
+)
+def test_a_host_behind_the_gateway_means(host: str, server: str | None) -> None:
+    assert jump_server(host, "alice") == server
+
+
+def test_only_port_22_of_another_host_is_a_jump() -> None:
+    assert is_jump("train", 22)
+    assert is_jump("10.0.0.1", 22)
+    assert not is_jump("train", 8888)
+    assert not is_jump("localhost", 22)
+
+
+def test_a_strangers_text_is_cut_and_kept_to_ascii() -> None:
+    assert printable("ä\n" + "x" * 100) == "??" + "x" * 62 + "…"

@@ -1,0 +1,113 @@
+"""The contract with asyncssh: what `ssh_gateway.wire` takes for granted of its private parts.
+
+When this fails after an upgrade, read asyncssh's changes to `connection.py` before anything else: the relay stands on
+these names and on what they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import asyncssh
+import pytest
+from asyncssh import connection, constants
+from asyncssh.connection import SSHConnection
+from asyncssh.kex import get_kex_algs
+from asyncssh.packet import SSHPacket
+
+from ssh_gateway import packets, wire
+from ssh_gateway.keys import Keys
+
+ATTRIBUTES = (
+    "_auth",
+    "_channels",
+    "_kex_complete",
+    "_loop",
+    "_next_recv_chan",
+    "_owner",
+    "_protocol_factory",
+    "_transport",
+    "_login_timer",
+)
+
+
+def test_the_version_is_the_one_that_was_read() -> None:
+    assert asyncssh.__version__.split(".")[:2] == ["2", "24"], "read asyncssh's changes, then adapt wire.py and this"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [
+        (SSHConnection, "_send_kexinit", ["self"]),
+        (SSHConnection, "_send_deferred_packets", ["self"]),
+        (SSHConnection, "_force_close", ["self", "exc"]),
+        (SSHConnection, "_cleanup", ["self", "exc"]),
+        (SSHConnection, "_login_timer_callback", ["self"]),
+        (SSHConnection, "process_packet", ["self", "pkttype", "pktid", "packet"]),
+        (SSHConnection, "send_packet", ["self", "pkttype", "args", "handler"]),
+        (SSHConnection, "send_userauth_failure", ["self", "partial_success"]),
+        (SSHConnection, "data_received", ["self", "data", "datatype"]),
+        (SSHConnection, "connection_lost", ["self", "exc"]),
+        (asyncssh.SSHServerConnection, "reload_config", ["self"]),
+        (asyncssh.SSHServerConnection, "validate_public_key", ["self", "username", "key_data", "msg", "signature"]),
+        (asyncssh.SSHServerConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
+        (asyncssh.SSHClientConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
+        (SSHPacket, "get_full_payload", ["self"]),
+    ],
+)
+def test_a_method_that_is_overridden_or_called_is_there(owner: type, name: str, parameters: list[str]) -> None:
+    assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
+
+
+async def test_the_attributes_are_there(keys: Keys) -> None:
+    options = wire.server_options([keys.host], 0)
+    leg = asyncssh.SSHServerConnection(asyncio.get_running_loop(), options)
+    assert [name for name in ATTRIBUTES if not hasattr(leg, name)] == []
+    assert leg._kex_complete is False
+    assert leg._channels == {}
+
+
+def test_packets_of_channels_are_looked_up_and_everything_else_is_processed() -> None:
+    """The seam: an unknown channel's packets reach `process_packet` of the leg through `_Channels`."""
+    source = inspect.getsource(SSHConnection._recv_packet)
+    assert "handler = self._channels[recv_chan]" in source
+    assert "result = handler.process_packet(pkttype, seq, packet)" in source
+    assert (constants.MSG_CHANNEL_FIRST, constants.MSG_CHANNEL_LAST) == (packets.CHANNEL_WINDOW_ADJUST, 127)
+    assert constants.MSG_GLOBAL_REQUEST == packets.FIRST_RELAYED
+
+
+def test_an_ignore_goes_before_every_packet_only_by_way_of_send_packet() -> None:
+    source = inspect.getsource(SSHConnection.send_packet)
+    assert "self.send_packet(MSG_IGNORE" in source
+
+
+def test_the_key_exchange_starts_and_ends_where_the_flow_is_told() -> None:
+    assert "self._kex_complete = False" in inspect.getsource(SSHConnection._send_kexinit)
+    ending = inspect.getsource(SSHConnection.send_newkeys)
+    assert ending.index("self._kex_complete = True") < ending.index("self._send_deferred_packets()")
+
+
+def test_success_waits_for_the_judgement_of_a_verified_signature() -> None:
+    source = inspect.getsource(connection.SSHServerConnection.validate_public_key)
+    assert "elif msg:" in source
+    assert "key.verify(" in source
+
+
+def test_the_post_quantum_key_exchange_is_there() -> None:
+    assert b"mlkem768x25519-sha256" in get_kex_algs()
+
+
+def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
+    said = bytes([1]) + (2).to_bytes(4, "big") + packets.text(b"too tired") + packets.text(b"")
+    assert wire._read_disconnect(said) == (2, "too tired")
+    assert wire._read_disconnect(b"\x01\x00") == (asyncssh.DISC_PROTOCOL_ERROR, "")
+
+
+async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:
+    options = wire.server_options([keys.host], 60)
+    assert options.kex_algs[0] == b"curve25519-sha256"  # what Dropbear guesses, see FACTS
+    offered = [*options.kex_algs, *options.encryption_algs, *options.mac_algs, *options.signature_algs]
+    assert not [name for name in offered if b"sha1" in name or b"cbc" in name or name == b"ssh-rsa"]
+    assert list(options.server_host_keys) == [b"ssh-ed25519"]
+    assert options.compression_algs == [b"none"]

@@ -49,7 +49,7 @@ def load(
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams) for name, root in roots.items()]
     if problems.found:
-        raise InvalidConfiguration(problems.found)
+        raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)
     return Settings(tuple(templates), cluster, teams)
 

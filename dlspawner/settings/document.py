@@ -38,6 +38,11 @@ class Problems:
 
     found: list[Problem] = field(default_factory=list)
 
+    def in_order(self) -> list[Problem]:
+        """File by file as they were read, each from its top to its end."""
+        files = list(dict.fromkeys(problem.file for problem in self.found))
+        return sorted(self.found, key=lambda problem: (files.index(problem.file), problem.line))
+
     def add(self, file: str, line: int, path: str, sentence: str) -> None:
         problem = Problem(file, line, path or ".", sentence)
         if problem not in self.found:

@@ -87,7 +87,7 @@ def _check_main(main: Entry, *, ssh: bool, image: bool) -> None:
 def _check_name(entry: Entry, what: str) -> str:
     """The merge goes by names, so they are there, and no chosen value is part of one."""
     name = _name(entry)
-    if not name:
+    if not name and isinstance(entry.value, dict):
         entry.problem(f"a {what} needs a name.")
     elif any(holes.find(name)):
         entry.problem(f"the name of a {what} must not have holes.")

@@ -1,0 +1,54 @@
+"""The command line: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlspawner import cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_validate_counts_what_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["validate"]) == 0
+    assert capsys.readouterr().out == "ok: 4 templates, 2 GPU types, 3 teams\n"
+
+
+def test_validate_prints_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("title: 1\ncommand: x\n", encoding="utf-8")
+    cluster, teams = tmp_path / "cluster", tmp_path / "teams"
+    cluster.write_text("gpu_type: {}\n", encoding="utf-8")
+    teams.write_text("teams: {vision: {quota: {a100: 1}}}\n", encoding="utf-8")
+    code = cli.main(["validate", f"--templates={tmp_path}", f"--cluster={cluster}", f"--teams={teams}"])
+    printed = capsys.readouterr()
+    assert code == 1
+    assert [line.split(": ")[:2] for line in printed.out.splitlines()] == [
+        [f"{cluster}:1", "gpu_type"],
+        [f"{teams}:1", "teams.vision.quota.a100"],
+        [f"{tmp_path}/one.yaml:1", "title"],
+        [f"{tmp_path}/one.yaml:1", "."],
+        [f"{tmp_path}/one.yaml:2", "command"],
+    ]
+    assert printed.err == "5 problems\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["validate", "--nonsense"]])
+def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: dlspawner" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "module"), [("run", "dlspawner.local"), ("devcluster", "dlspawner.devcluster")])
+def test_other_programs_get_their_own_arguments(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(sys, "argv", ["dlspawner"])
+    monkeypatch.setattr(runpy, "run_module", lambda module, **_: started.append((module, sys.argv[1:])))
+    assert cli.main([name, "--help", "--port=0"]) == 0
+    assert started == [(module, ["--help", "--port=0"])]

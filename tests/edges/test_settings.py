@@ -1,0 +1,525 @@
+"""Settings: the shipped files are right, and of wrong files every problem is told with file, line and path."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dlspawner import settings
+from dlspawner.core import options, rendering
+from dlspawner.core.model import Amount, Special, Team
+from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
+from dlspawner.errors import InvalidConfiguration
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = (ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
+
+CLUSTER = """\
+gpu_types:
+  a100:
+    resource: nvidia.com/gpu
+    cpu_per_gpu: 4
+    memory_per_gpu: 16Gi
+"""
+TEAMS = """\
+teams:
+  vision:
+    quota: {a100: 8}
+"""
+JOB = """\
+title: Job
+command: [run]
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+class Files:
+    """Three good files that a test makes worse."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "jobs").mkdir()
+        self.write(job=JOB, cluster=CLUSTER, teams=TEAMS)
+
+    def write(self, *, job: str | None = None, cluster: str | None = None, teams: str | None = None) -> None:
+        for name, text in (("jobs/job.yaml", job), ("cluster.yaml", cluster), ("teams.yaml", teams)):
+            if text is not None:
+                (self.root / name).write_text(text, encoding="utf-8")
+
+    def load(self) -> settings.Settings:
+        return settings.load(self.root / "jobs", self.root / "cluster.yaml", self.root / "teams.yaml")
+
+    def problems(self) -> list[str]:
+        try:
+            self.load()
+        except InvalidConfiguration as invalid:
+            return [str(problem).replace(f"{self.root}/", "") for problem in invalid.problems]
+        return []
+
+
+# In each: what is added to the job template, the cluster or the teams, and how the one problem begins.
+WRONG_JOBS = {
+    "a key that does not exist": (
+        "optoins: {}",
+        "jobs/job.yaml:3: optoins: there is no such key (did you mean options?)",
+    ),
+    "a key twice": ("title: Again", "jobs/job.yaml:3: title: this key is already in line 1."),
+    "a key twice, deep inside": (
+        "pod:\n  securityContext:\n    fsGroup: 1\n    fsGroup: 2",
+        "jobs/job.yaml:6: pod.securityContext.fsGroup: this key is already in line 5.",
+    ),
+    "no YAML": ("pod: [", "jobs/job.yaml:4: .: this is not YAML: "),
+    "a tag": (
+        "pod: !!python/object:os.system {}",
+        "jobs/job.yaml:3: pod: the tag !!python/object:os.system is not read",
+    ),
+    "a hole that means nothing": (
+        "annotations: {a: '${gpuz}'}",
+        "jobs/job.yaml:3: annotations.a: there is no value for the hole ${gpuz} (did you mean gpus?).",
+    ),
+    "a hole deep in the pod": (
+        "pod:\n  containers:\n    - name: notebook\n      env:\n        - {name: A, value: 'x ${who}'}",
+        "jobs/job.yaml:7: pod.containers[0].env[0].value: there is no value for the hole ${who}",
+    ),
+    "a hole that is none": ("annotations: {a: '${A-b}'}", "jobs/job.yaml:3: annotations.a: ${A-b} is no hole: write"),
+    "a hole in a key": (
+        "pod: {nodeSelector: {'${user}': x}}",
+        "jobs/job.yaml:3: pod.nodeSelector: a key must not have",
+    ),
+    "a hole in a label": ("labels: {a: '${user}'}", "jobs/job.yaml:3: labels.a: a label has no holes"),
+    "a home made of a choice": ("home: /home/${team}", "jobs/job.yaml:3: home: there is no value for the hole ${team}"),
+    "a home that is relative": ("home: home", "jobs/job.yaml:3: home: must be an absolute path"),
+    "one of the product's labels": (
+        "labels: {dlspawner.dev/user: bob}",
+        "jobs/job.yaml:3: labels.dlspawner.dev/user: ",
+    ),
+    "the label by which victims are found": ("labels: {preemption: allow}", "jobs/job.yaml:3: labels.preemption: "),
+    "an option without a type": ("options: {x: {}}", "jobs/job.yaml:3: options.x.type: is missing."),
+    "an option of an unknown type": (
+        "options: {x: {type: int}}",
+        "jobs/job.yaml:3: options.x.type: must be one of integer, number, boolean, string, choice, quantity, path,",
+    ),
+    "an option that is a fact": (
+        "options: {user: {type: string}}",
+        "jobs/job.yaml:3: options.user: “user” already means",
+    ),
+    "a built-in option of another type": (
+        "options: {gpus: {type: string}}",
+        "jobs/job.yaml:3: options.gpus.type: “gpus” is always of type integer",
+    ),
+    "a default out of range": (
+        "options: {x: {type: integer, max: 3, default: 4}}",
+        "jobs/job.yaml:3: options.x: the default is not allowed: X must be at most 3; you asked for 4.",
+    ),
+    "a default of another type": (
+        "options: {x: {type: integer, default: many}}",
+        "jobs/job.yaml:3: options.x: the default is not allowed: X must be a whole number",
+    ),
+    "a minimum above the maximum": (
+        "options: {x: {type: integer, min: 3, max: 2}}",
+        "jobs/job.yaml:3: options.x: min is",
+    ),
+    "a range for text": ("options: {x: {type: string, max: 2}}", "jobs/job.yaml:3: options.x.max: max is only for"),
+    "choices that are missing": ("options: {x: {type: choice}}", "jobs/job.yaml:3: options.x.choices: is missing."),
+    "a pattern that is none": (
+        "options: {x: {type: string, pattern: '['}}",
+        "jobs/job.yaml:3: options.x.pattern: is not",
+    ),
+    "a GPU type that the cluster lacks": (
+        "options: {gpu_type: {choices: [h100]}}",
+        "jobs/job.yaml:3: options.gpu_type: there is no GPU type “h100”. The cluster has: a100.",
+    ),
+    "an endpoint without a port": (
+        "endpoints:\n  - {name: ssh, protocol: ssh}",
+        "jobs/job.yaml:4: endpoints[0].port: is missing.",
+    ),
+    "HTTP that anybody could reach": (
+        "endpoints: [{name: web, port: 8080, protocol: http, expose: nodeport}]",
+        "jobs/job.yaml:3: endpoints[0]: http by NodePort would let people in without login",
+    ),
+    "two endpoints on one port": (
+        "endpoints: [{name: a, port: 8080, protocol: tcp}, {name: b, port: 8080, protocol: tcp}]",
+        "jobs/job.yaml:3: endpoints[1]: there are two endpoints on port 8080.",
+    ),
+    "the Hub's own port": (
+        "endpoints: [{name: a, port: 8888, protocol: tcp}]",
+        "jobs/job.yaml:3: endpoints[0]: port 8888 is where the job answers the Hub.",
+    ),
+    "no time to stop": ("grace_period_seconds: 0", "jobs/job.yaml:3: grace_period_seconds: must be between 1 and 3600"),
+    "a truth for a number": (
+        "grace_period_seconds: true",
+        "jobs/job.yaml:3: grace_period_seconds: must be a whole number",
+    ),
+    "an access that is none": (
+        "mounts: {home: rw}",
+        "jobs/job.yaml:3: mounts.home: must be one of none, read-only, read-write, not “rw”.",
+    ),
+    "an idle window of nothing": (
+        "idle: {window_seconds: 0}",
+        "jobs/job.yaml:3: idle.window_seconds: must be between 60",
+    ),
+    "evidence that is none": (
+        "idle: {counts: [mouse]}",
+        "jobs/job.yaml:3: idle.counts[0]: must be one of gpu, kernel,",
+    ),
+    "no pod at all": ("pods: 0", "jobs/job.yaml:3: pods: must be between 1 and 4096, not 0."),
+    "two roles of one name": (
+        "pods: [{role: worker}, {role: worker, count: 3}]",
+        "jobs/job.yaml:3: pods[1]: there are two roles “worker”.",
+    ),
+    "a team that does not exist": (
+        "who: [visoin]",
+        "jobs/job.yaml:3: who[0]: there is no team “visoin” (did you mean vision?)",
+    ),
+    "a word that PodSpec lacks": (
+        "pod: {tolerationz: []}",
+        "jobs/job.yaml:3: pod.tolerationz: there is no such key (did you mean tolerations?).",
+    ),
+    "a container without a name": (
+        "pod: {containers: [{image: x}]}",
+        "jobs/job.yaml:3: pod.containers[0]: a container needs",
+    ),
+    "a container twice": (
+        "pod: {containers: [{name: a}, {name: a}]}",
+        "jobs/job.yaml:3: pod.containers[1]: there is already a container “a” in line 3.",
+    ),
+    "a container that is a text": (
+        "pod: {containers: [main]}",
+        "jobs/job.yaml:3: pod.containers[0]: must be a mapping",
+    ),
+    "GPUs made visible by hand": (
+        "pod: {containers: [{name: notebook, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}",
+        "jobs/job.yaml:3: pod.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES is set last",
+    ),
+    "a number in a command": (
+        "pod: {containers: [{name: notebook, args: [sleep, 5]}]}",
+        "jobs/job.yaml:3: pod.containers[0].args[1]: must be text; write it in quotes.",
+    ),
+    "an own image that is missing": (
+        "pod: {containers: [{name: main, command: [x]}]}",
+        "jobs/job.yaml:3: pod.containers[0]: the container main needs an image",
+    ),
+    "the host's network": (
+        "pod: {hostNetwork: true}",
+        "jobs/job.yaml:3: pod.hostNetwork: hostNetwork needs the special",
+    ),
+    "the host's files": (
+        "pod: {volumes: [{name: v, hostPath: {path: /}}]}",
+        "jobs/job.yaml:3: pod.volumes[0].hostPath: hostPath needs the special permission host_paths",
+    ),
+    "root": (
+        "pod: {containers: [{name: notebook, securityContext: {runAsUser: 0}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.runAsUser: runAsUser 0 needs the special permission root",
+    ),
+    "a special permission that is off": (
+        "special_permissions: [privileged]",
+        "jobs/job.yaml:3: special_permissions[0]: privileged is not switched on",
+    ),
+    "an alias of itself": ("pod: &a\n  overhead: *a", "jobs/job.yaml:"),
+}
+
+WRONG_CLUSTERS = {
+    "a GPU type without its resource": (
+        "  b:\n    cpu_per_gpu: 1\n    memory_per_gpu: 1Gi",
+        "cluster.yaml:6: gpu_types.b.resource: is missing.",
+    ),
+    "a resource that is none": (
+        "  b: {resource: gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "cluster.yaml:6: gpu_types.b.resource: “gpu” must be a resource such as nvidia.com/gpu.",
+    ),
+    "no CPU": (
+        "  b: {resource: a/b, cpu_per_gpu: 0, memory_per_gpu: 1Gi}",
+        "cluster.yaml:6: gpu_types.b.cpu_per_gpu: must be an amount",
+    ),
+    "a name with capitals": (
+        "  B: {resource: a/b, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "cluster.yaml:6: gpu_types.B: “B” must be small letters",
+    ),
+    "a default above the limit": (
+        "cpu_only: {cpu: {default: 5, max: 4}}",
+        "cluster.yaml:6: cpu_only.cpu: the default is",
+    ),
+    "a permission that is none": (
+        "special_permissions: [rot]",
+        "cluster.yaml:6: special_permissions[0]: must be one of root, privileged, host_network, host_paths, devices, "
+        "not “rot” (did you mean root?).",
+    ),
+    "a default template that is not there": (
+        "defaults: {template: jop}",
+        "cluster.yaml:6: defaults.template: there is no template “jop” (did you mean job?).",
+    ),
+    "a size that is none": ("storage: {home_size: big}", "cluster.yaml:6: storage.home_size: must be an amount"),
+    "an access mode that is none": (
+        "storage: {access_modes: [RWO]}",
+        "cluster.yaml:6: storage.access_modes[0]: “RWO” must",
+    ),
+}
+
+WRONG_TEAMS = {
+    "a GPU type that does not exist": (
+        "  b: {quota: {a10: 1}}",
+        "teams.yaml:4: teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). The cluster has: a100.",
+    ),
+    "fewer GPUs than none": ("  b: {quota: {a100: -1}}", "teams.yaml:4: teams.b.quota.a100: must be between 0 and"),
+    "a template that does not exist": (
+        "  b: {templates: [jobb]}",
+        "teams.yaml:4: teams.b.templates[0]: there is no template “jobb” (did you mean job?). There are: job.",
+    ),
+    "a mount without a claim": (
+        "  b: {mounts: [{path: /data/b}]}",
+        "teams.yaml:4: teams.b.mounts[0].claim: is missing.",
+    ),
+    "a mount on a system directory": (
+        "  b: {mounts: [{claim: c, path: /etc/b}]}",
+        "teams.yaml:4: teams.b.mounts[0].path: /etc/b belongs to the job itself",
+    ),
+    "a mount with a way up": (
+        "  b: {mounts: [{claim: c, path: /data/../etc}]}",
+        "teams.yaml:4: teams.b.mounts[0].path: must be an absolute path",
+    ),
+    "a place mounted twice": (
+        "  b: {mounts: [{claim: c, path: /data/b}, {claim: d, path: /data/b}]}",
+        "teams.yaml:4: teams.b.mounts[1].path: /data/b is mounted twice.",
+    ),
+    "a soft cap above the hard one": (
+        "  b: {user_caps: {soft: 3, hard: 2}}",
+        "teams.yaml:4: teams.b.user_caps: soft is more",
+    ),
+    "an admin twice": ("  b: {admins: [x, x]}", "teams.yaml:4: teams.b.admins[1]: “x” is already in line 4."),
+    "blocked that is no list": ("blocked: eve", "teams.yaml:4: blocked: must be a list, not “eve”."),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG_JOBS.values(), ids=WRONG_JOBS)
+def test_a_wrong_template(files: Files, text: str, problem: str) -> None:
+    files.write(job=JOB + text + "\n")
+    _one_problem(files.problems(), problem)
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG_CLUSTERS.values(), ids=WRONG_CLUSTERS)
+def test_a_wrong_cluster(files: Files, text: str, problem: str) -> None:
+    files.write(cluster=CLUSTER + text + "\n")
+    _one_problem(files.problems(), problem)
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG_TEAMS.values(), ids=WRONG_TEAMS)
+def test_wrong_teams(files: Files, text: str, problem: str) -> None:
+    files.write(teams=TEAMS + text + "\n")
+    _one_problem(files.problems(), problem)
+
+
+def _one_problem(problems: list[str], expected: str) -> None:
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(expected)
+
+
+def test_all_problems_of_all_files_are_told_together(files: Files) -> None:
+    files.write(job="titel: x\npods: none\n", cluster=CLUSTER + "a: 1\n", teams=TEAMS + "b: 1\n")
+    (files.root / "jobs/other.yaml").write_text("{", encoding="utf-8")
+    told = [problem.split(": ", 2)[:2] for problem in files.problems()]
+    assert sorted(told) == [
+        ["cluster.yaml:6", "a"],
+        ["jobs/job.yaml:1", "."],
+        ["jobs/job.yaml:1", "titel"],
+        ["jobs/job.yaml:1", "title"],
+        ["jobs/job.yaml:2", "pods"],
+        ["jobs/other.yaml:1", "."],
+        ["teams.yaml:4", "b"],
+    ]
+
+
+def test_files_that_can_not_be_read_are_problems(files: Files) -> None:
+    (files.root / "cluster.yaml").unlink()
+    (files.root / "teams.yaml").write_bytes(b"\xff\xfe")
+    (files.root / "jobs/job.yaml").write_text("", encoding="utf-8")
+    assert files.problems() == [
+        "jobs/job.yaml:1: .: the file is empty.",
+        "cluster.yaml:1: .: the file can not be read: No such file or directory.",
+        "teams.yaml:1: .: the file is not UTF-8 text.",
+    ]
+
+
+def test_a_directory_without_templates_is_a_problem(files: Files) -> None:
+    (files.root / "jobs/job.yaml").rename(files.root / "jobs/job.txt")
+    assert files.problems() == ["jobs:1: .: there is no template (a file NAME.yaml) in this directory."]
+
+
+def test_a_template_file_with_a_name_that_no_label_can_hold(files: Files) -> None:
+    (files.root / "jobs/job.yaml").rename(files.root / "jobs/My_Job.yaml")
+    assert files.problems()[0].startswith("jobs/My_Job.yaml:1: .: the file's name without .yaml is the template's name")
+
+
+def test_problems_read_as_a_list() -> None:
+    with pytest.raises(InvalidConfiguration) as invalid:
+        settings.load("/nowhere")
+    assert str(invalid.value).splitlines() == [
+        "1 problem in the configuration:",
+        "  /nowhere:1: .: there is no template (a file NAME.yaml) in this directory.",
+    ]
+
+
+def test_what_a_template_says_is_what_is_read(files: Files) -> None:
+    files.write(
+        job="""\
+title: Training
+description: For long runs
+who: [vision]
+options:
+  gpus: {default: 2, max: 4}
+  lr: {type: number, title: Learning rate, min: 0, max: 1, default: 0.1}
+  part: {type: choice, choices: {a: First, b: Second}}
+command: [run, "${lr}"]
+home: /users/${unix_name}
+notebook_dir: ${home}/work
+endpoints:
+  - {name: ssh, port: 2222, protocol: ssh, expose: nodeport}
+  - {name: metrics, port: 9090, protocol: http}
+mounts: {home: read-only, team_data: none, job_directory: false}
+pods: [{role: chief}, {role: worker, count: 3}]
+grace_period_seconds: 120
+idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 3600, counts: [gpu]}
+special_permissions: [host_network]
+labels: {purpose: training}
+annotations: {note: "${team}"}
+pod:
+  hostNetwork: true
+""",
+        cluster=CLUSTER + "special_permissions: [host_network]\n",
+    )
+    template = files.load().templates[0]
+    assert (template.name, template.title, template.who) == ("job", "Training", ("vision",))
+    assert [option.name for option in template.options] == ["gpus", "lr", "part"]
+    assert [option.kind for option in template.options] == [Kind.INTEGER, Kind.NUMBER, Kind.CHOICE]
+    assert template.command == ("run", "${lr}")
+    assert [(one.name, one.protocol, one.expose) for one in template.endpoints] == [
+        ("ssh", Protocol.SSH, Expose.NODEPORT),
+        ("metrics", Protocol.HTTP, Expose.CLUSTER),
+    ]
+    assert (template.mounts.home, template.mounts.team_data) == (Access.READ_ONLY, Access.NONE)
+    assert template.roles == (Role("chief"), Role("worker", 3))
+    assert template.pods == 4
+    assert template.grace_period == timedelta(minutes=2)
+    assert template.idle.lifetime == timedelta(hours=1)
+    assert template.idle.counts == (Evidence.GPU,)
+    assert template.special == {Special.HOST_NETWORK}
+    assert template.pod == {"hostNetwork": True}
+
+
+def test_what_the_cluster_and_the_teams_say_is_what_is_read(files: Files) -> None:
+    files.write(
+        cluster=CLUSTER + "cpu_only: {cpu: {default: 250m}, memory: {max: 4Gi}}\n",
+        teams="""\
+teams:
+  vision:
+    admins: [vera]
+    members: [alice]
+    quota: {a100: 8}
+    borrow_limit: 2
+    user_caps: {soft: 1, hard: 2}
+    priorities: [prod, test]
+    templates: [job]
+    mounts: [{claim: data, path: /data/vision, read_only: true}]
+    idle: {window_seconds: 600}
+  "Vision Lab": {}
+blocked: [eve]
+""",
+    )
+    loaded = files.load()
+    assert loaded.cluster.gpu_types[0].per_gpu == Amount(4000, 16 * 1024**3)
+    assert loaded.cluster.cpu_only_default == Amount(250, 2 * 1024**3)
+    assert loaded.cluster.cpu_only_max == Amount(4000, 4 * 1024**3)
+    team = loaded.teams.teams[0]
+    assert (team.quota[0].gpu_type, team.quota[0].gpus, team.borrow_limit) == ("a100", 8, 2)
+    assert (team.user_caps.soft, team.user_caps.hard) == (1, 2)
+    assert team.mounts[0].read_only
+    assert team.idle.guaranteed == timedelta(minutes=10)
+    assert loaded.teams.blocked == {"eve"}
+    assert [one.name for one in loaded.teams.of("alice", ["Vision Lab"])] == ["vision", "Vision Lab"]
+    assert loaded.teams.of("bob", []) == (Team("default"),)
+
+
+def test_without_files_there_is_a_cluster_without_gpus() -> None:
+    loaded = settings.load(None)
+    assert loaded.templates == ()
+    assert loaded.cluster.gpu_types == ()
+
+
+def test_the_default_template_comes_first(files: Files) -> None:
+    (files.root / "jobs/zebra.yaml").write_text(JOB, encoding="utf-8")
+    files.write(cluster=CLUSTER + "defaults: {template: zebra}\n")
+    assert [template.name for template in files.load().templates] == ["zebra", "job"]
+
+
+def test_the_shipped_files_are_right() -> None:
+    loaded = settings.load(*SHIPPED)
+    assert sorted(template.name for template in loaded.templates) == ["custom", "ipython", "ssh", "tensorboard"]
+    assert loaded.templates[0].name == "ipython"
+    assert [kind.name for kind in loaded.cluster.gpu_types] == ["a100", "v100"]
+    assert [team.name for team in loaded.teams.teams] == ["vision", "language", "default"]
+    assert not loaded.cluster.special
+
+
+@pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])
+def test_a_shipped_template_can_be_launched_as_it_is(name: str) -> None:
+    loaded = settings.load(*SHIPPED)
+    template = loaded.template(name)
+    assert template is not None
+    choices = options.choose(template, loaded.cluster, {"template": name}, loaded.teams.of("alice", ["vision"]))
+    assert isinstance(choices, options.Choices)
+    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", home_claim="claim-alice")
+    fragment = rendering.render(template, choices, facts)
+    assert isinstance(fragment, dict)
+    json.dumps(fragment)
+    text = json.dumps(fragment)
+    assert "no-authentication" not in text
+    assert "${" not in text
+    assert ("--activity-interval=0" in text) == (name != "ipython")
+
+
+def test_what_people_start_is_a_tensorboard_without_gpus_that_can_not_write() -> None:
+    template = settings.load(*SHIPPED).template("tensorboard")
+    assert template is not None
+    assert template.option("gpus") is None
+    assert template.mounts.home is Access.READ_ONLY
+    assert template.idle.counts == (Evidence.HTTP,)
+    assert template.idle.lifetime is not None
+
+
+_SCALARS = st.none() | st.booleans() | st.integers(-9, 99999) | st.floats() | st.text(max_size=8) | st.just("${user}")
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "containers", "env", "default", "type", "x", "resource"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+_JOB_KEYS = ["title", "who", "options", "command", "home", "endpoints", "mounts", "pods", "idle", "labels", "pod"]
+
+
+@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from(_JOB_KEYS), _VALUES, max_size=4),
+    st.dictionaries(st.sampled_from(["gpu_types", "cpu_only", "storage", "defaults", "x"]), _VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(["teams", "blocked", "x"]), _VALUES, max_size=3),
+)
+def test_no_yaml_at_all_makes_reading_crash(
+    tmp_path_factory: pytest.TempPathFactory, job: Any, cluster: Any, teams: Any
+) -> None:
+    files = Files(tmp_path_factory.mktemp("files"))
+    files.write(job=yaml.safe_dump(job), cluster=yaml.safe_dump(cluster), teams=yaml.safe_dump(teams))
+    assert all(".yaml:" in problem for problem in files.problems())

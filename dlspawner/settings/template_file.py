@@ -28,7 +28,7 @@ from dlspawner.settings.document import Entry, Section, did_you_mean
 from dlspawner.settings.option_entries import read_options
 from dlspawner.settings.pod_fragment import check_pod
 
-_KEYS = (
+KEYS = (
     *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
     *("grace_period_seconds", "idle", "special_permissions", "labels", "annotations", "pod"),
 )
@@ -44,7 +44,7 @@ _HOUR = 3600
 
 def read_template(name: str, root: Entry, cluster: Cluster, teams: Collection[str] | None) -> Template:
     """The template that the file describes, as far as it can be read; ``teams`` are the names that ``who`` may hold."""
-    file = root.section(_KEYS)
+    file = root.section(KEYS)
     if not re.fullmatch(NAME, name, re.ASCII):
         root.problem(f"the file's name without .yaml is the template's name and must be {NAME_HINT}.")
     title = file.need("title")

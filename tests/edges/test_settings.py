@@ -18,6 +18,7 @@ from dlspawner.core import options, rendering
 from dlspawner.core.model import Amount, Special, Team
 from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
 from dlspawner.errors import InvalidConfiguration
+from dlspawner.settings import template_file
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = (ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
@@ -495,6 +496,21 @@ def test_what_people_start_is_a_tensorboard_without_gpus_that_can_not_write() ->
     assert template.mounts.home is Access.READ_ONLY
     assert template.idle.counts == (Evidence.HTTP,)
     assert template.idle.lifetime is not None
+
+
+def test_the_readme_explains_every_key_option_and_hole() -> None:
+    readme = (ROOT / "templates/README.md").read_text(encoding="utf-8")
+    names = {*template_file.KEYS, *options.BUILT_IN, *rendering.FACT_HOLES, *rendering.CHOICE_HOLES}
+    kinds = {kind.value for group in (Kind, Protocol, Expose, Access, Evidence, Special) for kind in group}
+    assert [name for name in sorted(names | kinds) if f"`{name}`" not in readme] == []
+
+
+def test_the_readmes_example_is_right(files: Files) -> None:
+    readme = (ROOT / "templates/README.md").read_text(encoding="utf-8")
+    example = readme.partition("```yaml\n")[2].partition("```")[0]
+    files.write(job=example)
+    assert files.problems() == []
+    assert files.load().templates[0].title == "Training"
 
 
 _SCALARS = st.none() | st.booleans() | st.integers(-9, 99999) | st.floats() | st.text(max_size=8) | st.just("${user}")

@@ -1,0 +1,150 @@
+"""The shipped commands that answer the Hub in place of a notebook, run for real: nobody gets in without login.
+
+JupyterHub's part is played by the one answer that the login proxy asks for: who a token belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from tensorboardX import SummaryWriter
+from tornado import web
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+
+from dlspawner import settings
+from dlspawner.core import options, rendering
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "/user/alice/one/"
+DEADLINE = 60
+
+
+class Identify(web.RequestHandler):
+    """``GET /hub/api/user``: in this Hub a token is the name of its owner, who may enter servers of his own."""
+
+    def get(self) -> None:
+        name = self.request.headers["Authorization"].split()[-1]
+        self.write({"kind": "user", "name": name, "groups": [], "scopes": [f"access:servers!server={name}/one"]})
+
+
+@contextmanager
+def hub() -> Iterator[str]:
+    server = web.Application([("/hub/api/user", Identify)]).listen(0, "127.0.0.1")
+    port = next(iter(server._sockets.values())).getsockname()[1]
+    yield f"http://127.0.0.1:{port}/hub/api"
+    server.stop()
+
+
+def command(name: str) -> list[str]:
+    loaded = settings.load(ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
+    template = loaded.template(name)
+    assert template is not None
+    choices = options.choose(template, loaded.cluster, {})
+    assert isinstance(choices, options.Choices)
+    fragment = rendering.render(template, choices, rendering.Facts("alice", "one", "alice", "j-abcdefghij23", "pod"))
+    assert isinstance(fragment, dict)
+    notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
+    return list(notebook["args"])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@asynccontextmanager
+async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIterator[tuple[str, int]]:
+    """The program as it runs in a pod; yields the address of its server, once it answers, and its process id."""
+    url = f"http://127.0.0.1:{free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": "/nonexistent",
+            "JUPYTERHUB_API_TOKEN": "token-of-the-server",
+            "JUPYTERHUB_API_URL": hub_api,
+            "JUPYTERHUB_BASE_URL": "/",
+            "JUPYTERHUB_CLIENT_ID": "jupyterhub-user-alice-one",
+            "JUPYTERHUB_HOST": "",
+            "JUPYTERHUB_OAUTH_ACCESS_SCOPES": '["access:servers!server=alice/one"]',
+            "JUPYTERHUB_OAUTH_CALLBACK_URL": f"{PREFIX}oauth_callback",
+            "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+            "JUPYTERHUB_SERVICE_URL": url,
+            "JUPYTERHUB_USER": "alice",
+            **environment,
+        },
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while not await answers(url):  # noqa: ASYNC110 - another process's port has no event to wait for
+                await asyncio.sleep(0.05)
+        yield url, process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        await asyncio.wait_for(process.wait(), DEADLINE)
+
+
+async def answers(url: str) -> bool:
+    try:
+        return (await get(f"{url}{PREFIX}api")).code < 500
+    except OSError:
+        return False
+
+
+async def get(url: str, token: str | None = None) -> HTTPResponse:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    client = AsyncHTTPClient()
+    return await client.fetch(url, headers=headers, raise_error=False, follow_redirects=False, request_timeout=DEADLINE)
+
+
+def tcp_listeners(session: int) -> set[str]:
+    """The local addresses on which any process of a session listens, from /proc."""
+    inodes = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == session:
+                inodes |= {link.readlink().name for link in (stat.parent / "fd").iterdir()}
+        except OSError:
+            continue  # ended meanwhile
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+
+
+@pytest.mark.parametrize(
+    ("template", "page", "expected"),
+    [
+        ("ssh", "", "ssh alice+one@gateway"),
+        ("custom", "", "ssh alice+one@gateway"),
+        ("tensorboard", "data/runs", '["first"]'),
+    ],
+)
+async def test_only_the_owner_gets_in_and_only_through_the_login(
+    template: str, page: str, expected: str, tmp_path: Path
+) -> None:
+    pages, runs = tmp_path / "page", tmp_path / "runs"
+    pages.mkdir()
+    (pages / "index.html").write_text("<p>ssh alice+one@gateway</p>", encoding="utf-8")
+    with SummaryWriter(str(runs / "first")) as writer:
+        writer.add_scalar("loss", 0.5, 1)
+    arguments = [part.replace(f"{rendering.JOB_FILES}/page", str(pages)) for part in command(template)]
+    with hub() as hub_api:
+        async with job(arguments, hub_api, DLSPAWNER_LOG_DIR=str(runs), TMPDIR=str(tmp_path)) as (url, session):
+            nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
+            listening = tcp_listeners(session)
+    assert (nobody.code, owner.code, other.code) == (302, 200, 403)
+    assert nobody.headers["Location"].startswith("/hub/api/oauth2/authorize")
+    assert expected in owner.body.decode()
+    assert len(listening) == 1

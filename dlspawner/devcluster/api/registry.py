@@ -111,6 +111,9 @@ class Registry:
                 )
         else:
             metadata.pop("namespace", None)
+        for field in ("labels", "annotations", "finalizers", "ownerReferences"):
+            if field in metadata and not metadata[field]:
+                del metadata[field]  # empty is absent
         ordered = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         return ordered | manifest
 

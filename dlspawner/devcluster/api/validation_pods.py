@@ -114,7 +114,9 @@ def _ports(ports: list[Object], path: str) -> Causes:
     names: set[str] = set()
     for index, port in enumerate(ports):
         number = port.get("containerPort")
-        if not isinstance(number, int) or not 1 <= number <= 65535:
+        if not number:
+            yield required(f"{path}.ports[{index}].containerPort")
+        elif not isinstance(number, int) or not 1 <= number <= 65535:
             yield wrong(f"{path}.ports[{index}].containerPort", number, "must be between 1 and 65535, inclusive")
         name = port.get("name")
         if name and not re.fullmatch(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?", str(name)):

@@ -1,0 +1,119 @@
+"""The embedded server after SIGKILL, and what its state directory holds."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from tests.contract.client import Client, pod
+from tests.contract.conftest import Server
+
+MAPS = "/api/v1/namespaces/jobs/configmaps"
+PODS = "/api/v1/namespaces/jobs/pods"
+
+
+def _restarted(server: Server) -> Client:
+    server.kill()
+    return server.start()
+
+
+def test_objects_and_versions_survive_sigkill(server: Server) -> None:
+    client = server.start()
+    kept = client.create(MAPS, {"metadata": {"name": "kept"}, "data": {"u": "ü ß"}})
+    last = client.create(MAPS, {"metadata": {"name": "gone"}})["metadata"]["resourceVersion"]
+    client.delete(f"{MAPS}/gone")
+    client = _restarted(server)
+    assert client.get(f"{MAPS}/kept") == kept
+    assert client.request("GET", f"{MAPS}/gone").code == 404
+    newer = client.create(MAPS, {"metadata": {"name": "gone"}})["metadata"]["resourceVersion"]
+    assert int(newer) > int(last) + 1
+
+
+def test_a_watch_resumes_across_sigkill(server: Server) -> None:
+    client = server.start()
+    version = client.create(MAPS, {"metadata": {"name": "a", "labels": {"l": "1"}}})["metadata"]["resourceVersion"]
+    client.patched(f"{MAPS}/a", {"metadata": {"labels": {"l": "2"}}})
+    client.delete(f"{MAPS}/a")
+    client = _restarted(server)
+    with client.watch(MAPS, resourceVersion=version) as watch:
+        assert [watch.next()[0] for _ in range(2)] == ["MODIFIED", "DELETED"]
+    with client.watch(MAPS, resourceVersion=version, labelSelector="l=2") as watch:
+        assert [watch.next()[0] for _ in range(2)] == ["ADDED", "DELETED"]
+
+
+def test_node_ports_and_credentials_stay(server: Server) -> None:
+    client = server.start()
+    spec = {"type": "NodePort", "ports": [{"port": 1}]}
+    services = "/api/v1/namespaces/jobs/services"
+    port = client.create(services, {"metadata": {"name": "s"}, "spec": spec})["spec"]["ports"][0]["nodePort"]
+    before = server.kubeconfig.read_text()
+    client = _restarted(server)
+    assert server.kubeconfig.read_text() == before
+    taken = {"type": "NodePort", "ports": [{"port": 1, "nodePort": port}]}
+    client.expect(422, "POST", services, {"metadata": {"name": "t"}, "spec": taken})
+
+
+def test_an_owner_that_went_before_the_restart_takes_its_dependents(server: Server) -> None:
+    client = server.start()
+    owner = client.create(MAPS, {"metadata": {"name": "owner"}})["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    held = {"name": "child", "ownerReferences": [reference], "finalizers": ["example.org/hold"]}
+    client.create(MAPS, {"metadata": held})
+    client.delete(f"{MAPS}/owner")
+    client = _restarted(server)
+    client.until(f"{MAPS}/child", lambda found: "deletionTimestamp" in found["metadata"])
+
+
+def test_scheduling_counts_what_is_there_after_a_restart(server: Server) -> None:
+    client = server.start()
+    ready = [{"type": "Ready", "status": "True"}]
+    amounts = {"cpu": "1", "example.org/gpu": "1"}
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": amounts, "capacity": amounts, "conditions": ready}}
+    client.create("/api/v1/nodes", node)
+    limits = {"limits": {"example.org/gpu": "1"}}
+    one = pod("one", containers=[{"name": "c", "image": "i:1", "resources": limits}])
+    client.create(PODS, one)
+    client.until(f"{PODS}/one", lambda found: found["spec"].get("nodeName") == "n")
+    client = _restarted(server)
+    client.create(PODS, one | {"metadata": {"name": "two"}})
+    waiting = client.until(f"{PODS}/two", lambda found: bool(found["status"].get("conditions")))
+    message = waiting["status"]["conditions"][0]["message"]
+    assert message == "0/1 nodes are available: 1 Insufficient example.org/gpu."
+
+
+def test_secrets_of_the_state_directory_are_private(server: Server) -> None:
+    server.start()
+    for name in ("kubeconfig", "token", "server.key"):
+        assert stat.S_IMODE((server.state / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(server.state.stat().st_mode) == 0o700
+    assert not [name for name in os.listdir(server.state) if name.startswith(".")]  # noqa: PTH208 - names are enough
+
+
+def test_the_kubeconfigs_namespace_exists(server: Server) -> None:
+    client = server.start()
+    names = {item["metadata"]["name"] for item in client.get("/api/v1/namespaces")["items"]}
+    assert {"default", "kube-system", "kube-node-lease", "jobs"} <= names
+
+
+@pytest.mark.parametrize("what", ["directory", "port"])
+def test_a_second_server_says_what_is_taken(
+    server: Server, tmp_path_factory: pytest.TempPathFactory, what: str
+) -> None:
+    server.start()
+    state = server.state if what == "directory" else tmp_path_factory.mktemp("other")
+    port = 0 if what == "directory" else server.port
+    command = [sys.executable, "-m", "dlspawner.devcluster.api", "--state", str(state), "--port", str(port)]
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert second.returncode == 1
+    assert (str(state) if what == "directory" else str(port)) in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_stopped_server_ends_its_watches(server: Server) -> None:
+    client = server.start()
+    version = client.get(MAPS)["metadata"]["resourceVersion"]
+    with client.watch(MAPS, resourceVersion=version) as watch:
+        assert server.stop() == 0
+        assert watch.rest() == []

@@ -1,0 +1,18 @@
+"""Plays the kubelets of a few simulated nodes: runs the pods bound to them as processes of this machine.
+
+It speaks the public Kubernetes API and nothing else, so it works against any API server. From the outside in:
+
+    agent        the process: state directory, order of start and stop
+    kubelet      one node: registration, lease, its pods
+    pod          one pod's life;  container: one container's
+    runner       starts commands;  sandbox: runs between it and the command, in the new namespaces
+    endpoint     logs and exec for the API server: execution, channels (spdy, websocket), logs
+    forward      NodePorts;  provision: claims;  recorder: events;  addresses, probes, volumes, image
+    pure         status, env, quantities, devices, description, spdy, websocket
+"""
+
+from dlspawner.devcluster.node.agent import Agent, CannotStart
+from dlspawner.devcluster.node.container import Backoff
+from dlspawner.devcluster.node.description import DEFAULT, NodeDescription
+
+__all__ = ["DEFAULT", "Agent", "Backoff", "CannotStart", "NodeDescription"]

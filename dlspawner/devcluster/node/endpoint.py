@@ -22,6 +22,7 @@ from dlspawner.devcluster.node.pod import Pod
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
+GOODBYE_SECONDS = 2.0
 LONGEST_HEAD = 64 * 1024
 Query = Mapping[str, list[str]]
 
@@ -151,6 +152,11 @@ class Endpoint:
             raise Answer(404, f"container not found: {container.name} is not running")
         client = await _upgrade(head, request, reader, writer)
         await execution.execute(request, command, process.pid, client)
+        # The client may still be saying goodbye: closing first would answer that with a reset.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                while await reader.read(channels.CHUNK):
+                    pass
 
 
 async def _upgrade(

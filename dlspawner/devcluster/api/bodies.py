@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from dlspawner.devcluster.api import errors, patch
+from dlspawner.devcluster.api import errors, patch, protobuf
 from dlspawner.devcluster.api.registry import DeleteOptions
 from dlspawner.devcluster.api.requests import number
 from dlspawner.devcluster.api.resources import Resource
@@ -28,6 +28,8 @@ def decode(body: bytes, content_type: str) -> Any:
     media = content_type.partition(";")[0].strip()
     if media in ("application/yaml", "application/x-yaml", "text/yaml"):
         return _decode_yaml(body)
+    if media == protobuf.MEDIA_TYPE:
+        return _decode_protobuf(body)
     if media not in ("", "application/json", *PATCHES):
         raise errors.unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "
@@ -40,6 +42,13 @@ def decode(body: bytes, content_type: str) -> Any:
             f"the object provided is unrecognized (must be of a registered type): couldn't get version/kind; "
             f"json parse error: {error}"
         ) from error
+
+
+def _decode_protobuf(body: bytes) -> Any:
+    try:
+        return protobuf.decode(body)
+    except (protobuf.ProtobufError, UnicodeDecodeError) as error:
+        raise errors.unsupported_media_type(f"send JSON or YAML: {error}") from error
 
 
 def _decode_yaml(body: bytes) -> Any:

@@ -9,6 +9,9 @@ import asyncssh
 import pytest
 
 from ssh_gateway.keys import Keys
+from tests.edges.test_manager.world import World
+from tests.edges.test_manager.world import running as running_world
+from tests.gateway.cluster import embedded_api
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, free_port, gateway
 
 
@@ -71,3 +74,15 @@ def rekeying(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running_world(tmp_path_factory.mktemp("gateway-world")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with embedded_api(tmp_path_factory.mktemp("api") / "state") as path:
+        yield path

@@ -44,6 +44,7 @@ class Sshd:
     user_ca: asyncssh.SSHKey
     port: int
     settings: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,7 +69,7 @@ class Sshd:
         (directory / "sshd_config").write_text(
             "\n".join(
                 (
-                    f"ListenAddress 127.0.0.1:{self.port}",
+                    f"ListenAddress {self.address}:{self.port}",
                     f"HostKey {directory}/host",
                     f"TrustedUserCAKeys {directory}/ca.pub",
                     f"AuthorizedPrincipalsFile {directory}/principals",
@@ -101,7 +102,7 @@ class Sshd:
     def _wait(self) -> None:
         until = time.monotonic() + DEADLINE
         while time.monotonic() < until and self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1) as probe:
                 if probe.recv(4) == b"SSH-":
                     return
             time.sleep(0.02)
@@ -116,7 +117,7 @@ class Sshd:
             self.process.wait()
 
     def target(self, server: str = "train") -> Target:
-        return Target(JOB, "alice", server, "127.0.0.1", self.port, "person", self.host_key)
+        return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key)
 
 
 def free_port() -> int:

@@ -1,0 +1,60 @@
+"""Jobs as Kubernetes objects, in the embedded API server."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dlspawner.cluster import PODS, SERVICES, Cluster
+from dlspawner.core import naming
+
+NAMESPACE = "jobs"
+
+
+@contextlib.contextmanager
+def embedded_api(state: Path) -> Iterator[Path]:
+    """The embedded API server as a process; its kubeconfig."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dlspawner.devcluster.api", "--state", str(state)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("API server ready"), line
+        yield state / "kubeconfig"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def job(user: str, server: str, **changes: Any) -> naming.Job:
+    given: dict[str, Any] = {"id": naming.job_id(f"{user}/{server}/padding".encode()), "ssh_login": "person"}
+    return naming.Job(user=user, server=server, team="t", template="ssh", gpus=0, **{**given, **changes})
+
+
+async def create_pod(cluster: Cluster, name: str, job: naming.Job, address: str | None = "127.0.0.1") -> None:
+    """A pod of this job; it runs on a node of this address, or nowhere yet."""
+    metadata = {"name": name, "labels": naming.job_labels(job), "annotations": naming.job_annotations(job)}
+    spec = {"containers": [{"name": "notebook", "image": "x"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    await cluster.create(PODS, pod, NAMESPACE)
+    if address is not None:
+        status = {"status": {"phase": "Running", "hostIP": address, "podIP": "127.9.9.9"}}
+        await cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+
+
+async def create_service(cluster: Cluster, pod: str, job: naming.Job) -> int:
+    """The pod's SSH Service; the NodePort it was given."""
+    metadata = {"name": naming.ssh_object(pod), "labels": naming.job_labels(job)}
+    spec = {
+        "type": "NodePort",
+        "selector": {naming.JOB_LABEL: job.id},
+        "ports": [{"name": "ssh", "port": 22, "targetPort": 2222}],
+    }
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    created = await cluster.create(SERVICES, service, NAMESPACE)
+    return int(created["spec"]["ports"][0]["nodePort"])

@@ -1,0 +1,166 @@
+"""The process as it is run: a real Hub and Manager, the embedded cluster's API, a real sshd behind a NodePort."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import asyncssh
+import pytest
+import requests
+
+from dlspawner.cluster import Cluster
+from ssh_gateway.keys import load_or_make
+from tests.edges.test_manager.world import World
+from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
+from tests.gateway.peers import JOB, Client, Sshd, until
+
+COMMAND = (sys.executable, "-m", "ssh_gateway")
+ADDRESS = "127.77.1.1"
+
+
+@dataclass
+class Process:
+    """A gateway as a process of its own."""
+
+    process: asyncio.subprocess.Process
+    port: int
+
+    async def read(self) -> str:
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
+
+@contextlib.asynccontextmanager
+async def started(world: World, kubeconfig: Path, state: Path, *settings: str) -> AsyncIterator[Process]:
+    environment = {
+        **os.environ,
+        "JUPYTERHUB_API_TOKEN": world.tokens["gateway"],
+        "JUPYTERHUB_API_URL": world.hub_api,
+        "KUBECONFIG": str(kubeconfig),
+    }
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        "--Gateway.port=0",
+        f"--Gateway.state_dir={state}",
+        f"--Gateway.manager_url={world.manager}/services/jobs",
+        f"--Gateway.namespace={NAMESPACE}",
+        f"--Gateway.hub_public_url={world.public}",
+        "--Gateway.activity_seconds=0.2",
+        *settings,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        assert process.stderr is not None
+        line = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
+        assert "event=ready address=127.0.0.1:" in line, line + (await process.stderr.read()).decode()
+        yield Process(process, int(line.split("address=127.0.0.1:")[1].split()[0]))
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.communicate(), 20)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTERHUB", "KUBE"))}
+    return subprocess.run(
+        [*COMMAND, *arguments], env={**kept, **environment}, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+async def test_the_whole_way_in_by_key_and_by_token(
+    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+) -> None:
+    token = world.token("alice")
+    world.server_token("alice", "train")
+    register(world, token, alices_key)
+    keys = load_or_make(tmp_path / "state")
+    made = job("alice", "train", id=JOB)
+    async with await Cluster.connect(kubeconfig) as cluster:
+        sshd = Sshd(tmp_path / "job", keys.user_ca, await create_service(cluster, "alice-train", made), address=ADDRESS)
+        sshd.start()
+        try:
+            await create_pod(cluster, "alice-train", job("alice", "train", id=JOB, ssh_host_key=sshd.host_key), ADDRESS)
+            async with started(world, kubeconfig, tmp_path / "state") as gateway:
+                by_key = Client(tmp_path / "key", gateway.port, alices_key, keys.host)
+                done = await by_key.ssh("alice+train@gateway", "echo by key; exit 3")
+                assert (done.text, done.status) == ("by key\n", 3), done.err
+                by_token = Client(tmp_path / "token", gateway.port, None, keys.host)
+                env, options = by_token.with_token(token)
+                done = await by_token.ssh(*options, "alice+train@gateway", "echo by token", env=env)
+                assert done.text == "by token\n", done.err
+                assert "no job trian; yours: train" in (await by_key.ssh("alice+trian@gateway")).err
+                jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
+                assert jumped.text == "jumped\n", jumped.err
+                await until(lambda: activity(world) is not None)
+        finally:
+            sshd.stop()
+
+
+def register(world: World, token: str, key: asyncssh.SSHKey) -> None:
+    line = key.export_public_key().decode().strip()
+    headers = {"Authorization": f"token {token}"}
+    answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
+    assert answer.status_code in {200, 201}, answer.text
+
+
+def activity(world: World) -> datetime | None:
+    seen = world.setup("GET", "/users/alice").json()["servers"]["train"]["last_activity"]
+    return datetime.fromisoformat(seen) if seen else None
+
+
+async def test_sigterm_ends_it_at_once_when_nobody_is_there(world: World, kubeconfig: Path, tmp_path: Path) -> None:
+    async with started(world, kubeconfig, tmp_path / "state") as gateway:
+        gateway.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(gateway.process.wait(), 5) == 0
+        assert "event=stopped" in await gateway.read()
+
+
+async def test_a_taken_port_is_a_sentence_that_names_port_and_setting(kubeconfig: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = await asyncio.to_thread(
+            run, f"--Gateway.port={port}", f"--Gateway.state_dir={tmp_path}", JUPYTERHUB_API_TOKEN="x",
+            JUPYTERHUB_API_URL="http://127.0.0.1:9/hub/api", KUBECONFIG=str(kubeconfig),
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
+    assert "Gateway.port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_what_is_missing_is_a_sentence(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(run, f"--Gateway.state_dir={tmp_path}")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ssh-gateway: environment variable JUPYTERHUB_API_TOKEN is not set\n",
+    )
+
+
+async def test_init_makes_the_keys_and_ends(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(run, "--init", f"--Gateway.state_dir={tmp_path}/state")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
+        "ssh_host_ed25519_key",
+        "user_ca",
+        "user_ca.pub",
+    ]
+
+
+@pytest.mark.parametrize("setting", ["--Gateway.max_attempts=0", "--Gateway.port=70000"])
+async def test_a_setting_out_of_bounds_is_refused(setting: str) -> None:
+    done = await asyncio.to_thread(run, setting)
+    assert done.returncode != 0
+    assert setting.split("=", maxsplit=1)[0].removeprefix("--Gateway.") in done.stderr

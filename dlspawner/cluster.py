@@ -150,7 +150,7 @@ class Cluster:
         Reads files only: an API server that is down shows at the first call.
         """
         configuration = Configuration()
-        configuration.retries = False  # ours to decide, see the module's docstring
+        configuration.retries = None  # ours to decide, see the module's docstring
         path = kubeconfig or os.environ.get("KUBECONFIG", "")
         try:
             if path:
@@ -236,7 +236,7 @@ class Cluster:
             try:
                 if not version:
                     seen: dict[str, Object] = {}
-                    async for page, listed in self._pages(kind, namespace, labels, fields):
+                    async for page, listed in self._pages(kind, namespace, labels, fields):  # noqa: B007  (used after the loop)
                         for item in page:
                             before = known.get(item["metadata"]["uid"])
                             seen[item["metadata"]["uid"]] = _identity(item)

@@ -49,12 +49,14 @@ class Agent:
         nodes: Sequence[NodeDescription] = DEFAULT,
         *,
         backoff: Backoff | None = None,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self.cluster = cluster
         self.directory = state.absolute() / "node"
         self.hidden: tuple[str, ...] = (str(state.absolute()),)
         self.backoff = backoff or Backoff()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop_seconds = stop_seconds
         self._volumes = state.absolute() / "volumes"
         self._descriptions = nodes
         self.recorder = Recorder(cluster)
@@ -86,7 +88,7 @@ class Agent:
 
     async def stop(self) -> None:
         """End every process; the objects stay as they are, so that a new start begins where this one ended."""
-        await asyncio.gather(*(node.stop(STOP_SECONDS) for node in self.nodes))
+        await asyncio.gather(*(node.stop(self._stop_seconds) for node in self.nodes))
         await self.recorder.flush(0.5)
         for task in self._tasks:
             task.cancel()

@@ -51,6 +51,7 @@ class Housing(Protocol):
 
     backoff: Backoff
     ip: str
+    patience: float  # the pod's own grace period in seconds
 
     async def command(self, container: Mapping[str, Any], directory: Path) -> Command: ...
     def directory(self, container: str) -> Path: ...
@@ -242,18 +243,21 @@ class Container:
             self.up.set()
             self._pod.changed()
         async with asyncio.TaskGroup() as group:
-            for kind, verdict in (("readinessProbe", self._is_ready), ("livenessProbe", self._is_alive)):
+            for kind, verdict in (
+                ("readinessProbe", self._is_ready),
+                ("livenessProbe", self._is_alive("livenessProbe")),
+            ):
                 if kind in self.spec:
                     group.create_task(self._watch(kind, verdict), name=f"{kind} of {self.name}")
 
     async def _watch_until_ok(self, kind: str) -> None:
         passed = asyncio.Event()
+        alive = self._is_alive(kind)
 
         def verdict(ok: bool) -> None:
             if ok:
                 passed.set()
-            else:
-                self._is_alive(ok)
+            alive(ok)
 
         task = asyncio.create_task(self._watch(kind, verdict), name=f"{kind} of {self.name}")
         try:
@@ -274,12 +278,16 @@ class Container:
         self.run.ready = ok and self.process is not None
         self._pod.changed()
 
-    def _is_alive(self, ok: bool) -> None:
-        if ok or self._stopping.is_set():
-            return
-        grace = float(self.spec.get("terminationGracePeriodSeconds", 30))
-        message = f"Container {self.name} failed liveness probe, will be restarted"
-        self._killer = asyncio.create_task(self._terminate(grace, message), name=f"restart of {self.name}")
+    def _is_alive(self, kind: str) -> Callable[[bool], None]:
+        """The verdict of a probe that ends the container when it fails."""
+        grace = float(self.spec.get(kind, {}).get("terminationGracePeriodSeconds", self._pod.patience))
+        message = f"Container {self.name} failed {kind.removesuffix('Probe')} probe, will be restarted"
+
+        def verdict(ok: bool) -> None:
+            if not ok and not self._stopping.is_set():
+                self._killer = asyncio.create_task(self._terminate(grace, message), name=f"restart of {self.name}")
+
+        return verdict
 
     async def _terminate(self, grace: float, message: str) -> None:
         process = self.process

@@ -113,9 +113,10 @@ class Kubelet:
             self.shared.checkpoint()
         return assigned
 
-    def release(self, uid: str) -> None:
+    def release(self, uid: str, *, address: bool = True) -> None:
         self.holdings.release(uid)
-        self.shared.free_address(uid)
+        if address:
+            self.shared.free_address(uid)
         self.shared.checkpoint()
 
     def note(self, manifest: Mapping[str, Any], type: str, reason: str, message: str, field_path: str) -> None:

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # A Secret or claim that is made a moment after the pod is nothing to complain about.
 QUIET_SECONDS = 1.0
+ADMISSION_SECONDS = 10.0
 _KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}
 
 
@@ -43,7 +44,7 @@ class Host(Protocol):
 
     def address(self, uid: str, wanted: str) -> str: ...
     def devices(self, uid: str, container: Mapping[str, Any]) -> list[str]: ...
-    def release(self, uid: str) -> None: ...
+    def release(self, uid: str, *, address: bool = True) -> None: ...
     def note(self, manifest: Mapping[str, Any], type: str, reason: str, message: str, field_path: str) -> None: ...
 
 
@@ -63,6 +64,7 @@ class Pod:
         self.manifest = manifest
         self.backoff = host.backoff
         self.ip = ""
+        self.patience = float(manifest["spec"].get("terminationGracePeriodSeconds", 30))
         metadata, before = manifest["metadata"], manifest.get("status") or {}
         self.uid: str = metadata["uid"]
         self.name: str = metadata["name"]
@@ -211,7 +213,7 @@ class Pod:
         """From the address to the running containers; their tasks are never cancelled, only stopped."""
         host_network = self.manifest["spec"].get("hostNetwork")
         self.ip = self.host.ip if host_network else self.host.address(self.uid, self._before.get("podIP", ""))
-        self._admit()
+        await self._admit()
         self.changed()
         await self._prepare_volumes()
         for container in self.init:
@@ -230,13 +232,21 @@ class Pod:
         self._tasks.add(task)
         return task
 
-    def _admit(self) -> None:
-        try:
-            for container in self.containers:
-                self.host.devices(self.uid, container.spec)
-        except NotEnough as error:
-            self.host.release(self.uid)
-            raise Failed("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected") from error
+    async def _admit(self) -> None:
+        """Take the GPUs. Those of a pod that was deleted by force are free only when its processes are gone."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + ADMISSION_SECONDS
+        for wait in delays(0.02, 0.5):
+            try:
+                for container in self.containers:
+                    self.host.devices(self.uid, container.spec)
+                return
+            except NotEnough as error:
+                self.host.release(self.uid, address=False)
+                if clock() > until:
+                    text = f"Allocate failed due to {error}, which is unexpected"
+                    raise Failed("UnexpectedAdmissionError", text) from error
+            await asyncio.sleep(wait)
 
     async def _initialize(self, container: Container) -> None:
         task = self._begin(container)
@@ -384,8 +394,7 @@ class Pod:
         return str(self.manifest["spec"].get("restartPolicy", "Always"))
 
     def _grace(self) -> float:
-        metadata, spec = self.manifest["metadata"], self.manifest["spec"]
-        return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30)))
+        return float(self.manifest["metadata"].get("deletionGracePeriodSeconds", self.patience))
 
     def _deadline(self) -> float | None:
         seconds = self.manifest["spec"].get("activeDeadlineSeconds")

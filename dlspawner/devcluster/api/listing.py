@@ -47,7 +47,7 @@ class Lister:
     def page(self, target: Target, scope: Scope, limit: int = 0, proceed: str = "") -> Page:
         if not proceed:
             revision, start = self._store.revision, None
-            everything = [v for v in self._store.objects(target.resource, target.namespace) if scope.covers(v)]
+            everything = self._store.objects(target.resource, scope.covers)
         else:
             revision, start = _read_token(proceed)
             everything = self._snapshot((target, scope, revision))

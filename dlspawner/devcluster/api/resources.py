@@ -103,7 +103,6 @@ NAMESPACES = Resource(
     short_names=("ns",),
     subresources=("status", "finalize"),
     fields=("status.phase",),
-    returns_deleted=True,
 )
 SERVICES = Resource(
     "services",

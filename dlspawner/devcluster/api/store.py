@@ -119,11 +119,12 @@ class Store:
     def get(self, resource: Resource, namespace: str, name: str) -> Version | None:
         return self._shelves[resource].objects.get((namespace, name))
 
-    def objects(self, resource: Resource, namespace: str = "") -> list[Version]:
-        """Objects in the order of their keys; no namespace means all of them."""
-        objects = self._shelves[resource].objects
-        keys = sorted(key for key in objects if not namespace or key[0] == namespace)
-        return [objects[key] for key in keys]
+    def objects(self, resource: Resource, covers: Callable[[Version], bool] | None = None) -> list[Version]:
+        """Objects, all or those that are covered, in the order of their keys."""
+        return sorted(filter(covers, self.values(resource)), key=lambda version: version.key)
+
+    def in_namespace(self, resource: Resource, namespace: str) -> list[Version]:
+        return self.objects(resource, lambda version: version.namespace == namespace)
 
     def values(self, resource: Resource) -> Iterator[Version]:
         """Objects in no particular order."""

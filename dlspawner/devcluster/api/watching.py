@@ -111,7 +111,7 @@ class Watch:
     def _initial(self) -> list[bytes]:
         if self.options.start is not None and not self.options.initial_events:
             return []
-        existing = [v for v in self.store.objects(self.resource, self.scope.namespace) if self.scope.covers(v)]
+        existing = self.store.objects(self.resource, self.scope.covers)
         lines = [_event(ChangeType.ADDED, self.render(version)) for version in existing]
         if self.options.initial_events:
             lines.append(self._bookmark(self.store.revision, initial_end=True))

@@ -67,7 +67,7 @@ class EndpointsController(Controller):
     def _subsets(self, service: Version, manifest: Object) -> list[Object]:
         selector = manifest["spec"]["selector"].items()
         subsets: dict[tuple[tuple[str, int, str], ...], Object] = {}
-        for version in self.store.objects(PODS, service.namespace):
+        for version in self.store.in_namespace(PODS, service.namespace):
             if selector <= version.labels.items() and version.fields["status.podIP"]:
                 pod = version.read()
                 ports = _ports(manifest["spec"], pod)

@@ -45,7 +45,7 @@ class NamespaceController(Controller):
             version
             for resource in RESOURCES
             if resource.namespaced
-            for version in self.store.objects(resource, namespace)
+            for version in self.store.in_namespace(resource, namespace)
         ]
         for version in left:
             if b'"deletionTimestamp"' not in version.body:

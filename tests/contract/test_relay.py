@@ -1,0 +1,194 @@
+"""Logs and exec: what the embedded server passes on to a node's kubelet, and what comes back."""
+
+import contextlib
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.contract.client import Client, pod
+from tests.contract.conftest import NodeMaker
+
+BIG = 8 * 1024 * 1024
+
+
+@dataclass
+class Kubelet:
+    """A kubelet that answers every connection with one function, and remembers the requests' heads."""
+
+    port: int = 0
+    heads: list[str] = field(default_factory=list)
+    serve: Callable[[socket.socket, bytes], None] = lambda connection, head: None
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    state = Kubelet()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            received = b""
+            while b"\r\n\r\n" not in received:
+                received += self.request.recv(65536)
+            head, _, rest = received.partition(b"\r\n\r\n")
+            state.heads.append(head.decode())
+            with contextlib.suppress(OSError):  # the other side went first: some tests want that
+                state.serve(self.request, rest)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        state.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield state
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def running(embedded: Client, pods: str, make_node: NodeMaker, kubelet: Kubelet) -> str:
+    """A pod whose node's kubelet is ours."""
+    node = make_node()
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+    }
+    embedded.patched(f"/api/v1/nodes/{node}/status", {"status": status})
+    embedded.create(pods, pod(nodeName=node))
+    embedded.patched(f"{pods}/p/status", {"status": {"phase": "Running"}})
+    return f"{pods}/p"
+
+
+def _answer(body: bytes, code: str = "200 OK") -> Callable[[socket.socket, bytes], None]:
+    def serve(connection: socket.socket, _: bytes) -> None:
+        head = f"HTTP/1.1 {code}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    return serve
+
+
+def test_logs_come_from_the_kubelet(embedded: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
+    kubelet.serve = _answer("eins\nzwei ✓\n".encode())
+    answer = embedded.request("GET", f"{running}/log", query={"tailLines": "2", "timestamps": "true", "pretty": "1"})
+    assert (answer.code, answer.raw.decode()) == (200, "eins\nzwei ✓\n")
+    first, *headers = kubelet.heads[0].split("\r\n")
+    assert first == f"GET /containerLogs/{namespace}/p/main?tailLines=2&timestamps=true HTTP/1.1"
+    assert embedded.headers["Authorization"] in "".join(headers)
+
+
+def test_the_kubelets_refusal_becomes_a_status(embedded: Client, running: str, kubelet: Kubelet) -> None:
+    kubelet.serve = _answer(b"previous terminated container not found", "400 Bad Request")
+    status = embedded.expect(400, "GET", f"{running}/log", previous="true")
+    assert (status["reason"], status["message"]) == ("BadRequest", "previous terminated container not found")
+
+
+def test_followed_logs_are_streamed(embedded: Client, running: str, kubelet: Kubelet) -> None:
+    go_on = threading.Event()
+
+    def serve(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
+        go_on.wait(10)
+        connection.sendall(b"4\r\ntwo\n\r\n0\r\n\r\n")
+
+    kubelet.serve = serve
+    connection = embedded.connect()
+    connection.request("GET", f"{running}/log?follow=true", headers=embedded.headers)
+    response = connection.getresponse()
+    assert response.readline() == b"one\n"
+    go_on.set()
+    assert response.read() == b"two\n"
+    connection.close()
+
+
+def test_a_kubelet_that_does_not_answer_is_an_error(embedded: Client, running: str, kubelet: Kubelet) -> None:
+    node = embedded.get(running)["spec"]["nodeName"]
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+    embedded.patched(f"/api/v1/nodes/{node}/status", {"status": status})
+    for path, headers in (("log", {}), ("exec?command=true", {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"})):
+        answer = embedded.request("GET", f"{running}/{path}", headers=headers)
+        assert (answer.code, answer.json["reason"]) == (500, "InternalError")
+        assert "error dialing backend" in answer.json["message"]
+
+
+def _upgrade(embedded: Client, path: str) -> socket.socket:
+    raw = socket.create_connection((str(embedded.server.hostname), embedded.server.port or 0), timeout=10)
+    stream = embedded.context.wrap_socket(raw, server_hostname="localhost")
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: SPDY/3.1", "Content-Length: 0"]
+    lines += ["X-Stream-Protocol-Version: v4.channel.k8s.io", f"Authorization: {embedded.headers['Authorization']}"]
+    stream.sendall("\r\n".join([*lines, "", ""]).encode())
+    return stream
+
+
+def _read(stream: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size and (chunk := stream.recv(65536)):
+        received += chunk
+    return bytes(received)
+
+
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+
+
+def test_exec_tunnels_both_ways(embedded: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
+    def serve(connection: socket.socket, rest: bytes) -> None:
+        connection.sendall(SWITCH)
+        connection.sendall(rest)
+        while chunk := connection.recv(65536):
+            connection.sendall(chunk)
+
+    kubelet.serve = serve
+    stream = _upgrade(embedded, f"{running}/exec?command=sh&command=-c&command=a%26b&stdin=true&tty=true")
+    payload = bytes(range(256)) * (BIG // 256)
+    with stream:
+        assert _read(stream, len(SWITCH)) == SWITCH
+        sender = threading.Thread(target=stream.sendall, args=(payload,))
+        sender.start()
+        assert _read(stream, len(payload)) == payload
+        sender.join()
+    first, *headers = kubelet.heads[0].split("\r\n")
+    assert first.startswith(f"POST /exec/{namespace}/p/main?command=sh&command=-c&command=a%26b&")
+    assert "input=1" in first
+    assert "X-Stream-Protocol-Version: v4.channel.k8s.io" in headers
+    assert "Upgrade: SPDY/3.1" in headers
+    assert headers.count(f"Authorization: {embedded.headers['Authorization']}") == 1
+
+
+def test_the_end_of_one_side_ends_the_other(embedded: Client, running: str, kubelet: Kubelet) -> None:
+    ended = threading.Event()
+
+    def serve(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(SWITCH + b"bye")
+        connection.recv(1)
+        ended.set()
+
+    kubelet.serve = serve
+    with _upgrade(embedded, f"{running}/exec?command=true") as stream:
+        assert _read(stream, len(SWITCH) + 3).endswith(b"bye")
+    assert ended.wait(10)
+
+
+def test_a_reader_that_stops_reading_stops_the_kubelet(embedded: Client, running: str, kubelet: Kubelet) -> None:
+    sent = []
+    stuck = threading.Event()
+
+    def serve(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(SWITCH)
+        connection.settimeout(1)
+        try:
+            while sum(sent) < 20 * BIG:
+                sent.append(connection.send(b"x" * 65536))
+        except TimeoutError:
+            stuck.set()
+
+    kubelet.serve = serve
+    with _upgrade(embedded, f"{running}/exec?command=yes") as stream:
+        _read(stream, len(SWITCH))
+        assert stuck.wait(20)
+    assert sum(sent) < 5 * BIG

@@ -63,11 +63,20 @@ def proven_by_token(user: str, method: str, bearer: Bearer | None) -> Proof | No
 
 @dataclass(slots=True)
 class Attempts:
-    """The attempts of one connection. Asking whether a key would do is free when it would, but not without end."""
+    """The attempts of one connection. Asking whether a key would do is free when it would, but not without end.
+
+    Guesses are counted when they begin: a client may give up on one before it is answered, and begin the next.
+    """
 
     limit: int
     failed: int = 0
+    guesses: int = 0
     questions: int = 0
+
+    def may_guess(self) -> bool:
+        """Count a guess at a secret; False when there were too many."""
+        self.guesses += 1
+        return self.guesses <= self.limit
 
     def may_ask(self) -> bool:
         """Count a question; False when there were too many."""

@@ -59,7 +59,9 @@ class Gateway(Application):
         6, min=1, max=100, help="Failed credentials after which a connection is closed; OpenSSH's default is 6 too."
     ).tag(config=True)
     login_timeout_seconds = Float(
-        60.0, min=1.0, help="How long a login may take, from connecting until the job's sshd has let us in."
+        120.0,
+        min=1.0,
+        help="How long a login may take, typing and the way into the job included; OpenSSH's default is 120 too.",
     ).tag(config=True)
     failure_seconds = Float(
         0.5, min=0.0, help="A wrong token is answered after this time, whatever was wrong; slows guessing as well."

@@ -31,7 +31,7 @@ class Limits:
     """See the traits of `app.Gateway`, which explain them."""
 
     attempts: int = 6
-    login_seconds: float = 60.0
+    login_seconds: float = 120.0
     failure_seconds: float = 0.5
     connect_seconds: float = 10.0
     waiting: int = 200

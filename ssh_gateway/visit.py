@@ -11,7 +11,7 @@ path to secure and to test. Every other stream goes to the person's own pod, whi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,7 +40,6 @@ class Jump:
     server: str
     source: str
     outer: int
-    opens: Callable[[str], bool]
 
 
 class Refused(Exception):
@@ -214,7 +213,7 @@ class Visit:
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         say("stream", conn=self._number, user=self.proof.user, server=name)
-        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number, self.proof.opens))
+        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number))
 
 
 def _is_keepalive(kind: int, payload: bytes) -> bool:

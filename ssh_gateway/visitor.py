@@ -136,6 +136,9 @@ class Visitor(wire.Door):
     async def validate_password(self, username: str, password: str) -> bool:
         return await self._token("password", password)
 
+    async def change_password(self, username: str, old_password: str, new_password: str) -> bool:
+        return False  # tokens are made on the Hub's pages
+
     def get_kbdint_challenge(
         self, username: str, lang: str, submethods: str
     ) -> tuple[str, str, str, list[tuple[str, bool]]]:
@@ -151,8 +154,9 @@ class Visitor(wire.Door):
 
     async def _token(self, method: str, token: str) -> bool:
         """Judge a token; a no comes after the same time, whatever the reason."""
-        user, started = self._login.user, time.monotonic()
-        bearer = await self._ask(self._server.people.bearer(token)) if len(token) <= LONGEST_TOKEN else None
+        user, started, bearer = self._login.user, time.monotonic(), None
+        if self._attempts.may_guess() and len(token) <= LONGEST_TOKEN:
+            bearer = await self._ask(self._server.people.bearer(token))
         proof = access.proven_by_token(user, method, bearer)
         if proof is None or self._login is NOBODY:
             await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))

@@ -138,6 +138,11 @@ class Leg(SSHConnection):
         if self._transport is not None:
             self.disconnect(code, reason)
 
+    def drop(self) -> None:
+        """Close at once and without words."""
+        if self._link is not None:
+            self._link.abort()
+
     # asyncssh's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -347,7 +352,7 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
     try:
         await options.waiter
     except BaseException:
-        leg.abort()
+        leg.drop()
         raise
     return leg
 

@@ -21,11 +21,18 @@ def keys() -> Keys:
 
 
 @pytest.fixture(scope="session")
-def sshd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def one_sshd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port())
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def sshd(one_sshd: Sshd) -> Sshd:
+    """The sshd that all tests share; a test that finds it dead says so, and why."""
+    one_sshd.check()
+    return one_sshd
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,10 @@ class Sshd:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
+    def check(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
+
     def target(self, server: str = "train") -> Target:
         return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key)
 
@@ -137,6 +141,7 @@ class FakePeople:
     asked: list[str] = field(default_factory=list)
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
     down: bool = False
+    guesses: int = 0
 
     def register(self, user: str, key: asyncssh.SSHKey) -> None:
         keys = self.keys.setdefault(user, [])
@@ -152,6 +157,7 @@ class FakePeople:
 
     async def bearer(self, token: str) -> Bearer | None:
         self._answer()
+        self.guesses += 1
         return self.tokens.get(token)
 
     async def stopped_servers(self, user: str) -> frozenset[str]:

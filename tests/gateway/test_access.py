@@ -36,6 +36,11 @@ def test_the_sixth_failure_is_the_last() -> None:
     assert [attempts.exhausted() for _ in range(6)] == [False] * 5 + [True]
 
 
+def test_a_guess_counts_when_it_begins() -> None:
+    attempts = Attempts(6)
+    assert [attempts.may_guess() for _ in range(7)] == [True] * 6 + [False]
+
+
 def test_questions_that_would_do_are_not_failures_but_have_an_end() -> None:
     attempts = Attempts(6)
     assert [attempts.may_ask() for _ in range(25)] == [True] * 24 + [False]

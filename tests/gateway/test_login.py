@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from ssh_gateway import packets
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
 from ssh_gateway.routing import Candidate, Condition
@@ -31,7 +33,21 @@ async def with_token(client: Client, token: str, login: str, *options: str) -> t
 async def test_a_token_of_the_hub_opens_its_owners_job(running: Running, mallory: Client, method: str) -> None:
     running.people.tokens["secret"] = Bearer("alice", everything)
     options = ("-o", f"PreferredAuthentications={method}")
-    assert await with_token(mallory, "secret", "alice+train", *options) == (0, "in\n", "")
+    status, out, err = await with_token(mallory, "secret", "alice+train", *options)
+    assert (status, out) == (0, "in\n"), err
+
+
+async def test_no_secret_is_logged_right_or_wrong(
+    running: Running, mallory: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    running.people.tokens["right-secret"] = Bearer("alice", everything)
+    for token in ("right-secret", "wrong-secret"):
+        await with_token(mallory, token, "alice+train", *PASSWORD)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("result=proven user=alice method=password key=token" in text for text in lines)
+    assert any("login=alice+train result=failed" in text for text in lines)
+    assert not any("secret" in text for text in lines)
 
 
 async def test_a_token_that_may_not_enter_this_server_is_told_so(running: Running, mallory: Client) -> None:
@@ -168,6 +184,26 @@ async def test_a_name_changed_on_the_way_starts_no_new_count(running: Running) -
     assert Changeling.guesses == 6
 
 
+async def test_guesses_that_are_given_up_before_they_are_answered_count(running: Running) -> None:
+    class Impatient(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            self.connection = conn
+
+        def password_auth_requested(self) -> str:
+            for number in range(50):
+                method = [packets.text(b"password"), b"\0", packets.text(b"guess %d" % number)]
+                login = [packets.text(b"alice+train"), packets.text(b"ssh-connection")]
+                self.connection.send_packet(50, *login, *method)
+            return "the last"
+
+    with pytest.raises((asyncssh.Error, OSError)):
+        await asyncssh.connect(
+            "127.0.0.1", running.port, username="alice+train", known_hosts=None, config=None, agent_path=None,
+            client_keys=None, preferred_auth="password", client_factory=Impatient,
+        )  # fmt: skip
+    assert 1 <= running.people.guesses <= 6
+
+
 async def test_a_typing_error_gets_help_once_the_person_is_known(alice: Client) -> None:
     for command in (
         ["ssh", "alice+trian@gateway"],
@@ -257,4 +293,5 @@ async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_
     for _, writer in idle:
         writer.close()
     await until(lambda: not impatient.server.visitors)
-    assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    done = await client.ssh("alice+train@gateway", "echo in")
+    assert done.text == "in\n", done.err

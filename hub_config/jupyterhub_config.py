@@ -30,6 +30,7 @@ c.JupyterHub.hub_connect_url = hub_url
 c.ConfigurableHTTPProxy.should_start = False
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{env['DLSPAWNER_PROXY_API_PORT']}"
 c.JupyterHub.cleanup_servers = False
+c.JupyterHub.init_spawners_timeout = 1  # the pages are there at once, running jobs are looked after in the background
 c.JupyterHub.cleanup_proxy = False
 c.JupyterHub.db_url = f"sqlite:///{state / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(state / "hub_cookie_secret")

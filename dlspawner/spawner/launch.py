@@ -143,7 +143,21 @@ def fragment(launch: Launch) -> Manifest:
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job)}
-    return {**rendered, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
+    spec = _with_init(rendered["spec"], launch) if launch.host_key else rendered["spec"]
+    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _with_init(spec: Manifest, launch: Launch) -> Manifest:
+    """Let a login proxy beside the person's container end when it is asked to: as process 1 it would hear nothing."""
+    if launch.wish.template.work_container == NOTEBOOK_CONTAINER:
+        return spec
+    containers = [
+        {**one, "command": [*rendering.START, "--no-ssh", *one.get("command", ())]}
+        if one["name"] == NOTEBOOK_CONTAINER
+        else one
+        for one in spec["containers"]
+    ]
+    return {**spec, "containers": containers}
 
 
 def as_one_person(pod: Manifest) -> Manifest:

@@ -62,14 +62,17 @@ class QuietRefusals(logging.Filter):
             record.args = None
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
+            # The Hub forgets a request's task when a start takes longer than a second, and has logged the refusal
+            # elsewhere by the time asyncio finds that nobody asked for its result.
+            return record.name != "asyncio"
         return True
 
     @classmethod
     def install(cls, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-        """Add the filter once to the logger that the Hub's handlers share with its spawners."""
-        logger = log.logger if isinstance(log, logging.LoggerAdapter) else log
-        if not any(isinstance(known, cls) for known in logger.filters):
-            logger.addFilter(cls())
+        """Add the filter once to the logger that the Hub's handlers share with its spawners, and to asyncio's."""
+        for logger in (log.logger if isinstance(log, logging.LoggerAdapter) else log, logging.getLogger("asyncio")):
+            if not any(isinstance(known, cls) for known in logger.filters):
+                logger.addFilter(cls())
 
 
 def _as_html(sentences: Sequence[str]) -> str:

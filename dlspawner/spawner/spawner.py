@@ -461,7 +461,7 @@ class DLSpawner(KubeSpawner):
             )
         except TimeoutError:
             return known  # the Hub finds out that nobody answers there, and stops it
-        return known if _failure(pod) is not None else str(self._get_pod_url(pod))
+        return known if _failure(pod) is not None else f"{self._get_pod_url(pod)}{self.server.base_url}"
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its template's grace period, and return when it is gone."""

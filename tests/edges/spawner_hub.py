@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -18,8 +19,11 @@ from typing import Any, TypeVar
 
 import requests
 
+from dlspawner import settings
+
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
+CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
 def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
@@ -112,6 +116,17 @@ class Hub:
             return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
 
         wait_for(nodes, "the nodes", 30)
+        for team in settings.load(
+            self.templates / "jobs", self.config / "cluster.yaml", self.config / "teams.yaml"
+        ).teams.teams:
+            for mount in team.mounts:
+                self.apply("v1", "PersistentVolumeClaim", mount.claim, spec=CLAIM)
+
+    def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
+        """kubectl apply of an object in the jobs' namespace."""
+        manifest = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
+        command = ["kubectl", "-n", "jobs", "apply", "-f", "-"]
+        subprocess.run(command, env=self.env(), input=json.dumps(manifest).encode(), check=True, capture_output=True)
 
     def start_proxy(self) -> None:
         beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"

@@ -227,17 +227,37 @@ def test_the_command_is_what_runs_in_the_end(job: Job) -> None:
     assert (done.stdout, done.returncode) == ("with spaces and 'quotes'\n", 5)
 
 
-def test_the_command_is_the_process_that_was_started(job: Job) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda sent: sent.name)
+def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
+    """In a PID namespace, where process 1 hears only what it has a handler for; the command has none."""
     (job.files / "sshd_config").unlink()
-    done = run(job, "sh", "-c", "kill -TERM $$; sleep 5")
+    inner = job.command("sh", "-c", "echo started; exec sleep 30")
+    inside = ["unshare", "-Urp", "--fork", "--kill-child", *inner]
+    with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        children_file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        os.kill(int(children_file.read_text().split()[0]), sent)
+        assert process.wait(10) == 128 + sent
 
-    assert done.returncode == -signal.SIGTERM
+
+def test_interrupts_are_not_ignored(job: Job) -> None:
+    """POSIX shells start background processes with INT and QUIT ignored, for ever."""
+    (job.files / "sshd_config").unlink()
+    done = run(job, "grep", "SigIgn", "/proc/self/status")
+
+    assert int(done.stdout.split()[1], 16) & 0b110 == 0
+
+
+@needs_sshd
+def test_nor_in_ssh_sessions(started: Job) -> None:
+    assert int(started.ssh("grep SigIgn /proc/self/status").stdout.split()[1], 16) & 0b110 == 0
 
 
 def test_an_image_without_sshd_runs_its_job(job: Job, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "env", "tr", "mkdir", "awk", "mktemp", "cat", "find", "date", "sleep"):
+    for name in ("sh", "env", "tr", "mkdir", "awk", "mktemp", "cat", "find", "date", "sleep", "true"):
         found = shutil.which(name)
         assert found is not None
         (tools / name).symlink_to(found)

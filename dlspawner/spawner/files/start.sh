@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs first in every container that offers SSH: sh /etc/dlspawner/start COMMAND [ARGUMENT…]
+# Runs first in a job's containers: sh /etc/dlspawner/start [--no-ssh] COMMAND [ARGUMENT…]
 #
-# It starts the job's own sshd in the background, keeps it running, and becomes the command, so that the command is
-# process 1 and gets the signals of a stopping pod. Nothing here can fail the job: without sshd, awk or python3 in the
+# It starts the job's own sshd in the background, keeps it running, and runs the command as an init would: signals are
+# passed on, the dead are collected, the exit status is the command's. (As process 1 itself, a command without a handler
+# for TERM would sit out the whole grace period.) Nothing here can fail the job: without sshd, awk or python3 in the
 # image the job runs on, and the log says what is missing. POSIX sh only, because any image may come here.
 set -u
 
@@ -85,7 +86,7 @@ serve_ssh() {
     wait_seconds=1
     while :; do
         started=$(date +%s)
-        "$sshd" -D -e -f "$directory/sshd_config" "$@"
+        (become "$sshd" -D -e -f "$directory/sshd_config" "$@")
         status=$?
         if [ $(($(date +%s) - started)) -gt 60 ]; then wait_seconds=1; fi
         say "sshd ended with status $status and starts again in $wait_seconds s"
@@ -109,13 +110,58 @@ suggest_keys() {
     fi
 }
 
-make_directories
-if [ -r "$files/sshd_config" ]; then
-    serve_ssh </dev/null &
-    suggest_keys &
+# POSIX shells let background processes ignore INT and QUIT, and what is ignored stays ignored in everything that they
+# start: Ctrl-C in every SSH session, the interrupt of every kernel. Whatever can undo that becomes the program.
+find_reset() {
+    if env --default-signal=INT,QUIT true 2>/dev/null; then
+        reset=env
+    elif command -v perl >/dev/null; then
+        reset=perl
+    elif command -v python3 >/dev/null; then
+        reset=python3
+    else
+        reset=
+    fi
+}
+
+become() {
+    case $reset in
+        env) exec env --default-signal=INT,QUIT "$@" ;;
+        perl) exec perl -e '$SIG{INT} = $SIG{QUIT} = "DEFAULT"; exec { $ARGV[0] } @ARGV or exit 127' -- "$@" ;;
+        python3) exec python3 -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])' "$@" ;;
+        *) exec "$@" ;;
+    esac
+}
+
+with_ssh=yes
+if [ "${1:-}" = "--no-ssh" ]; then
+    with_ssh=no
+    shift
 fi
 if [ $# -eq 0 ]; then
     say "no command was given"
     exit 64
 fi
-exec "$@"
+find_reset
+make_directories
+if [ $with_ssh = yes ] && [ -r "$files/sshd_config" ]; then
+    serve_ssh </dev/null &
+    suggest_keys &
+fi
+if [ -z "$reset" ]; then exec "$@"; fi
+
+become "$@" <&0 &
+command=$!
+for signal in TERM INT HUP QUIT USR1 USR2; do
+    # shellcheck disable=SC2064 # the names of now
+    trap "kill -s $signal $command 2>/dev/null" $signal
+done
+while :; do
+    wait "$command"
+    status=$?
+    # A signal ends the waiting as well: only a command that is gone has a status.
+    kill -0 "$command" 2>/dev/null || exit "$status"
+done

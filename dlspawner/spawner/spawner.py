@@ -436,12 +436,12 @@ class DLSpawner(KubeSpawner):
         pod = self.pod()
         judged = verdict.judge(pod)
         if isinstance(judged, verdict.Ended):
-            if pod is not None:
-                if not (self._ended or self._stop_pending):
-                    self._ended = judged.reason
-                if not pod["metadata"].get("deletionTimestamp"):
-                    self.log.info("pod=%s ended: %s", self.pod_key, judged.reason)
-                    await self.pods.delete(pod, grace(pod))
+            # What the person stopped, or never started, needs no explanation; and the first one is the true one.
+            if not (self._ended or self._stop_pending or self._start_pending):
+                self._ended = judged.reason
+                self.log.info("pod=%s ended: %s", self.pod_key, judged.reason)
+            if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+                await self.pods.delete(pod, grace(pod))
             return judged.exit_code
         if pod is not None and not self._start_pending:
             await self._mend_children(pod)

@@ -49,7 +49,7 @@ ALIVE = Alive()
 def judge(pod: PodDict | None) -> Verdict:
     """Whether the job that this pod runs goes on."""
     if pod is None:
-        return Ended(1, "The job's pod is gone.")
+        return Ended(1, "The job was removed from outside the Hub.")
     status: PodDict = pod.get("status") or {}
     code, container = _exit(status)
     if pod["metadata"].get("deletionTimestamp"):
@@ -122,7 +122,7 @@ def _deletion(status: PodDict) -> str:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return f"The cluster stopped the job: {_brief(condition.get('message') or condition.get('reason') or '')}"
-    return "The job was stopped from outside the Hub."
+    return "The job was removed from outside the Hub."
 
 
 def _statuses(status: PodDict) -> Iterator[PodDict]:

@@ -209,7 +209,7 @@ def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> N
     hub.kubectl("delete", "pod", bob.pod_name(""), "--wait=false")
 
     wait_for(lambda: not bob.server("").get("ready"), "the end of the server")
-    wait_for(lambda: "stopped from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
+    wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
 
 
 def test_a_killed_hub_comes_back_to_its_pending_jobs(hub: Hub, bob: Person) -> None:

@@ -54,7 +54,7 @@ def test_goes_on(alive: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("dead", "code", "words"),
     [
-        pytest.param(None, 1, "is gone", id="no pod"),
+        pytest.param(None, 1, "from outside", id="no pod"),
         pytest.param(pod("Running", running(), deleting=True), 1, "from outside", id="a pod that is being deleted"),
         pytest.param(
             pod(

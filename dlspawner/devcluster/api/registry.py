@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.api import defaults, errors, validation
+from dlspawner.devcluster.api import defaults, errors, shapes, validation
 from dlspawner.devcluster.api.allocation import Allocator
 from dlspawner.devcluster.api.resources import NAMESPACES, PODS, PRIORITY_CLASSES, Resource, Target
 from dlspawner.devcluster.api.store import Object, Store, Version
@@ -21,6 +21,7 @@ from dlspawner.devcluster.api.store import Object, Store, Version
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes': no words, no look-alikes
 _SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 _RETRIES = 5
+_PROTECTED = ("default", "kube-system")
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 
@@ -90,14 +91,14 @@ class Registry:
         """The body of a create or update, as far as it is shaped like an object of this kind."""
         if not isinstance(given, dict):
             raise errors.bad_request("the request's body is not an object")
-        manifest = copy.deepcopy(given)
+        manifest: Object = shapes.without_nulls(given)
         for field, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
             if manifest.setdefault(field, expected) != expected:
                 what = "API version" if field == "apiVersion" else "kind"
                 raise errors.bad_request(
                     f"the {what} in the data ({manifest[field]}) does not match the expected {what} ({expected})"
                 )
-        problem = validation.malformed(resource, manifest)
+        problem = shapes.malformed(resource, manifest)
         if problem is not None:
             raise errors.bad_request(
                 f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: {problem}"
@@ -271,6 +272,8 @@ class Registry:
 
     def delete(self, resource: Resource, namespace: str, name: str, options: DeleteOptions) -> Version:
         version = self.get(resource, namespace, name)
+        if resource is NAMESPACES and name in _PROTECTED:
+            raise errors.forbidden(resource, name, "this namespace may not be deleted")
         self._precondition(version, options)
         manifest = version.read()
         metadata = manifest["metadata"]

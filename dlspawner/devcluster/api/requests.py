@@ -22,7 +22,7 @@ def parse_path(path: str) -> Target:
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in NAMESPACES.subresources:
         namespace, rest = rest[1], rest[2:]
     resource = BY_PATH.get((group, version, rest[0]))
-    if resource is None or len(rest) > 3 or (namespace and not resource.namespaced) or "" in rest:
+    if resource is None or len(rest) > 3 or (namespace and not resource.namespaced) or "" in parts:
         raise errors.unknown_path()
     name = rest[1] if len(rest) > 1 else ""
     subresource = rest[2] if len(rest) > 2 else ""

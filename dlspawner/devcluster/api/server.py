@@ -14,13 +14,14 @@ from dlspawner.devcluster.api.controllers import Controllers
 from dlspawner.devcluster.api.handlers import Api, application
 from dlspawner.devcluster.api.registry import Registry
 from dlspawner.devcluster.api.relay import Relay
-from dlspawner.devcluster.api.resources import NAMESPACES
+from dlspawner.devcluster.api.resources import NAMESPACES, PRIORITY_CLASSES
 from dlspawner.devcluster.api.store import Store
 
 log = logging.getLogger(__name__)
 
 NAMESPACE = "jobs"  # of the kubeconfig's context
 NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-system", NAMESPACE)
+SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _MAX_REQUEST = 64 * 1024 * 1024  # read at most; what is larger than Kubernetes' limit gets its proper Status
 _DRAIN_SECONDS = 2
 
@@ -65,7 +66,7 @@ async def start(state_dir: Path, port: int = 0) -> RunningApi:
     relay = Relay(store, kept.token)
     api = Api(registry, kept.token, relay)
     controllers = Controllers(registry)
-    _make_namespaces(registry)
+    _make_first_objects(registry)
     server = HTTPServer(application(api), ssl_options=kept.server_context(), max_body_size=_MAX_REQUEST)
     server.add_sockets(sockets)
     api.address = f"127.0.0.1:{sockets[0].getsockname()[1]}"
@@ -80,7 +81,11 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _make_namespaces(registry: Registry) -> None:
+def _make_first_objects(registry: Registry) -> None:
+    """What every cluster has."""
     for name in NAMESPACES_AT_START:
         if registry.store.get(NAMESPACES, "", name) is None:
             registry.create(NAMESPACES, "", {"metadata": {"name": name}})
+    for name, value in SYSTEM_PRIORITIES.items():
+        if registry.store.get(PRIORITY_CLASSES, "", name) is None:
+            registry.create(PRIORITY_CLASSES, "", {"metadata": {"name": name}, "value": value})

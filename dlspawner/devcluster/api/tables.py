@@ -244,7 +244,7 @@ def _service(service: Object, now: dt.datetime) -> list[Any]:
 
 def _endpoints(endpoints: Object, now: dt.datetime) -> list[Any]:
     found = [
-        f"{address['ip']}:{port['port']}"
+        f"{address['ip']}:{port.get('port', '')}"
         for subset in endpoints.get("subsets") or []
         for port in subset.get("ports") or []
         for address in subset.get("addresses") or []

@@ -1,22 +1,25 @@
 """What makes an object wrong, in Kubernetes' words and with the field's path. Pure.
 
-`malformed` finds what could not even be decoded into the kind's type (400); `check` what no object of the kind may be,
-`check_update` what may not change (both 422, all problems together). The common mistakes are covered, not every rule.
+`check` finds what no object of the kind may be, `check_update` what may not change (422, all problems together). Types
+of fields are `shapes`' business and hold already. The common mistakes are covered, not every rule.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dlspawner.devcluster.api import quantity
 from dlspawner.devcluster.api.errors import Cause, denied, duplicate, required, unsupported, wrong
 from dlspawner.devcluster.api.resources import (
     CLAIMS,
     CONFIG_MAPS,
     NAMESPACES,
+    NODES,
     PODS,
     PRIORITY_CLASSES,
     SECRETS,
     SERVICES,
+    VOLUMES,
     Resource,
 )
 from dlspawner.devcluster.api.validation_pods import check_pod, check_pod_update
@@ -35,65 +38,8 @@ Causes = Iterator[Cause]
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*$")
 _MAX_CONTENT = 1024 * 1024
 _SERVICE_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-
-
-def malformed(resource: Resource, manifest: Object) -> str | None:
-    """The first place where JSON of another type stands than the kind has; None when it can be decoded."""
-    metadata = manifest.get("metadata", {})
-    if not isinstance(metadata, dict):
-        return "metadata is not an object"
-    return next(_misfits(resource, manifest, metadata), None)
-
-
-def _misfits(resource: Resource, manifest: Object, metadata: Object) -> Iterator[str]:
-    for field in ("name", "namespace", "generateName", "uid", "resourceVersion"):
-        if not isinstance(metadata.get(field, ""), str | None):
-            yield f"metadata.{field} is not a string"
-    for field in ("labels", "annotations"):
-        yield from _not_strings(metadata.get(field), f"metadata.{field}")
-    for field in ("finalizers", "ownerReferences"):
-        if not isinstance(metadata.get(field, []), list | None):
-            yield f"metadata.{field} is not a list"
-    for field in ("spec", "status"):
-        if field in manifest and not isinstance(manifest[field], dict):
-            yield f"{field} is not an object"
-            return
-    for field in ("data", "stringData") if resource in (CONFIG_MAPS, SECRETS) else ():
-        yield from _not_strings(manifest.get(field), field)
-    spec = manifest.get("spec", {})
-    if resource is SERVICES:
-        yield from _not_objects(spec, "spec", ("ports",))
-    if resource is PODS:
-        yield from _pod_misfits(spec)
-
-
-def _pod_misfits(spec: Object) -> Iterator[str]:
-    groups = ("containers", "initContainers")
-    yield from _not_objects(spec, "spec", (*groups, "volumes", "tolerations", "imagePullSecrets", "schedulingGates"))
-    for group in groups:
-        for container in spec.get(group) or []:
-            yield from _not_objects(container, f"spec.{group}", ("env", "ports", "volumeMounts"))
-            for field in ("command", "args"):
-                if not all(isinstance(word, str) for word in container.get(field) or []):
-                    yield f"spec.{group}.{field} is not a list of strings"
-            for variable in container.get("env") or []:
-                if not isinstance(variable.get("value", ""), str | None):
-                    yield f"spec.{group}.env.value is not a string: {variable['value']!r}"
-
-
-def _not_objects(holder: Object, path: str, fields: tuple[str, ...]) -> Iterator[str]:
-    for field in fields:
-        items = holder.get(field)
-        if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
-            yield f"{path}.{field} is not a list of objects"
-
-
-def _not_strings(value: object, path: str) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from (f"{path}.{key} is not a string" for key, item in value.items() if not isinstance(item, str))
-    elif value is not None:
-        yield f"{path} is not a map"
 
 
 def check(resource: Resource, manifest: Object) -> list[Cause]:
@@ -241,6 +187,37 @@ def _claim_update(new: Object, old: Object) -> Causes:
         )
 
 
+def _volume(volume: Object) -> Causes:
+    spec = volume.get("spec") or {}
+    if not spec.get("capacity"):
+        yield required("spec.capacity")
+    yield from _quantities(spec.get("capacity") or {}, "spec.capacity")
+    if not spec.get("accessModes"):
+        yield required("spec.accessModes")
+    for field in ("name", "namespace") if "claimRef" in spec else ():
+        if not spec["claimRef"].get(field):
+            yield required(f"spec.claimRef.{field}")
+
+
+def _node(node: Object) -> Causes:
+    status = node.get("status") or {}
+    for field in ("capacity", "allocatable"):
+        yield from _quantities(status.get(field) or {}, f"status.{field}")
+    for index, taint in enumerate(node["spec"].get("taints") or []):
+        if problem := qualified_name(taint.get("key", "")):
+            yield wrong(f"spec.taints[{index}].key", taint.get("key", ""), problem)
+        if taint.get("effect") not in _TAINT_EFFECTS:
+            yield unsupported(f"spec.taints[{index}].effect", taint.get("effect", ""), _TAINT_EFFECTS)
+
+
+def _quantities(amounts: Mapping[str, object], path: str) -> Causes:
+    for name, value in amounts.items():
+        try:
+            quantity.parse(value)
+        except ValueError as error:
+            yield wrong(f"{path}[{name}]", value, str(error))
+
+
 def _priority_class(priority_class: Object) -> Causes:
     value = priority_class.get("value")
     if not isinstance(value, int):
@@ -252,10 +229,12 @@ def _priority_class(priority_class: Object) -> Causes:
 _CHECKS: Mapping[Resource, Callable[[Object], Causes]] = {
     CLAIMS: _claim,
     CONFIG_MAPS: _config_map,
+    NODES: _node,
     PODS: check_pod,
     PRIORITY_CLASSES: _priority_class,
     SECRETS: _secret,
     SERVICES: _service,
+    VOLUMES: _volume,
 }
 _UPDATE_CHECKS: Mapping[Resource, Callable[[Object, Object], Causes]] = {
     CLAIMS: _claim_update,

@@ -1,0 +1,185 @@
+"""Patches as rows: what was, what is asked, what comes out."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from dlspawner.devcluster.api.patch import PatchError, json_patch, merge_patch, strategic_patch
+
+MERGES: dict[str, tuple[Any, Any, Any]] = {
+    "a value is replaced": ({"a": 1}, {"a": 2}, {"a": 2}),
+    "null removes": ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
+    "null of what is not there is nothing": ({"b": 2}, {"a": None}, {"b": 2}),
+    "objects are merged": ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+    "lists are replaced": ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+    "an object replaces a value": ({"a": 1}, {"a": {"b": None, "c": 1}}, {"a": {"c": 1}}),
+    "a value replaces everything": ({"a": 1}, 3, 3),
+}
+
+
+@pytest.mark.parametrize(("target", "patch", "result"), MERGES.values(), ids=MERGES.keys())
+def test_merge_patch(target: Any, patch: Any, result: Any) -> None:
+    before = copy.deepcopy((target, patch))
+    assert merge_patch(target, patch) == result
+    assert (target, patch) == before
+
+
+OPERATIONS: dict[str, tuple[Any, list[dict[str, Any]], Any]] = {
+    "add to an object": ({}, [{"op": "add", "path": "/a", "value": 1}], {"a": 1}),
+    "add into a list": ({"l": [1, 3]}, [{"op": "add", "path": "/l/1", "value": 2}], {"l": [1, 2, 3]}),
+    "add to the end": ({"l": [1]}, [{"op": "add", "path": "/l/-", "value": 2}], {"l": [1, 2]}),
+    "replace in a list keeps its place": (
+        {"l": [1, 2]},
+        [{"op": "replace", "path": "/l/0", "value": 9}],
+        {"l": [9, 2]},
+    ),
+    "remove": ({"a": 1, "b": 2}, [{"op": "remove", "path": "/a"}], {"b": 2}),
+    "escapes": ({"a/b": {"~": 1}}, [{"op": "remove", "path": "/a~1b/~0"}], {"a/b": {}}),
+    "copy": ({"a": [1]}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": [1], "b": [1]}),
+    "move": ({"a": 1}, [{"op": "move", "from": "/a", "path": "/b"}], {"b": 1}),
+    "the whole document": ({"a": 1}, [{"op": "replace", "path": "", "value": {"b": 2}}], {"b": 2}),
+    "test, then change": (
+        {"a": 1},
+        [{"op": "test", "path": "/a", "value": 1}, {"op": "replace", "path": "/a", "value": 2}],
+        {"a": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize(("target", "operations", "result"), OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_json_patch(target: Any, operations: list[dict[str, Any]], result: Any) -> None:
+    before = copy.deepcopy(target)
+    assert json_patch(target, operations) == result
+    assert target == before
+
+
+FAILURES: dict[str, tuple[Any, bool]] = {
+    "a failed test": ([{"op": "test", "path": "/a", "value": 2}], False),
+    "a path that is not there": ([{"op": "remove", "path": "/x"}], False),
+    "a replacement of what is not there": ([{"op": "replace", "path": "/x", "value": 1}], False),
+    "an index beyond the end": ([{"op": "add", "path": "/l/7", "value": 1}], False),
+    "an index that is no number": ([{"op": "add", "path": "/l/x", "value": 1}], False),
+    "a child of a number": ([{"op": "add", "path": "/a/b", "value": 1}], False),
+    "a move into itself": ([{"op": "move", "from": "/l", "path": "/l/0"}], False),
+    "no list": ({"op": "remove"}, True),
+    "no object": (["remove"], True),
+    "no such operation": ([{"op": "jump", "path": "/a"}], True),
+    "no value": ([{"op": "add", "path": "/a"}], True),
+    "no slash": ([{"op": "remove", "path": "a"}], True),
+}
+
+
+@pytest.mark.parametrize(("operations", "malformed"), FAILURES.values(), ids=FAILURES.keys())
+def test_json_patch_failures(operations: Any, malformed: bool) -> None:
+    with pytest.raises(PatchError) as error:
+        json_patch({"a": 1, "l": [1]}, operations)
+    assert error.value.malformed == malformed
+
+
+def _containers(*containers: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"containers": list(containers)}}
+
+
+STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
+    "containers are merged by name": (
+        _containers({"name": "a", "image": "1"}, {"name": "b", "image": "1"}),
+        _containers({"name": "b", "image": "2"}),
+        _containers({"name": "a", "image": "1"}, {"name": "b", "image": "2"}),
+    ),
+    "a new container is appended": (
+        _containers({"name": "a"}),
+        _containers({"name": "b"}),
+        _containers({"name": "a"}, {"name": "b"}),
+    ),
+    "variables inside containers are merged by name": (
+        _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "1"}]}),
+        _containers({"name": "a", "env": [{"name": "Y", "value": "2"}]}),
+        _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}),
+    ),
+    "mounts are merged by path": (
+        _containers({"name": "a", "volumeMounts": [{"mountPath": "/v", "name": "v"}]}),
+        _containers({"name": "a", "volumeMounts": [{"mountPath": "/w", "name": "v"}]}),
+        _containers(
+            {"name": "a", "volumeMounts": [{"mountPath": "/v", "name": "v"}, {"mountPath": "/w", "name": "v"}]}
+        ),
+    ),
+    "one element is deleted": (
+        _containers({"name": "a"}, {"name": "b"}),
+        _containers({"name": "a", "$patch": "delete"}),
+        _containers({"name": "b"}),
+    ),
+    "a list is replaced": (
+        _containers({"name": "a"}, {"name": "b"}),
+        _containers({"$patch": "replace"}, {"name": "c"}),
+        _containers({"name": "c"}),
+    ),
+    "lists without a key are replaced": (
+        {"spec": {"tolerations": [{"key": "a"}]}},
+        {"spec": {"tolerations": [{"key": "b"}]}},
+        {"spec": {"tolerations": [{"key": "b"}]}},
+    ),
+    "finalizers are a set": (
+        {"metadata": {"finalizers": ["a"]}},
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"finalizers": ["a", "b"]}},
+    ),
+    "a finalizer is deleted": (
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}},
+        {"metadata": {"finalizers": ["b"]}},
+    ),
+    "only the retained keys stay": (
+        {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}},
+        {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "secret"], "secret": {"secretName": "s"}}]}},
+        {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}},
+    ),
+    "the order is the patch's": (
+        _containers({"name": "a"}, {"name": "b"}),
+        {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}},
+        _containers({"name": "b"}, {"name": "a"}),
+    ),
+    "a map is replaced": (
+        {"metadata": {"labels": {"a": "1"}}},
+        {"metadata": {"labels": {"$patch": "replace", "b": "2"}}},
+        {"metadata": {"labels": {"b": "2"}}},
+    ),
+    "a map is emptied": (
+        {"metadata": {"labels": {"a": "1"}}},
+        {"metadata": {"labels": {"$patch": "delete"}}},
+        {"metadata": {"labels": {}}},
+    ),
+    "nulls remove, at any depth": (
+        {"metadata": {"labels": {"a": "1", "b": "2"}}},
+        {"metadata": {"labels": {"a": None}}},
+        {"metadata": {"labels": {"b": "2"}}},
+    ),
+    "nothing strange is left in a new object": (
+        {},
+        {"spec": {"nodeSelector": {"a": None, "b": "1"}, "containers": [{"name": "a", "image": None}]}},
+        {"spec": {"nodeSelector": {"b": "1"}, "containers": [{"name": "a"}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("target", "patch", "result"), STRATEGIC.values(), ids=STRATEGIC.keys())
+def test_strategic_patch(target: Any, patch: Any, result: Any) -> None:
+    before = copy.deepcopy((target, patch))
+    assert strategic_patch("Pod", target, patch) == result
+    assert (target, patch) == before
+
+
+@pytest.mark.parametrize(
+    "patch", [[], _containers({"image": "no name"}), {"$patch": "dance"}, {"spec": {"containers": [1]}}]
+)
+def test_a_malformed_strategic_patch(patch: Any) -> None:
+    with pytest.raises(PatchError) as error:
+        strategic_patch("Pod", {"spec": {}}, patch)
+    assert error.value.malformed
+
+
+def test_ports_have_another_key_in_services_than_in_containers() -> None:
+    service = {"spec": {"ports": [{"port": 1, "targetPort": 5}]}}
+    assert strategic_patch("Service", service, {"spec": {"ports": [{"port": 1, "targetPort": 6}]}}) == {
+        "spec": {"ports": [{"port": 1, "targetPort": 6}]}
+    }

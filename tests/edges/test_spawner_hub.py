@@ -31,6 +31,7 @@ async def hook(spawner):
 
 c.Spawner.pre_spawn_hook = hook
 c.Spawner.poll_interval = 1
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
 c.Spawner.consecutive_failure_limit = {limit}
 """
 
@@ -41,6 +42,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     other = os.environ.get("JUPYTERHUB_PATH", "")
     # JupyterHub 5.5 counts refusals; from 6 on a Hub that counts one would exit in these tests.
     extra = EXTRA.format(limit=0 if other else 2)
+    if other:
+        extra += f"c.JupyterHub.data_files_path = '{other}/share/jupyterhub'\n"
     with running(Hub(tmp_path_factory.mktemp("hub"), extra=extra, python_path=other)) as started:
         yield started
 

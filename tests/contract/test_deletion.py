@@ -137,6 +137,11 @@ def test_in_the_foreground_dependents_go_first(cluster: Client, config_maps: str
     cluster.until_gone(f"{config_maps}/owner")
 
 
+def test_the_default_namespace_stays(cluster: Client) -> None:
+    status = cluster.expect(403, "DELETE", "/api/v1/namespaces/default")
+    assert status["message"] == 'namespaces "default" is forbidden: this namespace may not be deleted'
+
+
 @pytest.mark.parametrize("deletion", [None, {"gracePeriodSeconds": 0}])
 def test_a_namespace_is_emptied_and_takes_nothing_new(
     embedded: Client, namespace: str, pods: str, make_node: NodeMaker, deletion: Any

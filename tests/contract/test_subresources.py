@@ -1,6 +1,7 @@
 """Binding, eviction, and the refusals of log and exec that need no node."""
 
 import http.client
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,12 @@ def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node
     assert ("PodScheduled", "True") in {(c["type"], c["status"]) for c in bound["status"]["conditions"]}
     status = cluster.expect(409, "POST", f"{pods}/p/binding", binding)
     assert f'pod p is already assigned to node "{node}"' in status["message"]
+
+
+@pytest.mark.parametrize("body", [[], {}, {"target": None}, {"target": {"kind": "Pod", "name": "p"}}])
+def test_a_binding_to_nothing_is_refused(cluster: Client, pods: str, body: Any) -> None:
+    cluster.create(pods, pod(**UNSCHEDULED))
+    assert cluster.request("POST", f"{pods}/p/binding", body).code in (400, 422)
 
 
 def test_eviction_deletes_with_the_pods_grace(cluster: Client, pods: str, make_node: NodeMaker) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from dlspawner.devcluster.api import errors, patch, protobuf
-from dlspawner.devcluster.api.registry import DeleteOptions
+from dlspawner.devcluster.api.registry import Binding, DeleteOptions
 from dlspawner.devcluster.api.requests import number
 from dlspawner.devcluster.api.resources import Resource
 from dlspawner.devcluster.api.store import Object
@@ -118,8 +118,22 @@ def delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> 
     if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int)):
         raise errors.bad_request(f"gracePeriodSeconds is not a whole number: {grace!r}")
     conditions = given.get("preconditions") or {}
+    if not isinstance(conditions, dict):
+        raise errors.bad_request("preconditions must be an object")
     dry_run = bool(given.get("dryRun")) or is_dry_run(query)
     return DeleteOptions(grace, policy, conditions.get("uid"), conditions.get("resourceVersion"), dry_run)
+
+
+def binding(body: Any) -> Binding:
+    given = body if isinstance(body, dict) else {}
+    target, metadata = given.get("target"), given.get("metadata") or {}
+    if not isinstance(target, dict) or not isinstance(metadata, dict) or target.get("kind", "Node") != "Node":
+        raise errors.bad_request("a binding must be an object with a target of kind Node")
+    annotations = metadata.get("annotations") or {}
+    strings = isinstance(annotations, dict) and all(isinstance(value, str) for value in annotations.values())
+    if not isinstance(target.get("name"), str) or not strings:
+        raise errors.bad_request("a binding names a node, and its annotations are strings")
+    return Binding(target["name"], metadata.get("uid"), annotations)
 
 
 def is_dry_run(query: Mapping[str, str]) -> bool:

@@ -207,7 +207,7 @@ class ResourceHandler(BaseHandler):
             case "GET", "" | "status":
                 result = registry.get(resource, target.namespace, target.name)
             case "POST", "binding":
-                registry.bind(target.namespace, target.name, self._body())
+                registry.bind(target.namespace, target.name, bodies.binding(self._body()))
                 return 201, _success()
             case "POST", "eviction":
                 return 201, self._evict(target)
@@ -226,7 +226,9 @@ class ResourceHandler(BaseHandler):
 
     def _evict(self, target: Target) -> bytes:
         body = self._body()
-        options = encode(body.get("deleteOptions") or {}) if isinstance(body, dict) else b""
+        if not isinstance(body, dict):
+            raise errors.bad_request("an eviction must be an object")
+        options = encode(body.get("deleteOptions") or {})
         deletion = bodies.delete_options(options, "", self.query)
         self.api.registry.delete(PODS, target.namespace, target.name, deletion)
         return _success()

@@ -6,11 +6,11 @@ and `allocation`. All methods are synchronous and raise `ApiError`.
 """
 
 import copy
+import dataclasses
 import datetime as dt
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dlspawner.devcluster.api import defaults, errors, shapes, validation
@@ -33,7 +33,7 @@ def parse_timestamp(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeleteOptions:
     """`grace` None is the object's own; policies and preconditions as in `meta/v1.DeleteOptions`."""
 
@@ -42,6 +42,15 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binding:
+    """What a scheduler decided about a pod; with a uid, about this one only."""
+
+    node: str
+    uid: str | None = None
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Registry:
@@ -240,30 +249,26 @@ class Registry:
         change(new)
         return current if new == old else self.store.put(version.resource, new)
 
-    def bind(self, namespace: str, name: str, binding: Mapping[str, Any]) -> None:
-        """The scheduler's verdict: writes `spec.nodeName`, once."""
+    def bind(self, namespace: str, name: str, binding: Binding) -> None:
+        """A scheduler's verdict: writes `spec.nodeName`, once."""
         pod = self.get(PODS, namespace, name)
-        target = binding.get("target") or {}
-        node = target.get("name")
-        if target.get("kind", "Node") != "Node" or not node:
-            raise errors.invalid(PODS, name, [errors.required("target.name")])
-        uid = (binding.get("metadata") or {}).get("uid")
-        if uid and uid != pod.uid:
-            raise errors.conflict(PODS, name, f"Precondition failed: UID in precondition: {uid}, UID: {pod.uid}")
+        if binding.uid not in (None, "", pod.uid):
+            raise errors.conflict(
+                PODS, name, f"Precondition failed: UID in precondition: {binding.uid}, UID: {pod.uid}"
+            )
         manifest = pod.read()
         if manifest["metadata"].get("deletionTimestamp"):
             raise errors.conflict(PODS, name, f"pod {name} is being deleted, cannot be assigned to a host")
         if manifest["spec"].get("nodeName"):
-            why = f"pod {name} is already assigned to node {manifest['spec']['nodeName']!r}"
-            raise errors.conflict(PODS, name, why.replace("'", '"'))
+            held = manifest["spec"]["nodeName"]
+            raise errors.conflict(PODS, name, f'pod {name} is already assigned to node "{held}"')
         if manifest["spec"].get("schedulingGates"):
             raise errors.conflict(PODS, name, f"pod {name} has non-empty .spec.schedulingGates")
 
         def assign(pod: Object) -> None:
-            pod["spec"]["nodeName"] = node
-            annotations = (binding.get("metadata") or {}).get("annotations")
-            if annotations:
-                pod["metadata"].setdefault("annotations", {}).update(annotations)
+            pod["spec"]["nodeName"] = binding.node
+            if binding.annotations:
+                pod["metadata"].setdefault("annotations", {}).update(binding.annotations)
             defaults.set_condition(pod, {"type": "PodScheduled", "status": "True"}, timestamp(self.now()))
 
         self.edit(pod, assign)

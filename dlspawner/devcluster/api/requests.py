@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from dlspawner.devcluster.api import errors
 from dlspawner.devcluster.api.resources import BY_PATH, NAMESPACES, Target
@@ -11,7 +12,7 @@ from dlspawner.devcluster.api.store import Version
 
 def parse_path(path: str) -> Target:
     """`/api/v1/namespaces/jobs/pods/p/log` and its relatives; ApiError 404 for anything that is not served."""
-    parts = path.strip("/").split("/")
+    parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) > 3:

@@ -82,7 +82,7 @@ PODS = Resource(
     "Pod",
     short_names=("po",),
     categories=("all",),
-    subresources=("status", "binding", "eviction", "log", "exec", "ephemeralcontainers"),
+    subresources=("status", "binding", "eviction", "log", "exec"),
     fields=POD_FIELDS,
     returns_deleted=True,
     counts_generations=True,

@@ -29,7 +29,7 @@ from dlspawner.devcluster.api.resources import BY_QUALIFIED, RESOURCES, Resource
 Object = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-wide kinds) and name
 
-WINDOW = 20_000  # revisions that watches can go back
+WINDOW = 10_000  # revisions that watches can go back
 _COMPACT_EVERY = 1_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (

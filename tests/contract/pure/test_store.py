@@ -10,7 +10,7 @@ import pytest
 
 from dlspawner.devcluster.api import store as store_module
 from dlspawner.devcluster.api.controllers.events import EventExpiry, Recorder
-from dlspawner.devcluster.api.controllers.nodes import GRACE_SECONDS, NodeLifecycle
+from dlspawner.devcluster.api.controllers.nodes import GRACE_SECONDS, TICK_SECONDS, NodeLifecycle
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry, timestamp
 from dlspawner.devcluster.api.requests import Scope
 from dlspawner.devcluster.api.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Target
@@ -152,7 +152,7 @@ async def test_a_silent_node_is_unknown_until_it_speaks_again(registry: Registry
     clock.advance(GRACE_SECONDS - 1)
     lifecycle.reconcile()
     assert _ready(registry.get(NODES, "", "n")) == "True"
-    clock.advance(2)
+    clock.advance(TICK_SECONDS)
     lifecycle.reconcile()
     assert _ready(registry.get(NODES, "", "n")) == "Unknown"
     assert _taints(registry) == {"node.kubernetes.io/unreachable"}
@@ -187,7 +187,7 @@ async def test_pods_of_a_node_that_is_gone_go_too(registry: Registry, clock: Clo
     clock.advance(GRACE_SECONDS - 1)
     lifecycle.reconcile()
     registry.get(PODS, "a", "p")
-    clock.advance(2)
+    clock.advance(TICK_SECONDS)
     lifecycle.reconcile()
     assert registry.store.get(PODS, "a", "p") is None
 

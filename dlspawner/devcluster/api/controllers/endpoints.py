@@ -15,13 +15,14 @@ _Label = tuple[str, str, str]  # namespace, key, value
 
 
 class EndpointsController(Controller):
-    """Services are found by one label of their selector, so that a pod's change looks at few of them."""
+    """A pod's change looks only at services that share a label with it, a service only at pods that do."""
 
     watches = (PODS, SERVICES)
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
         self._by_label: dict[_Label, dict[Key, None]] = {}
+        self._pods: dict[_Label, dict[Key, None]] = {}
         self._dirty: dict[Key, None] = {}
 
     def observe(self, change: Change) -> None:
@@ -32,10 +33,16 @@ class EndpointsController(Controller):
                 self._by_label.setdefault(label, {})[change.version.key] = None
             self._dirty[change.version.key] = None
             return
-        for version in (change.version, change.previous):
-            if version is not None:
-                for key, value in version.labels.items():
-                    self._dirty |= self._by_label.get((version.namespace, key, value), {})
+        for version in (change.previous, change.version):
+            present = version is change.version and change.type is not ChangeType.DELETED
+            for label in _labels(version) if version is not None else ():
+                self._dirty |= self._by_label.get(label, {})
+                if present:
+                    self._pods.setdefault(label, {})[change.version.key] = None
+                elif label in self._pods:
+                    self._pods[label].pop(change.version.key, None)
+                    if not self._pods[label]:
+                        del self._pods[label]
 
     def reconcile(self) -> float | None:
         for key in list(self._dirty)[:BATCH]:
@@ -67,7 +74,9 @@ class EndpointsController(Controller):
     def _subsets(self, service: Version, manifest: Object) -> list[Object]:
         selector = manifest["spec"]["selector"].items()
         subsets: dict[tuple[tuple[str, int, str], ...], Object] = {}
-        for version in self.store.in_namespace(PODS, service.namespace):
+        label = _index_label(service)
+        keys = sorted(self._pods.get(label, {})) if label else []
+        for version in filter(None, (self.store.get(PODS, *key) for key in keys)):
             if selector <= version.labels.items() and version.fields["status.podIP"]:
                 pod = version.read()
                 ports = _ports(manifest["spec"], pod)
@@ -77,6 +86,10 @@ class EndpointsController(Controller):
                 ready = _is_ready(pod) or manifest["spec"].get("publishNotReadyAddresses")
                 subset.setdefault("addresses" if ready else "notReadyAddresses", []).append(_address(pod))
         return [subset | {"ports": [_port(*port) for port in ports]} for ports, subset in sorted(subsets.items())]
+
+
+def _labels(version: Version) -> list[_Label]:
+    return [(version.namespace, key, value) for key, value in version.labels.items()]
 
 
 def _index_label(service: Version) -> _Label | None:

@@ -16,7 +16,7 @@ from dlspawner.devcluster.api.store import Change, ChangeType, Object, Version
 
 LEASE_NAMESPACE = "kube-node-lease"
 GRACE_SECONDS = 40.0
-_TICK_SECONDS = 5.0
+TICK_SECONDS = 5.0
 _PREFIX = "node.kubernetes.io/"
 _TAINTS = {  # by the status of the Ready condition; a node without one is not ready yet
     "True": (),
@@ -34,6 +34,8 @@ class NodeLifecycle(Controller):
         self._monotonic = monotonic
         self._seen: dict[str, float] = {}
         self._missing: dict[str, float] = {}  # nodes that pods name and that do not exist
+        self._changed: set[str] = set()
+        self._sweep = 0.0  # when to look at everything again
 
     def observe(self, change: Change) -> None:
         version = change.version
@@ -41,20 +43,31 @@ class NodeLifecycle(Controller):
             if version.resource is NODES:
                 self._seen.pop(version.name, None)
         elif version.resource is NODES or version.namespace == LEASE_NAMESPACE:
+            self._changed.add(version.name)
             before = change.previous.read() if change.previous else None
             if before is None or _pulse(before) != _pulse(version.read()):
                 self._seen[version.name] = self._monotonic()
 
     def reconcile(self) -> float | None:
         now = self._monotonic()
-        for node in self.store.objects(NODES):
-            silent = now - self._seen.get(node.name, now) > GRACE_SECONDS
-            if silent and _ready(node.read()) != "Unknown":
-                self._lose(node)
-            else:
-                self.registry.edit(node, self._taint)
-        self._collect_orphans(now)
-        return _TICK_SECONDS
+        changed, self._changed = self._changed, set()
+        names = sorted(changed)
+        if now >= self._sweep:
+            self._sweep = now + TICK_SECONDS
+            names = [node.name for node in self.store.objects(NODES)]
+            self._collect_orphans(now)
+        for name in names:
+            node = self.store.get(NODES, "", name)
+            if node is not None:
+                self._judge(node, now)
+        return max(self._sweep - now, 0.01)
+
+    def _judge(self, node: Version, now: float) -> None:
+        silent = now - self._seen.get(node.name, now) > GRACE_SECONDS
+        if silent and _ready(node.read()) != "Unknown":
+            self._lose(node)
+        else:
+            self.registry.edit(node, self._taint)
 
     def _taint(self, node: Object) -> None:
         """Makes this controller's taints what the Ready condition asks for; others' stay."""

@@ -17,7 +17,7 @@ from dlspawner.devcluster.api.controllers.scheduling import (
     pod_requests,
     verdict,
 )
-from dlspawner.devcluster.api.registry import Registry, timestamp
+from dlspawner.devcluster.api.registry import Binding, Registry, timestamp
 from dlspawner.devcluster.api.resources import NODES, PODS
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
@@ -116,7 +116,7 @@ class Scheduler(Controller):
 
     def _bind(self, pod: Object, node: str) -> None:
         metadata = pod["metadata"]
-        self.registry.bind(metadata["namespace"], metadata["name"], {"target": {"kind": "Node", "name": node}})
+        self.registry.bind(metadata["namespace"], metadata["name"], Binding(node))
         message = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
         self._recorder.record(pod, "Normal", "Scheduled", message, NAME)
 

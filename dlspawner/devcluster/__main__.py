@@ -20,7 +20,7 @@ from dlspawner.devcluster import api
 from dlspawner.devcluster.node import __main__ as node
 
 START_SECONDS = 60.0
-# The nodes give pods three seconds, and need a moment to say goodbye.
+# The nodes give pods two seconds, and need a moment to say goodbye.
 STOP_SECONDS = 10.0
 
 

@@ -32,7 +32,7 @@ from dlspawner.devcluster.node.runner import NOTHING, Command, Root, StartError,
 log = logging.getLogger(__name__)
 
 # Ctrl-C is pressed by somebody who waits: less than a pod's own grace period.
-STOP_SECONDS = 3.0
+STOP_SECONDS = 2.0
 
 
 class CannotStart(Exception):

@@ -4,7 +4,8 @@ Endpoints are the pods of this process that match the Service's selector: they a
 them, and no other node could route to a loopback address. Bytes move through one shared buffer, socket to socket;
 a side that is slow stops the other from being read, a side that says "no more" is half-closed.
 Refused: asyncio's transports, which from 3.12 on keep a reference to a buffer that they could not send at once, and
-splice(2), which was not faster on loopback and costs four descriptors a connection.
+splice(2), which costs four more descriptors a connection: one copy through the cache reaches four fifths of a direct
+connection (890 of 1,130 MiB/s on two cores).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Forwarder:
         self._addresses = addresses
         self._pods = pods
         self._services: dict[str, dict[int, Route]] = {}
-        self._listeners: dict[tuple[str, int], tuple[socket.socket, asyncio.Task[None]]] = {}
+        self._listeners: dict[tuple[str, int], socket.socket] = {}
         self._routes: dict[int, Route] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -83,23 +84,23 @@ class Forwarder:
             except OSError as error:
                 log.warning("node port %s:%d cannot be opened: %s", address, port, error)
                 continue
-            task = asyncio.create_task(self._accept(listener, port), name=f"node port {address}:{port}")
-            self._listeners[address, port] = (listener, task)
+            self._listeners[address, port] = listener
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, port)
 
     def _close(self, key: tuple[str, int]) -> None:
-        listener, task = self._listeners.pop(key)
-        task.cancel()
+        listener = self._listeners.pop(key)
+        asyncio.get_running_loop().remove_reader(listener)
         listener.close()
 
-    async def _accept(self, listener: socket.socket, port: int) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        for _ in range(BACKLOG):
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, _address = listener.accept()
+            except BlockingIOError:
+                return
             except OSError as error:  # out of descriptors, most likely: others will be closed
                 log.warning("node port %d: %s", port, error)
-                await asyncio.sleep(0.1)
-                continue
+                return
             task = asyncio.create_task(self._connect(client, port), name=f"connection to node port {port}")
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)

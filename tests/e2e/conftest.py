@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -52,19 +51,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A browser window of its own; its last sight is kept in build/ when the test fails."""
+    """A browser window of its own."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     page = context.new_page()
     page.set_default_timeout(30_000)
     yield page
-    Path("build").mkdir(exist_ok=True)
     context.close()
-
-
-def log_in(page: Page, stack: Stack, name: str) -> None:
-    """Through the Hub's own login form."""
-    page.goto(f"{stack.url}/hub/login")
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(stack.secrets["password"])
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url("**/hub/**")

@@ -45,8 +45,7 @@ class Stack:
     port: int = field(default_factory=free_port)
     ssh_port: int = field(default_factory=free_port)
     more: tuple[str, ...] = ()
-    process: subprocess.Popen[str] | None = None
-    said: str = ""
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -65,32 +64,34 @@ class Stack:
         return [sys.executable, "-m", "dlspawner.local", f"--state={self.state}", *ports, *self.more]
 
     def start(self, seconds: float = 90) -> None:
-        """Start and wait for the banner; what was said is in `said`."""
-        self.process = subprocess.Popen(
-            self.command(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self.said = ""
+        """Start and wait for the banner."""
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(self.command(), cwd=ROOT, stdout=output, stderr=output)
+        try:
+            wait_for(self._banner, "the banner", seconds)
+        except BaseException:
+            self.stop()
+            raise
 
-        def banner() -> bool:
-            assert self.process is not None
-            assert self.process.stdout is not None
-            self.said += self.process.stdout.read() or ""
-            assert self.process.poll() is None, self.said
-            return "Ctrl-C stops everything" in self.said
+    @property
+    def _output(self) -> Path:
+        return self.state.with_name(f"{self.state.name}.said")
 
-        wait_for(banner, "the banner", seconds)
+    @property
+    def said(self) -> str:
+        """Everything the launcher told the person since its last start."""
+        return self._output.read_text()
+
+    def _banner(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.said
+        return "Ctrl-C stops everything" in self.said
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Stop as Ctrl-C does; the launcher's exit status."""
         assert self.process is not None
         self.process.send_signal(number)
-        status = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.said += self.process.stdout.read() or ""
-        self.process.stdout.close()
-        return status
+        return self.process.wait(60)
 
     def processes(self) -> list[str]:
         """Command lines of every process of ours: it names our state directory, or the Hub that its job reports to."""

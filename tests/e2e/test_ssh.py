@@ -196,7 +196,6 @@ def test_every_wrong_person_gets_the_same_answer_in_the_same_time(
         "wrong token": ("sara+train", "guess"),
         "unknown job": ("sara+nosuch", "guess"),
         "somebody else's token": ("sara+train", bob.token),
-        "control characters": ("sara+\x1b[31m", "guess"),
     }
     answers = {case: refusal(stranger, login, password, tmp_path) for case, (login, password) in cases.items()}
     texts = {text for text, _ in answers.values()}
@@ -209,6 +208,7 @@ def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:
     before = sara.launch("active", template="ssh")["last_activity"]
     wait_for(
         lambda: client.run("active", "echo x").returncode == 0 and sara.server("active")["last_activity"] > before,
-        "the Hub hears of SSH activity",
+        "the Hub hears of SSH activity, at most once a minute",
+        75,
     )
     sara.stop("active")

@@ -1,0 +1,49 @@
+"""What people do in their browser, step by step."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.stack import Stack
+
+
+def log_in(page: Page, stack: Stack, name: str) -> None:
+    """Through the Hub's own login form."""
+    page.goto(f"{stack.url}/hub/login")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(stack.secrets["password"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+
+
+def choose(page: Page, stack: Stack, server: str, title: str, **values: object) -> None:
+    """From the home page to the filled-in form."""
+    page.goto(f"{stack.url}/hub/home")
+    page.get_by_label("Start a new job").fill(server)
+    page.get_by_role("button", name="Choose what to run").click()
+    page.locator("label.btn", has_text=re.compile(rf"^\s*{re.escape(title)}\b")).click()
+    for name, value in values.items():
+        page.locator(f".job-panel:not([hidden]) [data-option={name}]").fill(str(value))
+
+
+def start_from_form(page: Page, stack: Stack, server: str, title: str, **values: object) -> None:
+    choose(page, stack, server, title, **values)
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def run_cell(page: Page, code: str, until: str) -> str:
+    """Type `code` into a new notebook, run it, and return the output, which must contain `until`."""
+    launcher = page.locator(".jp-LauncherCard[data-category=Notebook]", has_text="Python 3").first
+    launcher.or_(page.locator(".jp-NotebookPanel:visible")).first.wait_for()
+    if page.locator(".jp-NotebookPanel:visible").count() == 0:
+        launcher.click()
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=60_000)
+    cell = page.locator(".jp-NotebookPanel:visible .jp-CodeCell").last
+    cell.locator(".cm-content").click()
+    page.keyboard.insert_text(code)
+    page.keyboard.press("Shift+Enter")
+    output = page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output", has_text=until).last
+    output.wait_for(timeout=60_000)
+    return output.inner_text()

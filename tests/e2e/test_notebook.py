@@ -1,0 +1,69 @@
+"""A researcher's first hour, in a real browser: log in, choose, watch, work, stop, start again."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import requests
+from playwright.sync_api import Page, expect
+
+from tests.e2e.browsing import log_in, run_cell, start_from_form
+from tests.e2e.stack import Person, Stack, wait_for
+
+
+def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page: Page, stack: Stack) -> None:
+    log_in(page, stack, "nora")
+    start_from_form(page, stack, "work", "Notebook", gpus=2)
+    page.wait_for_url("**/user/nora/work/lab**", timeout=60_000)
+
+    said = run_cell(page, "import os; print('GPUs:', os.environ['NVIDIA_VISIBLE_DEVICES'])", "GPUs:")
+    assert said.removeprefix("GPUs:").strip() != "void"
+    assert len(said.split(",")) == 2
+    run_cell(page, "open(os.path.expanduser('~/kept.txt'), 'w').write('still here'); print('written')", "written")
+
+    page.goto(f"{stack.url}/hub/home")
+    job = page.locator("section.job[data-server=work]")
+    job.get_by_role("button", name="Stop").click()
+    expect(job).to_have_attribute("data-state", "stopped", timeout=60_000)
+    assert job.get_by_role("link", name="Open").count() == 0
+
+    job.get_by_role("button", name="Start again").click()
+    page.wait_for_url("**/user/nora/work/lab**", timeout=60_000)
+    page.goto(f"{stack.url}/user/nora/work/lab?reset")  # a fresh window, not the notebooks of before
+    run_cell(page, "import os; print(open(os.path.expanduser('~/kept.txt')).read())", "still here")
+
+
+def test_no_gpu_is_visible_where_none_was_asked(page: Page, stack: Stack) -> None:
+    log_in(page, stack, "nick")
+    start_from_form(page, stack, "cpu", "Notebook", gpus=0)
+    page.wait_for_url("**/user/nick/cpu/lab**", timeout=60_000)
+    run_cell(page, "import os; print('GPUs:', os.environ['NVIDIA_VISIBLE_DEVICES'])", "GPUs: void")
+
+
+def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
+    person = stack.person("pat")
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(person.start, "slow", template="ipython", gpus=1)
+        wait_for(lambda: person.server("slow").get("pending") == "spawn", "it starts")
+        told = messages(person, "slow")
+        assert started.result().status_code in {201, 202}
+    assert any("gpu-" in message for message in told), told
+    assert "ready" in told[-1]
+    person.stop("slow")
+    person.close()
+
+
+def messages(person: Person, server: str) -> list[str]:
+    """Everything the progress page says until the job is ready."""
+    url = f"{person.stack.url}/hub/api/users/{person.name}/servers/{server}/progress"
+    headers = {"Authorization": f"token {person.token}"}
+    told: list[str] = []
+    with requests.get(url, headers=headers, stream=True, timeout=60) as events:
+        for line in events.iter_lines():
+            if line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                told.append(event.get("message", ""))
+                if event.get("ready") or event.get("failed"):
+                    break
+    return told

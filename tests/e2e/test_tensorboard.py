@@ -1,0 +1,49 @@
+"""TensorBoard from the link on the home page, on what a notebook wrote, behind the Hub's login."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+from playwright.sync_api import Page
+
+from tests.e2e.browsing import log_in, run_cell, start_from_form
+from tests.e2e.stack import Person, Stack, wait_for
+
+WRITE = (
+    "import os, tensorboardX; w = tensorboardX.SummaryWriter(os.path.expanduser('~/runs/first'));"
+    " [w.add_scalar('loss', 1 / (step + 1), step) for step in range(20)]; w.close(); print('written')"
+)
+
+
+@pytest.fixture
+def scalars_url(stack: Stack) -> str:
+    return f"{stack.url}/user/tess/train-tb/data/plugin/scalars/scalars?tag=loss&run=first"
+
+
+def test_the_link_opens_what_the_notebook_wrote_and_only_for_its_owner(
+    page: Page, stack: Stack, bob: Person, scalars_url: str
+) -> None:
+    log_in(page, stack, "tess")
+    start_from_form(page, stack, "train", "Notebook", gpus=0)
+    page.wait_for_url("**/user/tess/train/lab**", timeout=60_000)
+    run_cell(page, WRITE, "written")
+
+    page.goto(f"{stack.url}/hub/home")
+    page.locator("section.job[data-server=train]").get_by_role("button", name="TensorBoard").click()
+    page.wait_for_url("**/user/tess/train-tb/**", timeout=60_000)
+    page.get_by_text("loss").first.wait_for(timeout=60_000)
+    seen = wait_for(lambda: page.request.get(scalars_url).json(), "TensorBoard shows the run")
+    assert len(seen) == 20
+
+    page.goto(f"{stack.url}/hub/home")
+    page.locator("section.job[data-server=train]").get_by_role("link", name="TensorBoard").click()
+    page.wait_for_url("**/user/tess/train-tb/**")
+
+    tess_pod = stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=train-tb", "-o", "yaml")
+    assert "nvidia.com/gpu" not in tess_pod
+
+    anonymous = requests.get(scalars_url, allow_redirects=False, timeout=10)
+    assert anonymous.status_code in {302, 403}
+    assert "step" not in anonymous.text
+    others = bob.http.get(scalars_url, timeout=10)
+    assert others.status_code == 403

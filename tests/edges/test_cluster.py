@@ -1,0 +1,243 @@
+"""The Kubernetes client against a server that misbehaves on demand, and against the embedded one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from dlspawner import cluster as client
+from dlspawner.cluster import PODS, SECRETS, Change, Cluster, Conflict, NotFound, Refused, Unavailable
+from dlspawner.devcluster import api
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u, namespace: here}}]
+clusters: [{name: c, cluster: {server: "%s"}}]
+users: [{name: u, user: {token: secret}}]
+"""
+Answer = Callable[[web.Request], Any]
+
+
+@dataclass
+class Server:
+    """Answers requests with what the test put in line, and remembers them."""
+
+    answers: list[Answer] = field(default_factory=list)
+    requests: list[web.Request] = field(default_factory=list)
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if self.answers else _hang
+        response: web.StreamResponse = await answer(request)
+        return response
+
+
+async def _hang(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(3600)
+    raise AssertionError("nobody waits that long")
+
+
+def _json(body: Any, status: int = 200) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=status)
+
+    return answer
+
+
+def _stream(*events: Any) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for event in events:
+            data = (json.dumps(event) + "\n").encode()
+            await response.write(data[: len(data) // 2])
+            await response.write(data[len(data) // 2 :])
+        return response
+
+    return answer
+
+
+def _pod(name: str, version: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "managedFields": [{}]}}
+
+
+def _list(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
+    return _json({"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(pods)})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    state = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", state.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    state.url = runner.addresses[0] and f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield state
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def cluster(server: Server, tmp_path: Path) -> AsyncIterator[Cluster]:
+    path = tmp_path / "kubeconfig"
+    path.write_text(KUBECONFIG % server.url, encoding="utf-8")
+    async with await Cluster.connect(path) as connected:
+        yield connected
+
+
+async def _changes(cluster: Cluster, count: int) -> list[tuple[str, str]]:
+    seen: list[Change] = []
+    async with asyncio.timeout(10):
+        async for change in cluster.watch(PODS, "here"):
+            seen.append(change)
+            if len(seen) == count:
+                break
+    return [(change.type, change.object.get("metadata", {}).get("name", "")) for change in seen]
+
+
+async def test_the_configuration_gives_namespace_and_token(cluster: Cluster, server: Server) -> None:
+    server.answers.append(_json(_pod("a")))
+    assert (cluster.namespace, cluster.token) == ("here", "secret")
+    await cluster.get(PODS, "a b", "n/s")
+    assert server.requests[0].raw_path == "/api/v1/namespaces/n%2Fs/pods/a%20b"
+    assert server.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+async def test_a_missing_configuration_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unavailable, match="nowhere"):
+        await Cluster.connect(tmp_path / "nowhere")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(Unavailable, match="no KUBECONFIG, and not inside a cluster"):
+        await Cluster.connect()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, NotFound),
+        (409, Conflict),
+        (410, client.Expired),
+        (403, Refused),
+        (422, Refused),
+        (429, Unavailable),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
+)
+async def test_every_status_is_one_of_our_errors(
+    cluster: Cluster, server: Server, status: int, kind: type[client.ClusterError]
+) -> None:
+    server.answers.append(_json({"kind": "Status", "message": "because", "reason": "Why"}, status))
+    with pytest.raises(kind, match="because") as caught:
+        await cluster.get(PODS, "a", "here")
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason) == (status, "Why")
+
+
+async def test_silence_is_unavailable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "DEADLINE_SECONDS", 0.05)
+    with pytest.raises(Unavailable):
+        await cluster.get(PODS, "a", "here")
+
+
+async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(KUBECONFIG % "http://127.0.0.1:1", encoding="utf-8")
+    async with await Cluster.connect(path) as connected:
+        with pytest.raises(Unavailable):
+            await connected.create(PODS, _pod("a"), "here")
+
+
+async def test_an_answer_that_is_no_object_is_unavailable(cluster: Cluster, server: Server) -> None:
+    server.answers += [_json(["list"]), _stream("half")]
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await cluster.get(PODS, "a", "here")
+
+
+async def test_lists_are_read_in_pages_without_managed_fields(cluster: Cluster, server: Server) -> None:
+    server.answers += [_list(_pod("a"), more="token"), _list(_pod("b"))]
+    pods = await cluster.list(PODS, "here", labels="x=y", fields="spec.nodeName=n")
+    assert [pod["metadata"]["name"] for pod in pods] == ["a", "b"]
+    assert "managedFields" not in pods[0]["metadata"]
+    assert server.requests[1].query["continue"] == "token"
+    assert server.requests[1].query["labelSelector"] == "x=y"
+
+
+async def test_a_watch_goes_on_where_it_was_cut(cluster: Cluster, server: Server) -> None:
+    event = {"type": "MODIFIED", "object": _pod("a", 7)}
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+    added = {"type": "ADDED", "object": _pod("b", 10)}
+    server.answers += [_list(_pod("a"), version=5), _stream(event), _stream(bookmark), _stream(added)]
+    seen = await _changes(cluster, 4)
+    assert seen == [("ADDED", "a"), ("SYNCED", ""), ("MODIFIED", "a"), ("ADDED", "b")]
+    versions = [request.query["resourceVersion"] for request in server.requests[1:]]
+    assert versions == ["5", "7", "9"]
+
+
+@pytest.mark.parametrize("as_status", [True, False])
+async def test_a_watch_that_expired_tells_what_was_missed(cluster: Cluster, server: Server, as_status: bool) -> None:
+    gone = {"kind": "Status", "code": 410, "message": "too old"}
+    expired = _json(gone, 410) if as_status else _stream({"type": "ERROR", "object": gone})
+    server.answers += [_list(_pod("a"), _pod("b")), expired, _list(_pod("b", 3), _pod("c"))]
+    assert await _changes(cluster, 7) == [
+        ("ADDED", "a"),
+        ("ADDED", "b"),
+        ("SYNCED", ""),
+        ("MODIFIED", "b"),
+        ("ADDED", "c"),
+        ("DELETED", "a"),
+        ("SYNCED", ""),
+    ]
+
+
+async def test_a_watch_outlives_a_server_that_is_down(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
+    down = _json({"message": "down"}, 503)
+    garbage = _stream({"no": "event"})
+    added = _stream({"type": "ADDED", "object": _pod("b", 10)})
+    half_a_list = [_list(_pod("a"), more="next"), down]
+    server.answers += [down, *half_a_list, _list(_pod("a")), down, garbage, added]
+    assert await _changes(cluster, 4) == [("ADDED", "a"), ("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b")]
+
+
+def test_delays_double_with_jitter_up_to_a_bound() -> None:
+    waits = client.delays(1.0, 4.0)
+    for most in (1.0, 2.0, 4.0, 4.0):
+        assert most / 2 <= next(waits) <= most
+
+
+async def test_objects_come_and_go_on_a_real_server(tmp_path: Path) -> None:
+    server = await api.start(tmp_path / "state")
+    try:
+        async with await Cluster.connect(server.kubeconfig) as cluster:
+            manifest = {"metadata": {"name": "s", "namespace": "jobs"}, "stringData": {"a": "b"}}
+            created = await cluster.create(SECRETS, manifest)
+            with pytest.raises(Conflict):
+                await cluster.create(SECRETS, manifest)
+            with pytest.raises(Conflict):
+                await cluster.delete(SECRETS, "s", "jobs", uid="another")
+            patched = await cluster.patch(SECRETS, "s", {"metadata": {"labels": {"x": "y"}}}, "jobs")
+            with pytest.raises(Conflict):
+                await cluster.replace(SECRETS, "s", created, "jobs")
+            assert await cluster.replace(SECRETS, "s", patched, "jobs")
+            assert len(await cluster.list(SECRETS, labels="x=y")) == 1
+            await cluster.delete(SECRETS, "s", "jobs")
+            with pytest.raises(NotFound):
+                await cluster.get(SECRETS, "s", "jobs")
+            with pytest.raises(Refused):
+                await cluster.create(SECRETS, {"metadata": {"name": "Not A Name", "namespace": "jobs"}})
+    finally:
+        await server.stop()

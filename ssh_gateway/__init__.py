@@ -1,1 +1,12 @@
-"""The SSH gateway: one port through which people reach the sshd of their own jobs, and nothing else."""
+"""The SSH gateway: one port through which people reach the sshd of their own jobs, and nothing else.
+
+    app        the process: settings, start, signals, stop       keys      its host key and user CA
+    server     what visitors share, who may stand at the door    activity  telling the Hub that a job is used
+    visitor    one client until something is proven              access    PURE: who may in
+    visit      one person afterwards: a shell, or ``ssh -J``     routing   PURE: where a login leads
+    pod        the way into a job's sshd                         packets   PURE: what is read in a relayed packet
+    proxy      the relay between the two legs                    logs      one line per event
+    directory  the Hub, the Manager and the cluster              wire      all that is private to asyncssh
+
+`app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
+"""

@@ -16,6 +16,7 @@ is not implemented twice), and its keepalives (a leg that is paused on purpose w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -209,9 +210,10 @@ class Leg(SSHConnection):
             return
         self._parting = exc
         if isinstance(transport, asyncio.Transport) and not transport.is_closing():
-            transport.write_eof()
-            transport.resume_reading()
             self._loop.call_later(FAREWELL_SECONDS, transport.abort)
+            with contextlib.suppress(OSError):  # the peer may have reset the connection already
+                transport.write_eof()
+            transport.resume_reading()
         else:
             transport.close()
 

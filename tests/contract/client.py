@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-DEADLINE = 10.0
+DEADLINE = 20.0
 PATCH_TYPES = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",

@@ -1,9 +1,11 @@
 """The embedded server after SIGKILL, and what its state directory holds."""
 
+import http.client
 import os
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -29,6 +31,38 @@ def test_objects_and_versions_survive_sigkill(server: Server) -> None:
     assert client.request("GET", f"{MAPS}/gone").code == 404
     newer = client.create(MAPS, {"metadata": {"name": "gone"}})["metadata"]["resourceVersion"]
     assert int(newer) > int(last) + 1
+
+
+def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Server) -> None:
+    client = server.start()
+    acknowledged: list[str] = []
+    enough = threading.Event()
+
+    def write(worker: int) -> None:
+        for number in range(1_000):
+            name = f"w-{worker}-{number}"
+            try:
+                answer = client.request("POST", MAPS, {"metadata": {"name": name}, "data": {"k": "x" * 5_000}})
+            except (OSError, http.client.HTTPException):
+                return
+            assert answer.code == 201
+            acknowledged.append(name)
+            if len(acknowledged) > 60:
+                enough.set()
+
+    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    assert enough.wait(20)
+    server.kill()
+    for thread in threads:
+        thread.join()
+    found = server.start().get(MAPS)["items"]
+    names = {item["metadata"]["name"] for item in found}
+    versions = [int(item["metadata"]["resourceVersion"]) for item in found]
+    assert set(acknowledged) <= names
+    assert len(names) <= len(acknowledged) + 4
+    assert len(set(versions)) == len(versions)
 
 
 def test_a_watch_resumes_across_sigkill(server: Server) -> None:

@@ -30,14 +30,3 @@ def parse(value: object) -> Fraction:
     if suffix in _BINARY:
         return number * (1 << _BINARY[suffix])
     return Fraction(number * Fraction(10) ** _DECIMAL[suffix]) if suffix else number
-
-
-def total(values: list[object]) -> Fraction:
-    return sum((parse(value) for value in values), Fraction(0))
-
-
-def shown(number: Fraction) -> str:
-    """A canonical text: whole numbers as they are, the rest in thousandths (rounded up, as Kubernetes does)."""
-    if number.denominator == 1:
-        return str(number.numerator)
-    return f"{-(-number.numerator * 1000 // number.denominator)}m"

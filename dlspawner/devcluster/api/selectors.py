@@ -77,16 +77,6 @@ def _label_requirement(part: str, whole: str) -> Requirement:
     raise bad_request(f'unable to parse requirement: {part.strip()!r} in label selector "{whole}"')
 
 
-def from_label_selector(selector: Mapping[str, object]) -> Selector:
-    """The object form: `matchLabels` and `matchExpressions`."""
-    labels = selector.get("matchLabels") or {}
-    expressions = selector.get("matchExpressions") or []
-    assert isinstance(labels, Mapping)  # noqa: S101 - validated objects; narrows for mypy
-    assert isinstance(expressions, Sequence)  # noqa: S101 - likewise
-    exact = [Requirement(key, "in", frozenset({value})) for key, value in labels.items()]
-    return (*exact, *from_expressions(expressions))
-
-
 def from_expressions(expressions: Sequence[Mapping[str, object]]) -> Selector:
     """`matchExpressions` of selectors and of node affinity terms (`Gt` and `Lt` are the latter's)."""
     words = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent", "Gt": ">", "Lt": "<"}

@@ -50,12 +50,6 @@ class Bell:
     def leave(self, resource: Resource, event: asyncio.Event) -> None:
         self._waiting[resource].discard(event)
 
-    def ring_all(self) -> None:
-        """Wakes every watcher, so that each looks whether it should go on."""
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
-
 
 @dataclass(slots=True, eq=False)  # a running thing: equal to itself only
 class Watch:

@@ -9,7 +9,7 @@ import contextlib
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
 from dlspawner.devcluster.api.errors import ApiError
 from dlspawner.devcluster.api.registry import FOREGROUND, ORPHAN, DeleteOptions, Registry
-from dlspawner.devcluster.api.resources import RESOURCES, Resource, Target
+from dlspawner.devcluster.api.resources import BY_KIND, RESOURCES, Resource, Target
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
 _Place = tuple[Resource, Key]
@@ -46,9 +46,9 @@ class GarbageCollector(Controller):
     def _recheck_owners(self, gone: Version) -> None:
         """A dependent that goes may be the last thing its owner waited for."""
         for reference in gone.read()["metadata"].get("ownerReferences") or []:
-            for resource in RESOURCES:
-                if (resource.api_version, resource.kind) == (reference["apiVersion"], reference["kind"]):
-                    self._ending[resource, (gone.namespace if resource.namespaced else "", reference["name"])] = None
+            resource = BY_KIND.get((reference["apiVersion"], reference["kind"]))
+            if resource is not None:
+                self._ending[resource, (gone.namespace if resource.namespaced else "", reference["name"])] = None
 
     def reconcile(self) -> float | None:
         for place in list(self._suspects)[:BATCH]:

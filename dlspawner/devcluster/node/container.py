@@ -75,6 +75,7 @@ class Container:
         self.up = asyncio.Event()  # has started (and passed its startup probe) at least once
         self._pod = pod
         self._policy = policy
+        self._attempt = run.restarts  # the status learns it when this attempt runs or has failed to
         self._process: Process | None = None
         self._stopping = asyncio.Event()
         self._settled = asyncio.Event()  # not between deciding to start and having started
@@ -105,7 +106,7 @@ class Container:
                 delays = self._pod.backoff.delays()
             await self._back_off(next(delays))
             if not self._stopping.is_set():
-                self.run.restarts += 1
+                self._attempt += 1
         self.run.final = True
         self.run.ready = False
         self._pod.changed()
@@ -197,8 +198,8 @@ class Container:
         image = self.run.image
         self._pod.note("Normal", "Pulled", f'Container image "{image}" already present on machine', self.name)
         self._pumps = []
-        log = self.log = LogFile(self._pod.log_path(self.name, self.run.restarts))
-        self._pod.log_path(self.name, self.run.restarts - 2).unlink(missing_ok=True)
+        log = self.log = LogFile(self._pod.log_path(self.name, self._attempt))
+        self._pod.log_path(self.name, self._attempt - 2).unlink(missing_ok=True)
         ends: list[int] = []
         for stream in ("stdout", "stderr"):
             reader, writer = os.pipe()
@@ -227,6 +228,7 @@ class Container:
 
     def _is_running(self, started: str) -> None:
         self._move({"running": {"startedAt": started}})
+        self.run.restarts = self._attempt
         self.run.id = f"node://{secrets.token_hex(32)}"
         self.run.started = "startupProbe" not in self.spec
         self.run.ready = self.run.started and "readinessProbe" not in self.spec
@@ -335,6 +337,7 @@ class Container:
 
     def _ended(self, state: dict[str, Any]) -> None:
         self._move(state)
+        self.run.restarts = self._attempt
         self.run.ready = self.run.started = False
         self._pod.changed()
 
@@ -345,7 +348,7 @@ class Container:
             text = path.read_bytes()[:LONGEST_MESSAGE].decode(errors="replace")
         if not text and code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             with contextlib.suppress(OSError):
-                text = logs.tail(self._pod.log_path(self.name, self.run.restarts), **MESSAGE_FROM_LOGS)
+                text = logs.tail(self._pod.log_path(self.name, self._attempt), **MESSAGE_FROM_LOGS)
         return text
 
     def _target(self) -> probes.Target:

@@ -21,12 +21,14 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+from aiohttp import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
+from dlspawner.spawner.pods import Pods
 
 PodDict = Mapping[str, Any]
 
@@ -59,6 +61,15 @@ class Account:
     uid: int
     gid: int
     home: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the Secret holds that cannot be read from the pod."""
+
+    host_key: HostKey
+    user_ca: str
+    page: str
 
 
 def make_host_key() -> HostKey:
@@ -121,19 +132,17 @@ def _metadata(pod: PodDict) -> dict[str, Any]:
     }
 
 
-def secret(  # noqa: PLR0913 - each is another thing that goes into the files
-    pod: PodDict, job: naming.Job, host_key: HostKey, *, user_ca: str, port: int, page: str
-) -> dict[str, Any]:
+def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
     who = account(pod, job.ssh_login or naming.unix_name(job.user))
     files = {
-        HOST_KEY: host_key.private,
-        PUBLIC_HOST_KEY: host_key.public + "\n",
-        "user_ca.pub": user_ca,
+        HOST_KEY: given.host_key.private,
+        PUBLIC_HOST_KEY: given.host_key.public + "\n",
+        "user_ca.pub": given.user_ca,
         "principals": job.id + "\n",
         "passwd": passwd(who),
         "group": group(who),
-        "index.html": page,
+        "index.html": given.page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
     }
@@ -151,6 +160,20 @@ def service(pod: PodDict, job: naming.Job, endpoint: Endpoint) -> dict[str, Any]
 
 def packaged(name: str) -> str:
     return (resources.files(__package__) / "files" / name).read_text(encoding="utf-8")
+
+
+async def ensure(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
+    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses."""
+    try:
+        if wants_secret(pod):
+            manifest = secret(pod, job, given, endpoint.port)
+            public = await ensure_secret(pods.api, pods.namespace, manifest, pods.request_seconds)
+            if job.ssh_host_key not in (None, public):
+                await pods.annotate({naming.SSH_HOST_KEY_ANNOTATION: public})
+        if job.ssh_host_key is not None:
+            await ensure_service(pods.api, pods.namespace, service(pod, job, endpoint), pods.request_seconds)
+    except (ApiException, ClientError) as problem:
+        raise pods.refused("Secret and Service of a pod", problem) from None
 
 
 async def ensure_secret(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> str:

@@ -198,7 +198,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
     state = _state(live)
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
-    hub, user = str(spawner.hub.base_url), quote(spawner.user.name, safe="@")
+    hub, user = str(spawner.hub.base_url), _path_name(spawner)
     kept = (orm_spawner.state or {}).get(STATE_ENDED) if state == "stopped" else None
     again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
     return JobView(
@@ -234,15 +234,16 @@ def _tensorboard(
     board = _template(spawner, TENSORBOARD)
     if log_dir is None or board is None or (template is not None and template.name == TENSORBOARD):
         return None
-    name = naming.tensorboard_server(server)
-    live = _live(spawner, name)
-    job = live.job() if live is not None and live.ready else None
-    shows_this = job is not None and job.log_dir == log_dir
-    start = Start(
-        url_path_join(str(spawner.hub.base_url), "spawn", quote(spawner.user.name, safe="@"), name),
-        ((options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir)),
-    )
-    return TensorBoardView(spawner.user.server_url(name) if shows_this else None, start)
+    name, hub, user = naming.tensorboard_server(server), str(spawner.hub.base_url), _path_name(spawner)
+    state = _state(_live(spawner, name))
+    # One that runs is opened even if it was started on another directory: a second start would only be refused.
+    urls = {"running": spawner.user.server_url(name), "starting": url_path_join(hub, "spawn-pending", user, name)}
+    fields = ((options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir))
+    return TensorBoardView(urls.get(state), Start(url_path_join(hub, "spawn", user, name), fields))
+
+
+def _path_name(spawner: DLSpawner) -> str:
+    return quote(spawner.user.name, safe="@")
 
 
 def _state(live: Any) -> str:

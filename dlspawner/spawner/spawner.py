@@ -31,17 +31,13 @@ from traitlets import Unicode, default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.core.template import Endpoint
-from dlspawner.spawner import children, launch, pages, progress, verdict
+from dlspawner.spawner import children, launch, pages, progress, reach, verdict
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
-
-# How often a port is tried that is about to open: often enough not to be felt, seldom enough for fifty at once.
-_TRY_AGAIN_SECONDS = (0.05, 0.05, 0.1, 0.1, 0.2, 0.25)
 
 
 @cache
@@ -258,7 +254,11 @@ class DLSpawner(KubeSpawner):
     async def _start(self) -> str:
         url: str = await super()._start()
         if self._launch is not None:
-            await self._until_listening(url)
+            await reach.until_accepting(url, self.http_timeout, self._is_alive)
+            ended = verdict.judge(self.pod())
+            if isinstance(ended, verdict.Ended):
+                self._ended = ended.reason
+                raise Refused(ended.reason, reason="job-failed")
         return url
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
@@ -295,13 +295,17 @@ class DLSpawner(KubeSpawner):
         job = naming.read_job(pod["metadata"])
         if job is None or uid(pod) == self._complete_pod:
             return
-        try:
-            public = await self._ensure_secret(pod, job) if children.wants_secret(pod) else None
-            if job.ssh_host_key is not None and public not in (None, job.ssh_host_key):
-                await self.pods.annotate({naming.SSH_HOST_KEY_ANNOTATION: public})
-            await self._ensure_service(pod, job)
-        except (ApiException, ClientError) as problem:
-            raise self.pods.refused("Secret and Service of a pod", problem) from None
+        template = self.settings.template(job.template)
+        mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
+        files = children.Files(
+            # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
+            host_key=(mine.host_key if mine else None) or children.make_host_key(),
+            user_ca=self._user_ca() if children.wants_secret(pod) else "",
+            page=pages.job_page(self, job),
+        )
+        # A template that is gone since the job's start leaves the usual endpoint.
+        endpoint = (template.ssh if template else None) or children.USUAL_SSH
+        await children.ensure(self.pods, pod, job, files, endpoint)
         self._complete_pod = uid(pod)
 
     async def _mend_children(self, pod: PodDict) -> None:
@@ -310,29 +314,6 @@ class DLSpawner(KubeSpawner):
             await self._ensure_children(pod)
         except (Refused, TimeoutError) as problem:
             self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
-
-    async def _ensure_secret(self, pod: PodDict, job: naming.Job) -> str:
-        mine = self._launch is not None and self._launch.job.id == job.id
-        host_key = self._launch.host_key if mine and self._launch else None
-        manifest = children.secret(
-            pod,
-            job,
-            host_key or children.make_host_key(),
-            user_ca=self._user_ca(),
-            port=self._ssh_endpoint(job).port,
-            page=pages.job_page(self, job),
-        )
-        return await children.ensure_secret(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
-
-    async def _ensure_service(self, pod: PodDict, job: naming.Job) -> None:
-        if job.ssh_host_key is not None:
-            manifest = children.service(pod, job, self._ssh_endpoint(job))
-            await children.ensure_service(self.api, self.namespace, manifest, self.k8s_api_request_timeout)
-
-    def _ssh_endpoint(self, job: naming.Job) -> Endpoint:
-        """As the job's template has it; a template that is gone since the job's start leaves the usual one."""
-        template = self.settings.template(job.template)
-        return (template.ssh if template else None) or children.USUAL_SSH
 
     def _user_ca(self) -> str:
         try:
@@ -364,31 +345,8 @@ class DLSpawner(KubeSpawner):
         # A pod without container statuses yet is KeyErrors away from an answer in the parent.
         return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
 
-    async def _until_listening(self, url: str) -> None:
-        """Return when the server accepts connections, so that the Hub's first look finds it; it decides on failure."""
-        host, port = self._address(url)
-        delays = list(_TRY_AGAIN_SECONDS)
-        try:
-            async with asyncio.timeout(self.http_timeout):
-                while verdict.judge(self.pod()) == verdict.ALIVE:
-                    try:
-                        _, writer = await asyncio.open_connection(host, port)
-                    except OSError:
-                        await asyncio.sleep(delays.pop(0) if len(delays) > 1 else delays[0])
-                    else:
-                        writer.close()
-                        return
-        except TimeoutError:
-            return
-        ended = verdict.judge(self.pod())
-        if isinstance(ended, verdict.Ended):
-            self._ended = ended.reason
-            raise Refused(ended.reason, reason="job-failed")
-
-    @staticmethod
-    def _address(url: str) -> tuple[str, int]:
-        host, _, port = url.rpartition("//")[2].rpartition(":")
-        return host.strip("[]"), int(port)
+    def _is_alive(self) -> bool:
+        return verdict.judge(self.pod()) == verdict.ALIVE
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:

@@ -30,7 +30,7 @@ KEY = children.make_host_key()
 
 
 def the_secret(key: children.HostKey = KEY, pod: Mapping[str, Any] = POD) -> dict[str, Any]:
-    return children.secret(pod, JOB, key, user_ca="ssh-ed25519 CA", port=2299, page="<p>hello</p>")
+    return children.secret(pod, JOB, children.Files(key, "ssh-ed25519 CA", "<p>hello</p>"), 2299)
 
 
 def text(manifest: Mapping[str, Any], key: str) -> str:

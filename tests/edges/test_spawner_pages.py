@@ -164,14 +164,19 @@ def test_a_job_with_logs_launches_or_opens_its_tensorboard(spawner: Any) -> None
         "/hub/spawn/alice/train-tb", (("template", "tensorboard"), ("log_dir", "/home/alice/logs"))
     )
 
-    board = alive("tensorboard", "/home/alice/logs")
-    views = {
-        view.server: view
-        for view in world(spawner, **{"train": ({}, alive("ipython", "/home/alice/logs")), "train-tb": ({}, board)})
+    servers = {
+        "train": ({}, alive("ipython", "/home/alice/logs")),
+        "train-tb": ({}, alive("tensorboard", "/home/alice/logs")),
     }
+    views = {view.server: view for view in world(spawner, **servers)}
     assert views["train"].tensorboard is not None
     assert views["train"].tensorboard.url == "/user/alice/train-tb/"
     assert views["train-tb"].tensorboard is None
+
+    servers["train-tb"] = ({}, alive("tensorboard", "/home/alice/logs", ready=False, pending="spawn"))
+    starting = next(view for view in world(spawner, **servers) if view.server == "train")
+    assert starting.tensorboard is not None
+    assert starting.tensorboard.url == "/hub/spawn-pending/alice/train-tb"
 
 
 def test_a_stopped_job_keeps_its_tensorboard_and_its_reason(spawner: Any) -> None:

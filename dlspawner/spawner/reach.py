@@ -1,0 +1,39 @@
+"""Waiting until a server accepts connections, so that the Hub's first look at it is not one too early.
+
+The Hub looks again after pauses that grow to seconds. A connection is enough: what is accepted is answered as soon as
+the server can, and whether the answer is right remains for the Hub to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from urllib.parse import urlsplit
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between two tries: short enough not to be felt, long enough for fifty jobs at once."""
+    return chain((0.05, 0.05, 0.1, 0.1, 0.2), repeat(0.25))
+
+
+async def accepts(url: str) -> bool:
+    """Whether somebody listens at the URL's address."""
+    address = urlsplit(url)
+    try:
+        _, writer = await asyncio.open_connection(address.hostname, address.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> None:
+    """Return when the server accepts a connection, is no longer alive, or the time is over; the caller looks which."""
+    wait = pauses()
+    try:
+        async with asyncio.timeout(seconds):
+            while alive() and not await accepts(url):  # noqa: ASYNC110 - nobody tells when a port opens
+                await asyncio.sleep(next(wait))
+    except TimeoutError:
+        return

@@ -36,12 +36,19 @@ def decode(body: bytes, content_type: str) -> Any:
             "application/json, application/yaml"
         )
     try:
-        return json.loads(body)
+        value = json.loads(body, parse_constant=_no_number)
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        return value
     except (ValueError, RecursionError) as error:
         raise errors.bad_request(
             f"the object provided is unrecognized (must be of a registered type): couldn't get version/kind; "
             f"json parse error: {error}"
         ) from error
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _decode_protobuf(body: bytes) -> Any:

@@ -14,6 +14,7 @@ Causes = Iterator[Cause]
 
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _OVERCOMMITS = ("cpu", "memory", "ephemeral-storage")  # all others need requests equal to limits
 _IMMUTABLE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -53,6 +54,7 @@ def _rest(spec: Object) -> Causes:
             yield wrong("spec.nodeSelector", key, problem)
         if problem := label_value(str(value)):
             yield wrong("spec.nodeSelector", value, problem)
+    yield from _affinity(spec)
     for index, toleration in enumerate(spec.get("tolerations") or []):
         operator = toleration.get("operator") or "Equal"
         if operator not in ("Equal", "Exists"):
@@ -60,6 +62,26 @@ def _rest(spec: Object) -> Causes:
         if operator == "Exists" and toleration.get("value"):
             why = "value must be empty when `operator` is 'Exists'"
             yield wrong(f"spec.tolerations[{index}].operator", toleration["value"], why)
+
+
+def _affinity(spec: Object) -> Causes:
+    field = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    required_terms = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(field.partition(".")[2]) or {}
+    for number, term in enumerate(required_terms.get("nodeSelectorTerms") or []):
+        for group in ("matchExpressions", "matchFields"):
+            for index, expression in enumerate(term.get(group) or []):
+                path = f"spec.affinity.{field}.nodeSelectorTerms[{number}].{group}[{index}]"
+                yield from _expression(expression, path)
+
+
+def _expression(expression: Object, path: str) -> Causes:
+    operator, values = expression["operator"], expression.get("values") or []
+    if operator not in _OPERATORS:
+        yield unsupported(f"{path}.operator", operator, _OPERATORS)
+    elif operator in ("In", "NotIn") and not values:
+        yield required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+    elif operator in ("Gt", "Lt") and not (len(values) == 1 and re.fullmatch(r"-?[0-9]{1,18}", values[0])):
+        yield required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
 
 
 def _volume(volume: Object, path: str, names: set[str]) -> Causes:

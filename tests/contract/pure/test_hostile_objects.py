@@ -66,8 +66,10 @@ NODE_STATUS = {
     "conditions": [{"type": "Ready", "status": "True"}],
     "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
 }
+ELSEWHERE = {key: value for key, value in POD["spec"].items() if key != "nodeSelector"}
 EXAMPLES: dict[str, tuple[Resource, dict[str, Any]]] = {
     "pod": (PODS, POD),
+    "pod with affinity alone": (PODS, POD | {"spec": ELSEWHERE}),
     "pod status": (PODS, POD | {"status": POD_STATUS}),
     "node": (
         NODES,
@@ -113,7 +115,7 @@ EXAMPLES["endpoints"] = (
 ODDITIES = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.floats(allow_nan=False, allow_infinity=False),
     st.just([]), st.just({}), st.just([None]), st.just([1]), st.just([{}]), st.just({"a": None}), st.just({"a": {}}),
-    st.just("1e999999999"), st.just([[]]), st.just({"": ""}),
+    st.sampled_from(["1e999999999", "Gt", "In", "Never", "a.b/c", "99999999999999999999"]), st.just([[]]),
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ It speaks the public Kubernetes API and nothing else, so it works against any AP
     runner       starts commands;  sandbox: runs between it and the command, in the new namespaces
     endpoint     logs and exec for the API server: execution, channels (spdy, websocket), logs
     forward      NodePorts;  provision: claims;  recorder: events;  addresses, probes, volumes, image
+    facts        what the environment refers to
     pure         status, env, quantities, devices, description, spdy, websocket
 """
 

@@ -14,6 +14,8 @@ import socket
 from pathlib import Path
 
 FIRST_BLOCK, BLOCKS = 2, 250
+# The embedded API gives Services cluster addresses from this one, where nothing may listen.
+SERVICES_BLOCK = 96
 
 
 class BlockTaken(Exception):
@@ -40,6 +42,8 @@ class Block:
         start = int.from_bytes(hashlib.sha256(str(file.absolute()).encode()).digest()[:4], "big")
         for step in range(BLOCKS):
             number = FIRST_BLOCK + (start + step) % BLOCKS
+            if number == SERVICES_BLOCK:
+                continue
             if (lock := _lock(number)) is not None:
                 file.write_text(str(number), encoding="ascii")
                 return cls(number, lock)

@@ -8,19 +8,17 @@ Refused: deciding anything twice. What a status looks like is `status.py`, what 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlspawner.cluster import CONFIG_MAPS, PODS, SECRETS, Cluster, ClusterError, NotFound, Refused, Unavailable, delays
-from dlspawner.devcluster.node import env, image, status, volumes
+from dlspawner.cluster import PODS, Cluster, ClusterError, NotFound, Refused, Unavailable, delays
+from dlspawner.devcluster.node import env, facts, image, status, volumes
 from dlspawner.devcluster.node.container import Backoff, Container, now
 from dlspawner.devcluster.node.devices import NotEnough
-from dlspawner.devcluster.node.env import Facts, Source
+from dlspawner.devcluster.node.env import Facts
 from dlspawner.devcluster.node.runner import Command
 
 log = logging.getLogger(__name__)
@@ -28,7 +26,6 @@ log = logging.getLogger(__name__)
 # A Secret or claim that is made a moment after the pod is nothing to complain about.
 QUIET_SECONDS = 1.0
 ADMISSION_SECONDS = 10.0
-_KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}
 
 
 class Host(Protocol):
@@ -138,8 +135,7 @@ class Pod:
 
     async def command(self, container: Mapping[str, Any], directory: Path) -> Command:
         """Everything about one start of a container; raises `env.ConfigError` for what is missing."""
-        facts = await self._facts(container)
-        variables = env.variables(container, facts)
+        variables = env.variables(container, await self._facts(container))
         try:
             gpus = self.host.devices(self.uid, container)
         except NotEnough as error:
@@ -187,7 +183,7 @@ class Pod:
 
     def clean(self) -> None:
         """Remove what belongs to the pod alone."""
-        _remove_tree(self.host.directory / "pods" / self.uid)
+        volumes.remove_tree(self.host.directory / "pods" / self.uid)
 
     async def _live(self) -> None:
         try:
@@ -263,9 +259,9 @@ class Pod:
         told = ""
         for wait in delays(0.02, 2.0):
             try:
-                facts = await self._facts({})
+                known = await self._facts({})
                 directory = self.host.directory / "pods" / self.uid / "volumes"
-                self._volumes = await volumes.prepare(self.host.cluster, facts, directory)
+                self._volumes = await volumes.prepare(self.host.cluster, known, directory)
                 return
             except volumes.MountError as error:
                 if clock() - began > QUIET_SECONDS and str(error) != told:
@@ -276,18 +272,9 @@ class Pod:
             await asyncio.sleep(wait)
 
     async def _facts(self, container: Mapping[str, Any]) -> Facts:
-        objects: dict[Source, Mapping[str, str] | None] = {}
-        for kind, name in set(env.references(container)):
-            try:
-                manifest = await self.host.cluster.get(_KINDS[kind], name, self.namespace)
-                objects[kind, name] = {
-                    key: value.decode(errors="surrogateescape") for key, value in env.decode(kind, manifest).items()
-                }
-            except NotFound:
-                objects[kind, name] = None
-            except ClusterError as error:
-                raise env.ConfigError(f"failed to get {kind.lower()} {name}: {error}") from error
-        return Facts(self.manifest, self.ip, self.host.ip, self.host.capacity, objects)
+        host = self.host
+        objects = await facts.objects(host.cluster, self.namespace, container)
+        return Facts(self.manifest, self.ip, host.ip, host.capacity, objects)
 
     async def _stop_everything(self, grace: float, living: asyncio.Task[None]) -> None:
         """Main containers first, sidecars after them; then nothing of the pod runs."""
@@ -407,13 +394,3 @@ class Pod:
 def _init_policy(policy: str) -> str:
     # An init container has to succeed once: "Always" means "until it does".
     return "Never" if policy == "Never" else "OnFailure"
-
-
-def _remove_tree(path: Path) -> None:
-    def unlock(function: Any, name: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            Path(name).parent.chmod(0o700)
-            Path(name).chmod(0o700)
-            function(name)
-
-    shutil.rmtree(path, onerror=unlock)

@@ -8,7 +8,9 @@ account's token (it is skipped, so that a pod holds no credential for the cluste
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,15 @@ async def _claim(cluster: Cluster, facts: Facts, name: str) -> Path:
     if not source:
         raise MountError(f"persistentvolume {volume['metadata']['name']} is neither hostPath nor local")
     return _host_path({"path": source["path"], "type": "DirectoryOrCreate"})
+
+
+def remove_tree(path: Path) -> None:
+    """Everything below, also what a container has made unreadable."""
+
+    def unlock(function: Any, name: str, _: object) -> None:
+        with contextlib.suppress(OSError):
+            Path(name).parent.chmod(0o700)
+            Path(name).chmod(0o700)
+            function(name)
+
+    shutil.rmtree(path, onerror=unlock)

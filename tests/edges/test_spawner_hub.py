@@ -178,7 +178,7 @@ class TestJob:
 
     def test_a_tensorboard_is_started_from_the_home_page(self, alice: Person, bob: Person, shell: str) -> None:
         home = page(alice.get("/hub/home"))
-        form = re.search(r'action="(/hub/spawn/alice/shell-tb)\?', home)
+        form = re.search(r'action="(/hub/spawn/alice/shell-tb)"', home)
         assert form is not None
         answer = alice.post(form.group(1), template="tensorboard", log_dir="/home/alice/runs")
         assert answer.status_code == 302

@@ -195,3 +195,18 @@ async def test_without_templates_the_pod_is_kubespawners(
         pods.append(spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest()))
 
     assert pods[0] == pods[1]
+
+
+async def test_without_templates_the_form_is_kubespawners(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"profile_list": [{"display_name": "Big <one>", "slug": "big"}]}
+    ours = make_spawner(monkeypatch, settings=None, config=config)
+    stock = make_spawner(monkeypatch, settings=None, config=config, cls=KubeSpawner)
+
+    assert ours.options_form == stock.options_form
+    assert ours.options_from_form({"profile": ["big"]}) == stock.options_from_form({"profile": ["big"]})
+    assert not ours.apply_user_options
+    assert ours.get_state() == stock.get_state()
+
+
+def test_no_form_without_templates_and_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_spawner(monkeypatch, settings=None).options_form == ""

@@ -1,0 +1,155 @@
+"""Requests about a pod when the API server is slow, full, or knows more than we do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from aiohttp import ClientConnectionError
+from kubernetes_asyncio.client import ApiClient
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.core import naming
+from dlspawner.core.naming import Job
+from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import PodWatch
+
+KEY = "jobs/jupyter-alice"
+
+
+def job(letter: str) -> Job:
+    return Job("j-" + letter * 12, "alice", "", "vision", "ssh", 0)
+
+
+def manifest(of: Job, uid: str | None = None) -> dict[str, Any]:
+    metadata = {
+        "name": "jupyter-alice",
+        "labels": naming.job_labels(of),
+        "annotations": naming.job_annotations(of),
+        **({"uid": uid} if uid else {}),
+    }
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": "hub-token"}]
+    containers = [{"name": "notebook", "env": environment}]
+    return {"metadata": metadata, "spec": {"containers": containers, "terminationGracePeriodSeconds": 7}}
+
+
+class Api:
+    """One pod's place in an API server, and the watch that sees it. ``answers`` are used up before it is asked."""
+
+    def __init__(self, watch: PodWatch, *answers: BaseException | str) -> None:
+        self.api_client = ApiClient.__new__(ApiClient)
+        self.watch, self.answers = watch, list(answers)
+        self.pod: dict[str, Any] | None = None
+        self.deleted: list[tuple[str, int]] = []
+
+    def show(self, pod: dict[str, Any] | None) -> None:
+        self.pod = pod
+        self.watch.resources = {KEY: pod} if pod else {}
+
+    async def create_namespaced_pod(self, _namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, BaseException):
+            raise answer
+        if self.pod is not None:
+            raise ApiException(status=409)
+        self.show({**body, "metadata": {**body["metadata"], "uid": "new"}})
+        if answer == "late":
+            await asyncio.Event().wait()
+        assert self.pod is not None
+        return self.pod
+
+    async def read_namespaced_pod(self, _name: str, _namespace: str) -> dict[str, Any]:
+        if self.pod is None:
+            raise ApiException(status=404)
+        return self.pod
+
+    async def delete_namespaced_pod(self, _name: str, _namespace: str, body: Any, grace_period_seconds: int) -> None:
+        self.deleted.append((body.preconditions.uid, grace_period_seconds))
+        asyncio.get_running_loop().call_soon(self.show, None)
+
+
+@pytest.fixture
+async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    return PodWatch()
+
+
+def pods(api: Api) -> Pods:
+    return Pods(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, 1, 5)
+
+
+async def test_a_pod_is_created(watch: PodWatch) -> None:
+    created = await pods(Api(watch)).create(manifest(job("a")), job("a"))
+
+    assert created["metadata"]["uid"] == "new"
+
+
+async def test_a_pod_whose_answer_was_lost_is_adopted(watch: PodWatch) -> None:
+    api = Api(watch, "late")
+    created = await pods(api).create(manifest(job("a")), job("a"))
+
+    assert created["metadata"]["uid"] == "new"
+    assert api.deleted == []
+
+
+async def test_an_earlier_jobs_pod_ends_in_its_own_time(watch: PodWatch) -> None:
+    api = Api(watch)
+    api.show(manifest(job("b"), "old"))
+    created = await pods(api).create(manifest(job("a")), job("a"))
+
+    assert api.deleted == [("old", 7)]
+    assert created["metadata"]["uid"] == "new"
+
+
+async def test_one_that_ends_already_is_only_waited_for(watch: PodWatch) -> None:
+    api = Api(watch)
+    ending = manifest(job("b"), "old")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.show(ending)
+    asyncio.get_running_loop().call_soon(api.show, None)
+    await pods(api).create(manifest(job("a")), job("a"))
+
+    assert api.deleted == []
+
+
+def refusal(status: int, message: str) -> ApiException:
+    problem = ApiException(status=status, reason="Nope")
+    problem.body = json.dumps({"message": message})
+    problem.headers = {"Audit-Id": "secret-header"}
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "status"),
+    [
+        (refusal(403, 'pods "x" is forbidden: exceeded quota: gpus'), "quota is used up", 403),
+        (refusal(422, "spec.containers[0].image: Required value"), "does not accept this job: spec.containers", 403),
+        (refusal(500, "etcdserver: leader changed"), "Try again soon", 429),
+        (ApiException(status=503, reason="Service Unavailable"), "Try again soon", 429),
+        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), "Try again soon", 429),
+    ],
+)
+async def test_what_kubernetes_says_is_a_sentence(
+    problem: Exception, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Refused) as refused:
+        await pods(Api(watch, problem)).create(manifest(job("a")), job("a"))
+
+    assert words in str(refused.value)
+    assert refused.value.status_code == status
+    assert refused.value.__suppress_context__
+    shown = str(refused.value) + caplog.text
+    assert not any(secret in shown for secret in ("hub-token", "secret-header", "10.0.0.1", "Traceback"))
+    assert len(caplog.records) == 1
+
+
+async def test_deleting_what_is_gone_is_fine(watch: PodWatch) -> None:
+    class Gone(Api):
+        async def delete_namespaced_pod(self, *_: Any, **__: Any) -> None:
+            raise ApiException(status=404)
+
+    await pods(Gone(watch)).delete(manifest(job("a"), "old"), 3)

@@ -52,6 +52,11 @@ class Refused(_Base):
         return f"refused ({self.reason}): {self.message}"
 
 
+# The Hub forgets a request's task when a start takes longer than a second or two. These find later that nobody asked
+# for its result; the Hub itself has logged the refusal by then.
+_ECHOES = ("asyncio", "tornado.application")
+
+
 class QuietRefusals(logging.Filter):
     """Logs a refusal as one line at level INFO, wherever the Hub would print its traceback."""
 
@@ -62,15 +67,14 @@ class QuietRefusals(logging.Filter):
             record.args = None
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
-            # The Hub forgets a request's task when a start takes longer than a second, and has logged the refusal
-            # elsewhere by the time asyncio finds that nobody asked for its result.
-            return record.name != "asyncio"
+            return record.name not in _ECHOES
         return True
 
     @classmethod
     def install(cls, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-        """Add the filter once to the logger that the Hub's handlers share with its spawners, and to asyncio's."""
-        for logger in (log.logger if isinstance(log, logging.LoggerAdapter) else log, logging.getLogger("asyncio")):
+        """Add the filter once to the logger that the Hub's handlers share with its spawners, and to the echoes."""
+        hub = log.logger if isinstance(log, logging.LoggerAdapter) else log
+        for logger in (hub, *map(logging.getLogger, _ECHOES)):
             if not any(isinstance(known, cls) for known in logger.filters):
                 logger.addFilter(cls())
 

@@ -47,11 +47,12 @@ def test_the_log_has_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture)
     assert len(log.filters) == 1
 
 
-def test_a_task_that_nobody_asked_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["asyncio", "tornado.application"])
+def test_a_task_that_nobody_asked_is_not_logged_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
     QuietRefusals.install(logging.getLogger("test-refusals"))
     refused = Refused("No.", reason="options")
-    logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=refused)
-    logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=ValueError("a bug"))
+    logging.getLogger(name).error("Task exception was never retrieved", exc_info=refused)
+    logging.getLogger(name).error("Task exception was never retrieved", exc_info=ValueError("a bug"))
 
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a bug",)]
 

@@ -11,16 +11,20 @@ BIN := $(VENV)/bin
 CHP_VERSION := 5.3.0
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# What the tests find on this machine. KUBECONFIG would point the contract suite at another cluster: only on purpose.
+TEST_ENV := env -u KUBECONFIG PATH="$$PATH:$(CURDIR)/$(VENV)/debian/usr/bin:/usr/sbin" \
+	DLSPAWNER_KUBECTL=$(CURDIR)/$(VENV)/debian/usr/bin/kubectl
+
 .PHONY: run test test-all check format bench reference clean
 
 run: $(VENV)/.jobs
 	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
 
 test: $(VENV)/.tests
-	$(BIN)/pytest -m "not slow"
+	$(TEST_ENV) $(BIN)/pytest -m "not slow"
 
 test-all: $(VENV)/.tests
-	$(BIN)/pytest -m slow
+	$(TEST_ENV) $(BIN)/pytest -m slow
 
 check: $(VENV)/.lint
 	$(BIN)/ruff format --check .
@@ -33,7 +37,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.tests
-	$(BIN)/python -m tests.bench
+	$(TEST_ENV) $(BIN)/python -m tests.bench
 
 # hub_config/REFERENCE.md from the traits.
 reference: $(VENV)/.tests
@@ -59,7 +63,8 @@ $(VENV)/.jobs: setup.py constraints.txt | $(VENV)/bin/python
 $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
-	@.ci/packages chromium=chromium rsync=rsync kubectl=kubernetes-client /usr/lib/postgresql/15/bin/postgres=postgresql-15
+	@.ci/packages --unpack $(VENV)/debian kubernetes-client
+	@.ci/packages chromium=chromium rsync=rsync /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.tests

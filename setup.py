@@ -13,7 +13,11 @@ setup(
     license="BSD-3-Clause",
     python_requires=">=3.11",
     packages=find_packages(include=["dlspawner", "dlspawner.*", "ssh_gateway", "ssh_gateway.*"]),
-    package_data={"dlspawner.manager": ["migrations/*", "migrations/versions/*"], "": ["py.typed"]},
+    package_data={
+        "dlspawner.manager": ["migrations/*", "migrations/versions/*"],
+        "dlspawner.spawner": ["files/*"],
+        "": ["py.typed"],
+    },
     install_requires=[
         "jupyterhub>=5.5,<7",
         "jupyterhub-kubespawner>=7.1,<8",

@@ -22,18 +22,20 @@ class Figure:
     @property
     def row(self) -> str:
         aim = "" if self.aim is None else f"{'≤' if self.better == 'lower' else '≥'} {self.aim:g}"
-        return f"{self.name:<58} {self.value:>10.3f} {self.unit:<6} {aim:<8} {self.peer}"
+        return f"{self.name:<62} {self.value:>10.3f} {self.unit:<6} {aim:<8} {self.peer}"
 
 
 def ratio(name: str, ours: list[float], peers: list[float], peer: str, aim: float | None = None) -> Figure:
     """Median of the ratios of each pair of rounds: machine noise that lasts longer than a round cancels out."""
-    return Figure(name, median(a / b for a, b in zip(ours, peers, strict=True)), "ratio", "lower", aim, peer)
+    return Figure(
+        f"{name}: ratio to {peer}", median(a / b for a, b in zip(ours, peers, strict=True)), "ratio", "lower", aim, peer
+    )
 
 
 def publish(figures: list[Figure], path: Path) -> None:
     """Print the table and write the list of objects."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
-    print(f"{'figure':<58} {'value':>10} {'unit':<6} {'aim':<8} peer")
+    print(f"{'figure':<62} {'value':>10} {'unit':<6} {'aim':<8} peer")
     print("\n".join(figure.row for figure in figures))
     print(f"written to {path}")

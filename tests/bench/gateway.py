@@ -6,19 +6,16 @@ with the gateway's own CA, which only the owner of its state directory can do.
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import json
-import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from tests.bench.figures import Figure, ratio
-from tests.e2e.stack import Ssh, Stack, free_port, wait_for
+from tests.e2e.stack import Ssh, Stack
 
 ROUNDS = 5
 SETUPS = 6
@@ -58,64 +55,61 @@ class Way:
         return seconds
 
 
-@contextlib.contextmanager
-def jump_host(folder: Path, client: Ssh) -> Iterator[int]:
-    """An OpenSSH sshd that accepts the client's key and forwards, as a bastion host does."""
-    folder.mkdir()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host")], check=True)
-    (folder / "authorized_keys").write_text(client.public_key + "\n")
-    port = free_port()
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nUsePAM no\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\nPermitRootLogin yes\nMaxStartups 100\n"
-    )
-    sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or "sshd"
-    process = subprocess.Popen([sshd, "-D", "-f", str(folder / "sshd_config")])
-    try:
-        knock = ["ssh-keyscan", "-p", str(port), "127.0.0.1"]
-        wait_for(lambda: subprocess.run(knock, capture_output=True, check=False).stdout, "the jump host answers")
-        yield port
-    finally:
-        process.terminate()
-        process.wait(10)
+@dataclass(frozen=True)
+class Sshd:
+    """A job's own sshd: where it listens, how its NodePort is reached, and as whom one logs in."""
+
+    job: str
+    login: str
+    pod_ip: str
+    node: str
+    node_port: int
 
 
-def ways(stack: Stack, client: Ssh, server: str, jump_port: int) -> tuple[Way, Way, Way]:
-    """Through the gateway, direct, and through OpenSSH's -J."""
+def sshd_of(stack: Stack, server: str) -> Sshd:
     pod = json.loads(stack.kubectl("get", "pods", "-l", f"dlspawner.dev/server={server}", "-o", "json"))["items"][0]
-    job, name = pod["metadata"]["labels"]["dlspawner.dev/job"], pod["metadata"]["name"]
-    service = json.loads(stack.kubectl("get", "service", f"{name}-ssh", "-o", "json"))
-    host, port = pod["status"]["hostIP"], service["spec"]["ports"][0]["nodePort"]
-    login = pod["metadata"]["annotations"]["dlspawner.dev/ssh-login"]
+    meta, status = pod["metadata"], pod["status"]
+    service = json.loads(stack.kubectl("get", "service", f"{meta['name']}-ssh", "-o", "json"))
+    login = meta["annotations"]["dlspawner.dev/ssh-login"]
+    port = service["spec"]["ports"][0]["nodePort"]
+    return Sshd(meta["labels"]["dlspawner.dev/job"], login, status["podIP"], status["hostIP"], port)
+
+
+def ways(stack: Stack, client: Ssh, server: str, jump: str) -> tuple[Way, Way, Way]:
+    """Through the gateway, direct, and through another job's OpenSSH as the jump host (straight at its address)."""
+    target, hop = sshd_of(stack, server), sshd_of(stack, jump)
     ca = stack.state / "gateway" / "user_ca"
     subprocess.run(
-        ["ssh-keygen", "-q", "-s", str(ca), "-I", "bench", "-n", job, f"{client.key}.pub"],
+        ["ssh-keygen", "-q", "-s", str(ca), "-I", "bench", "-n", f"{target.job},{hop.job}", f"{client.key}.pub"],
         check=True,
         capture_output=True,
     )
     options = ("-F", "none", "-i", str(client.key), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no")
     options += ("-o", f"UserKnownHostsFile={client.folder}/bench_hosts", "-o", "LogLevel=ERROR")
-    hop = f"ssh {' '.join(options)} -W %h:%p -p {jump_port} {getpass.getuser()}@127.0.0.1"
-    through = Way("gateway", ("ssh", "-F", str(client.config), f"{client.login(server)}@gateway"))
-    direct = Way("direct", ("ssh", *options, "-p", str(port), f"{login}@{host}"))
-    jumped = Way("OpenSSH -J", ("ssh", *options, "-o", f"ProxyCommand={hop}", "-p", str(port), f"{login}@{host}"))
-    return through, direct, jumped
+    through_hop = f"ProxyCommand=ssh {' '.join(options)} -W %h:%p -p 2222 {hop.login}@{hop.pod_ip}"
+    destination = ("-p", str(target.node_port), f"{target.login}@{target.node}")
+    return (
+        Way("gateway", ("ssh", "-F", str(client.config), f"{client.login(server)}@gateway")),
+        Way("direct", ("ssh", *options, *destination)),
+        Way("OpenSSH -J", ("ssh", *options, "-o", through_hop, *destination)),
+    )
 
 
 def measure(stack: Stack, folder: Path) -> list[Figure]:
     """Interleaved rounds of set-up, upload and download on the three ways."""
     person = stack.person("ssh-bench")
-    person.launch("bulk", template="ssh")
+    for server in ("bulk", "jump"):
+        person.launch(server, template="ssh")
     client = person.ssh(folder / "client")
-    with jump_host(folder / "jump", client) as port:
-        three = ways(stack, client, "bulk", port)
-        for way in three:
-            way.setup()
-        figures = []
-        for title, unit_of, ask in QUESTIONS:
-            rounds = [[ask(way) for way in three] for _ in range(ROUNDS)]
-            figures += report(title, unit_of, [list(column) for column in zip(*rounds, strict=True)])
-    person.stop("bulk")
+    three = ways(stack, client, "bulk", "jump")
+    for way in three:
+        way.setup()
+    figures = []
+    for title, unit, ask in QUESTIONS:
+        rounds = [[ask(way) for way in three] for _ in range(ROUNDS)]
+        figures += report(title, unit, [list(column) for column in zip(*rounds, strict=True)])
+    for server in ("bulk", "jump"):
+        person.stop(server)
     person.close()
     return figures
 
@@ -138,7 +132,13 @@ def report(title: str, unit: str, seconds: list[list[float]]) -> list[Figure]:
         ]
     against = ((direct, "direct sshd"), (jumped, "OpenSSH -J"))
     rates = [
-        Figure(title, median(b / a for a, b in zip(through, peer, strict=True)), "ratio", "higher", None, name)
+        Figure(
+            f"{title}: ratio to {name}",
+            median(b / a for a, b in zip(through, peer, strict=True)),
+            "ratio",
+            "higher",
+            peer=name,
+        )
         for peer, name in against
     ]
     return [Figure(f"{title}, gateway", MIB / median(through), unit, "higher"), *rates]

@@ -27,7 +27,8 @@ from tests.e2e.stack import ROOT, Stack, free_port, wait_for
 ROUNDS = 7
 CROWD = 50
 RESPONDER = """
-import os, socket
+import os, signal, socket
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 s = socket.create_server((os.environ["POD_IP"], 8888))
 while True:
     c, _ = s.accept()
@@ -45,7 +46,6 @@ def templates(folder: Path) -> Path:
         "title": "Tiny",
         "description": "A server that answers the Hub and does nothing else.",
         "command": ["python3", "-S", "-c", RESPONDER],
-        "endpoints": [{"name": "notebook", "port": 8888, "protocol": "http"}],
     }
     (target / "jobs" / "tiny.yaml").write_text(json.dumps(tiny))
     return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shlex
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import requests
 
 ROOT = Path(__file__).resolve().parents[2]
+KUBECTL = os.environ.get("DLSPAWNER_KUBECTL", "kubectl")
 T = TypeVar("T")
 
 
@@ -32,9 +34,12 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no outgoing connection can take before it is used: below the ephemeral range."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass
@@ -122,9 +127,10 @@ class Stack:
         password = self.secrets["admin_password" if name == "admin" else "password"]
         return Person(self, name, password)
 
-    def kubectl(self, *arguments: str, program: str = "kubectl") -> str:
+    def kubectl(self, *arguments: str) -> str:
+        """Debian's kubectl where the Makefile unpacked it, else the machine's."""
         done = subprocess.run(
-            [program, *arguments], env=self.kubectl_env, capture_output=True, text=True, timeout=60, check=False
+            [KUBECTL, *arguments], env=self.kubectl_env, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stack import Stack
+from tests.e2e.stack import KUBECTL, Stack
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def test_a_watch_sees_an_applied_pod_come_and_go(stack: Stack) -> None:
         },
     }
     watch = subprocess.Popen(
-        ["kubectl", "get", "pods", "-w", "--output-watch-events", "--field-selector=metadata.name=by-hand"],
+        [KUBECTL, "get", "pods", "-w", "--output-watch-events", "--field-selector=metadata.name=by-hand"],
         env=stack.kubectl_env,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         subprocess.run(
-            ["kubectl", "apply", "-f", "-"],
+            [KUBECTL, "apply", "-f", "-"],
             env=stack.kubectl_env,
             input=json.dumps(manifest),
             text=True,

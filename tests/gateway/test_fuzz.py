@@ -44,7 +44,7 @@ async def packets_of_nonsense(running: Running, chance: random.Random, key: asyn
 async def test_nonsense_harms_nobody_else(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, rounds: int
 ) -> None:
-    chance = random.Random(rounds)  # noqa: S311  (the same nonsense every time)
+    chance = random.Random(rounds)
     for _ in range(rounds):
         await asyncio.gather(raw_nonsense(running, chance), packets_of_nonsense(running, chance, alices_key))
     assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"

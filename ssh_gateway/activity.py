@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ class Reporter(Protocol):
 
 
 class Activity:
-    """Collects what sessions saw; `run` is the one task that reports it."""
+    """Collects what sessions saw; `run` is the one task that reports it, the first use of a job at once."""
 
     def __init__(
         self, reporter: Reporter, interval_seconds: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -28,23 +29,40 @@ class Activity:
         self._reporter = reporter
         self._interval = interval_seconds
         self._now = now
-        self._seen: dict[str, dict[str, datetime]] = {}
+        self._seen: dict[tuple[str, str], datetime] = {}
+        self._told: dict[tuple[str, str], float] = {}  # when on the loop's clock, for one interval
         self._news = asyncio.Event()
 
     def touch(self, user: str, server: str) -> None:
         """Somebody used this server just now."""
-        self._seen.setdefault(user, {})[server] = self._now()
-        self._news.set()
+        if (user, server) not in self._seen:
+            self._news.set()
+        self._seen[user, server] = self._now()
 
     async def run(self) -> None:
         """Report for ever. What cannot be told is dropped: whoever is still active says so again."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            seen, self._seen = self._seen, {}
-            for user, servers in seen.items():
+            for user, servers in self._due().items():
                 try:
                     await self._reporter.report_activity(user, servers)
                 except Unavailable as problem:
                     say("activity", level=logging.WARNING, user=user, result="failed", why=problem)
-            await asyncio.sleep(self._interval)
+            await self._wait()
+
+    def _due(self) -> dict[str, dict[str, datetime]]:
+        """Take what was seen of jobs that were not reported within the interval."""
+        clock = asyncio.get_running_loop().time()
+        self._told = {key: at for key, at in self._told.items() if clock - at < self._interval}
+        due: dict[str, dict[str, datetime]] = {}
+        for user, server in [key for key in self._seen if key not in self._told]:
+            due.setdefault(user, {})[server] = self._seen.pop((user, server))
+            self._told[user, server] = clock
+        return due
+
+    async def _wait(self) -> None:
+        """Until a job is used for the first time, or until one that was used again is due."""
+        next_due = [self._told[key] + self._interval for key in self._seen if key in self._told]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(next_due, default=None)):
+                await self._news.wait()
+        self._news.clear()

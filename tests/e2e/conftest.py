@@ -41,8 +41,9 @@ def bob(stack: Stack) -> Iterator[Person]:
     person.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of a module, not of the session: while it lives, Playwright's own event loop runs, and no asyncio test can."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser

@@ -208,7 +208,6 @@ def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:
     before = sara.launch("active", template="ssh")["last_activity"]
     wait_for(
         lambda: client.run("active", "echo x").returncode == 0 and sara.server("active")["last_activity"] > before,
-        "the Hub hears of SSH activity, at most once a minute",
-        75,
+        "the Hub hears of SSH activity",
     )
     sara.stop("active")

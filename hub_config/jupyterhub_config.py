@@ -86,6 +86,7 @@ c.JupyterHub.last_activity_interval = 60
 c.Spawner.consecutive_failure_limit = 0  # JupyterHub 5.5 counts refusals as failures and would exit
 c.Spawner.start_timeout = 600
 c.Spawner.http_timeout = 60
+c.Spawner.poll_interval = 10  # how soon a job that ended by itself is seen to have ended; costs no request
 
 # What jobs are made of.
 c.DLSpawner.templates_dir = str(templates)

@@ -98,12 +98,18 @@ def offered(template: Template, cluster: Cluster, teams: Sequence[Team] = ()) ->
     return tuple(_complete(option, template, cluster, teams) for option in template.options)
 
 
+_NAMED = 5  # unknown options that are named one by one
+
+
 def choose(
     template: Template, cluster: Cluster, given: Mapping[str, object], teams: Sequence[Team] = ()
 ) -> Choices | Rejected:
     """Check user options against a template; ``teams`` are the person's, the one that pays by default first."""
     known = {option.name: option for option in offered(template, cluster, teams)}
-    problems = [_unknown(template, name, known) for name in given if name != TEMPLATE_KEY and name not in known]
+    unknown = [name for name in given if name != TEMPLATE_KEY and name not in known]
+    problems = [_unknown(template, name, known) for name in unknown[:_NAMED]]
+    if len(unknown) > _NAMED:
+        problems.append(f"{len(unknown) - _NAMED} more options are unknown.")
     if template.pods != 1:
         problems.append(
             f"“{template.title}” asks for {template.pods} pods; jobs of more than one pod can not be launched yet."

@@ -168,6 +168,7 @@ def _work_container(template: Template, choices: Choices, facts: Facts, values: 
         "env": _environment(template, choices, facts, values),
         "resources": {"limits": resources, "requests": dict(resources)},
         "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # a failed job's last words reach its owner
     }
     if template.endpoints:
         container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]

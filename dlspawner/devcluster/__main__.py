@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path(".devcluster"), help="directory of everything it keeps")
     parser.add_argument("--port", type=int, default=0, help="port of the API server on 127.0.0.1 (0: a free one)")
     parser.add_argument("--nodes", type=Path, help="YAML or JSON file that describes the nodes")
+    parser.add_argument("--hide", type=Path, action="append", default=[], help="directory that no pod may see")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -80,6 +81,7 @@ async def _serve(options: argparse.Namespace) -> None:
 async def _start_nodes(options: argparse.Namespace, kubeconfig: Path) -> Process:
     command = [sys.executable, "-m", "dlspawner.devcluster.node", f"--kubeconfig={kubeconfig}"]
     command += [f"--state={options.state}", f"--parent={os.getpid()}"]
+    command += [f"--hide={path}" for path in options.hide]
     if options.nodes:
         command.append(f"--nodes={options.nodes}")
     # A session of its own: Ctrl-C in the terminal is for us, who stop the nodes before the API they write to.

@@ -37,10 +37,10 @@ async def make_team_claims(state: Path, wanted: settings.Settings) -> None:
                 continue  # made at an earlier start
 
 
-async def make_gateway_keys(options: Options, env: Mapping[str, str]) -> None:
+async def make_gateway_keys(options: Options) -> None:
     """The gateway's keys exist before the Hub starts, which tells jobs the public half of its CA."""
     command = [sys.executable, "-m", "ssh_gateway", "--init", f"--Gateway.state_dir={options.state / 'gateway'}"]
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     _, problem = await process.communicate()
     if process.returncode:
         raise CannotRun(f"The gateway's keys could not be made: {problem.decode(errors='replace').strip()}")
@@ -79,7 +79,7 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
         env = environment(options, ports, keys)
         processes = children(options, ports, env)
         async with stop_signals() as stop, Supervisor(options.state / "log", say) as supervisor:
-            starting = asyncio.create_task(start_all(options, processes, env, wanted, supervisor), name="start")
+            starting = asyncio.create_task(start_all(options, processes, wanted, supervisor), name="start")
             stopping = asyncio.create_task(stop.wait(), name="stop signal")
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -98,7 +98,6 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
 async def start_all(
     options: Options,
     processes: Mapping[str, Child],
-    env: Mapping[str, str],
     wanted: settings.Settings,
     supervisor: Supervisor,
 ) -> None:
@@ -107,7 +106,7 @@ async def start_all(
         async with asyncio.TaskGroup() as group:
             for name in ("cluster", "proxy", "manager"):
                 group.create_task(supervisor.start(processes[name]), name=f"start {name}")
-            group.create_task(make_gateway_keys(options, env), name="make the gateway's keys")
+            group.create_task(make_gateway_keys(options), name="make the gateway's keys")
     except* (CannotRun, ChildFailed) as failures:
         raise failures.exceptions[0] from None
     await make_team_claims(options.state, wanted)

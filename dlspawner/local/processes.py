@@ -17,6 +17,7 @@ from dlspawner.local.state import CannotRun, Options, Ports, Secrets
 from dlspawner.local.supervisor import Child
 
 NAMESPACE = "jobs"
+Question = Callable[[], Awaitable[bool]]
 
 
 def find_proxy() -> str:
@@ -53,7 +54,7 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
     }
 
 
-def answers(port: int, request: bytes = b"", expect: bytes = b"") -> Callable[[], Awaitable[bool]]:
+def answers(port: int, request: bytes = b"", expect: bytes = b"") -> Question:
     """A readiness question: does the port answer `request` with something that contains `expect`?"""
 
     async def ask() -> bool:
@@ -71,9 +72,18 @@ def answers(port: int, request: bytes = b"", expect: bytes = b"") -> Callable[[]
     return ask
 
 
-def http_ok(port: int, path: str) -> Callable[[], Awaitable[bool]]:
+def http_ok(port: int, path: str) -> Question:
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
     return answers(port, request, b" 200 ")
+
+
+def both(first: Question, second: Question) -> Question:
+    """Ask the second only once the first says yes."""
+
+    async def ask() -> bool:
+        return await first() and await second()
+
+    return ask
 
 
 async def cluster_ready(state: Path) -> bool:
@@ -91,10 +101,11 @@ async def cluster_ready(state: Path) -> bool:
 
 
 def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str, Child]:
-    """Every process, in the order of starting."""
+    """Every process, in the order of starting; each is told no more secrets than it needs."""
     state, python = options.state, sys.executable
     hub_url = f"http://127.0.0.1:{ports.hub}"
-    service = {"JUPYTERHUB_API_URL": f"{hub_url}/hub/api", "JUPYTERHUB_BASE_URL": "/"}
+    path = {"PATH": env["PATH"]}
+    service = {**path, "JUPYTERHUB_API_URL": f"{hub_url}/hub/api", "JUPYTERHUB_BASE_URL": "/"}
     manager_env = {
         **service,
         "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_MANAGER_TOKEN"],
@@ -105,9 +116,16 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
     found = (
         Child(
             "cluster",
-            [python, "-m", "dlspawner.devcluster", f"--state={state / 'cluster'}", f"--port={ports.api}"],
+            [
+                python,
+                "-m",
+                "dlspawner.devcluster",
+                f"--state={state / 'cluster'}",
+                f"--port={ports.api}",
+                f"--hide={state}",
+            ],
             lambda: cluster_ready(state),
-            env,
+            path,
         ),
         Child(
             "proxy",
@@ -121,18 +139,18 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 f"--error-target={hub_url}/hub/error",
             ],
             answers(options.port),
-            env,
+            {**path, "CONFIGPROXY_AUTH_TOKEN": env["CONFIGPROXY_AUTH_TOKEN"]},
         ),
         Child(
             "manager",
             [python, "-m", "dlspawner.manager", f"--Manager.db_url=sqlite:///{state / 'manager.sqlite'}"],
             http_ok(ports.manager, "/services/jobs/health"),
-            {**env, **manager_env},
+            manager_env,
         ),
         Child(
             "hub",
             [python, "-m", "jupyterhub", f"--config={options.config / 'jupyterhub_config.py'}"],
-            http_ok(options.port, "/hub/health"),
+            both(http_ok(ports.hub, "/hub/health"), http_ok(options.port, "/hub/health")),
             env,
         ),
         Child(
@@ -149,7 +167,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 f"--Gateway.hub_public_url={env['DLSPAWNER_BIND_URL']}/",
             ],
             answers(options.ssh_port, expect=b"SSH-2.0-"),
-            {**env, **service, "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_GATEWAY_TOKEN"]},
+            {**service, "KUBECONFIG": env["KUBECONFIG"], "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_GATEWAY_TOKEN"]},
         ),
     )
     return {child.name: child for child in found}

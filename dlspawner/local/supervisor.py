@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,10 @@ class Child:
 
 def delays() -> Iterator[float]:
     """Seconds to wait before each restart in a row: 0.2, 0.4, … at most 10."""
-    return (min(0.2 * 2**n, 10.0) for n in itertools.count())
+    wait = 0.2
+    while True:
+        yield wait
+        wait = min(wait * 2, 10.0)
 
 
 class Supervisor:
@@ -107,7 +109,7 @@ class Supervisor:
             try:
                 await self._launch(child)
                 pauses = delays()
-            except ChildFailed as error:
+            except (ChildFailed, OSError) as error:
                 self._say(str(error))
 
     async def _stop(self, name: str) -> None:

@@ -163,17 +163,31 @@ def packaged(name: str) -> str:
 
 
 async def ensure(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
-    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses."""
+    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
+
+    What the API server does not answer is asked again: each step finds what an earlier one has made.
+    """
     try:
-        if wants_secret(pod):
-            manifest = secret(pod, job, given, endpoint.port)
-            public = await ensure_secret(pods.api, pods.namespace, manifest, pods.request_seconds)
-            if job.ssh_host_key not in (None, public):
-                await pods.annotate({naming.SSH_HOST_KEY_ANNOTATION: public})
-        if job.ssh_host_key is not None:
-            await ensure_service(pods.api, pods.namespace, service(pod, job, endpoint), pods.request_seconds)
-    except (ApiException, ClientError) as problem:
+        async with asyncio.timeout(pods.retry_seconds):
+            while True:
+                try:
+                    await _ensure_both(pods, pod, job, given, endpoint)
+                except TimeoutError:
+                    pods.log.warning("pod=%s no answer about its Secret and Service, asking again", pods.key)
+                else:
+                    return
+    except (ApiException, ClientError, TimeoutError) as problem:
         raise pods.refused("Secret and Service of a pod", problem) from None
+
+
+async def _ensure_both(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
+    if wants_secret(pod):
+        manifest = secret(pod, job, given, endpoint.port)
+        public = await ensure_secret(pods.api, pods.namespace, manifest, pods.request_seconds)
+        if job.ssh_host_key not in (None, public):
+            await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
+    if job.ssh_host_key is not None:
+        await ensure_service(pods.api, pods.namespace, service(pod, job, endpoint), pods.request_seconds)
 
 
 async def ensure_secret(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> str:

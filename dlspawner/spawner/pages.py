@@ -213,7 +213,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
         reason=kept if isinstance(kept, str) else None,
         ssh_command=ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None,
         log_dir=log_dir,
-        tensorboard=_tensorboard(spawner, name, log_dir, template),
+        tensorboard=_tensorboard(spawner, name, log_dir, template, job.team if job else _text(stored.get("team"))),
         again=again,
     )
 
@@ -229,17 +229,26 @@ def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | Non
 
 
 def _tensorboard(
-    spawner: DLSpawner, server: str, log_dir: str | None, template: Template | None
+    spawner: DLSpawner, server: str, log_dir: str | None, template: Template | None, team: str | None
 ) -> TensorBoardView | None:
     board = _template(spawner, TENSORBOARD)
     if log_dir is None or board is None or (template is not None and template.name == TENSORBOARD):
         return None
     name, hub, user = naming.tensorboard_server(server), str(spawner.hub.base_url), _path_name(spawner)
-    state = _state(_live(spawner, name))
+    live = _live(spawner, name)
+    if live is not None and live.active and (job := live.job()) is not None and job.template != TENSORBOARD:
+        return None  # a job of another kind has that name
+    state = _state(live)
     # One that runs is opened even if it was started on another directory: a second start would only be refused.
     urls = {"running": spawner.user.server_url(name), "starting": url_path_join(hub, "spawn-pending", user, name)}
-    fields = ((options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir))
-    return TensorBoardView(urls.get(state), Start(url_path_join(hub, "spawn", user, name), fields))
+    fields = [(options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir)]
+    if (
+        team
+        and board.option("team")
+        and team in {one.name for one in options.usable_teams(board, spawner.person.teams)}
+    ):
+        fields.append(("team", team))  # logs may lie in the data of the team that pays for the job
+    return TensorBoardView(urls.get(state), Start(url_path_join(hub, "spawn", user, name), tuple(fields)))
 
 
 def _path_name(spawner: DLSpawner) -> str:

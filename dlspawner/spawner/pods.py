@@ -77,8 +77,10 @@ class Pods:
         try:
             async with asyncio.timeout(self.request_seconds):
                 found = self.plain(await self.api.read_namespaced_pod(self.name, self.namespace))
-        except ApiException as problem:
-            if problem.status == 404:
+        except TimeoutError:
+            return None  # the create that follows tells whether it is still there
+        except (ApiException, ClientError) as problem:
+            if getattr(problem, "status", None) == 404:
                 return None
             raise self.refused("pod", problem) from None
         existing = naming.read_job(found["metadata"])
@@ -111,9 +113,11 @@ class Pods:
                         raise self.refused("deletion of a pod", problem) from None
                 return
 
-    async def annotate(self, annotations: Mapping[str, str]) -> None:
+    async def annotate(self, pod: PodDict, annotations: Mapping[str, str]) -> None:
+        """Of exactly this pod: a patch that names another uid is refused."""
+        change = {"metadata": {"uid": uid(pod), "annotations": annotations}}
         async with asyncio.timeout(self.request_seconds):
-            await self.api.patch_namespaced_pod(self.name, self.namespace, {"metadata": {"annotations": annotations}})
+            await self.api.patch_namespaced_pod(self.name, self.namespace, change)
 
     def plain(self, model: Any) -> PodDict:
         """A client's object as the camelCase tree that the rest of us works with."""
@@ -124,9 +128,9 @@ class Pods:
         """The tree as a V1Pod, which is what modify_pod_hook expects."""
         return self.api.api_client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
 
-    def refused(self, what: str, problem: ApiException | ClientError) -> Refused:
+    def refused(self, what: str, problem: ApiException | ClientError | TimeoutError) -> Refused:
         """The sentence for the user; the line for the operator is logged."""
-        if isinstance(problem, ClientError):
+        if not isinstance(problem, ApiException):
             self.log.error("pod=%s kubernetes cannot be reached for the %s: %s", self.key, what, type(problem).__name__)
             return Refused(NOT_NOW, reason="cluster-error", status=429)
         said = _message(problem)

@@ -184,6 +184,14 @@ class DLSpawner(KubeSpawner):
             return super()._options_from_form_default()
         return lambda submitted: pages.read_form(self, submitted)
 
+    def options_from_query(self, query_options: dict[str, list[str]]) -> dict[str, Any]:
+        """JupyterHub would start a job for ``GET /spawn?…``: a link on any page could run a command as its reader."""
+        if not self.offers_jobs:
+            return dict(super().options_from_query(query_options))
+        raise Refused(
+            "A link cannot start a job. Please look at the choices below and start it yourself.", reason="link"
+        )
+
     @default("apply_user_options")
     def _apply_user_options_default(self) -> Any:
         """Checked before hooks run; the Hub would also warn of options that nobody takes."""
@@ -399,7 +407,13 @@ class DLSpawner(KubeSpawner):
                 self._ended = judged.reason
                 self.log.info("pod=%s ended: %s", self.pod_key, judged.reason)
             if pod is not None and not pod["metadata"].get("deletionTimestamp"):
-                await self.pods.delete(pod, grace(pod))
+                try:
+                    await self.pods.delete(pod, grace(pod))
+                except (Refused, TimeoutError) as problem:
+                    self.log.warning(
+                        "pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem
+                    )
+                    return None
             return judged.exit_code
         if pod is not None and not self._start_pending:
             await self._mend_children(pod)

@@ -103,8 +103,8 @@ def _ending(name: str, state: PodDict) -> str:
         return f"The job has finished. {whose} ended by itself."
     if code > 128:
         return f"{whose} was ended by signal {code - 128}."
-    detail = _brief(str(state.get("message") or ""))
-    return f"{whose} failed with exit code {code}{': ' + detail if detail else '; its log says more.'}"
+    last_words = _last_words(str(state.get("message") or ""))
+    return f"{whose} failed with exit code {code}{': ' + last_words if last_words else '.'}"
 
 
 def _failure(status: PodDict, container: str) -> str:
@@ -133,3 +133,9 @@ def _statuses(status: PodDict) -> Iterator[PodDict]:
 def _brief(text: str, longest: int = 300) -> str:
     flat = " ".join(str(text).split())
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+def _last_words(text: str, longest: int = 300) -> str:
+    """The end of what a container wrote: the cause of a failure is rarely at its beginning."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else f"… {flat[-longest:]}"

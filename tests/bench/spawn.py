@@ -22,7 +22,8 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, ratio
-from tests.e2e.stack import ROOT, Stack, free_port, wait_for
+from tests.e2e.stack import ROOT, Stack, wait_for
+from tests.ports import free_port
 
 ROUNDS = 7
 CROWD = 50

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.client import Client
+from tests.ports import free_port
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Server:
     """The embedded API server as a process of its own."""
 
     state: Path
-    port: int = 0
+    port: int = field(default_factory=free_port)
     process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.e2e.stack import Person, Stack, running
+from tests.e2e.stack import ROOT, Person, Stack, running
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -22,8 +24,11 @@ FLAGS = [
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running(tmp_path_factory.mktemp("state")) as stack:
+def stack() -> Iterator[Stack]:
+    """Its state lies in the checkout, as with `make run`: jobs have a /tmp of their own and could not see it there."""
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="e2e-", dir=build) as folder, running(Path(folder) / "state") as stack:
         yield stack
 
 

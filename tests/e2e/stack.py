@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = os.environ.get("DLSPAWNER_KUBECTL", "kubectl")
@@ -31,15 +31,6 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.05)
     return answer
-
-
-def free_port() -> int:
-    """A port that no outgoing connection can take before it is used: below the ephemeral range."""
-    while True:
-        port = random.randrange(10000, 20000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @dataclass
@@ -119,7 +110,7 @@ class Stack:
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     line = (entry / "cmdline").read_bytes()
-                    if ours[1] in line and ours[0] in (entry / "environ").read_bytes():
+                    if ours[1] in line and ours[0] in line + (entry / "environ").read_bytes():
                         return int(entry.name)
         return 0
 
@@ -201,7 +192,7 @@ class Person:
         assert answer.status_code in {202, 204}, answer.text
         wait_for(lambda: not self.server(server).get("pending") and not self.ready(server), "it stopped", seconds)
 
-    def add_key(self, public_key: str, name: str = "test") -> requests.Response:
+    def add_key(self, public_key: str, name: str = "laptop") -> requests.Response:
         return requests.post(
             f"{self.stack.url}/services/jobs/api/keys",
             headers={"Authorization": f"token {self.token}"},

@@ -112,6 +112,8 @@ def started(job: Job) -> Iterator[Job]:
         "JUPYTERHUB_API_TOKEN": "hub-token",
         "WANDB_API_KEY": "their-key",
         "ODD": 'a "b" \\c $HOME `id` #d',
+        "BROKEN_OUT": 'x\\" Y=injected "z',
+        "ENDING": "C:\\dir\\",
         "DLSPAWNER_LOG_DIR": str(job.home / "runs"),
     }
     with (job.home.parent / "log").open("wb") as log:
@@ -140,6 +142,9 @@ def test_a_certificate_of_the_ca_gets_a_shell_with_the_jobs_environment(started:
     assert lines[:2] == ["alice", str(started.home)]
     assert "NVIDIA_VISIBLE_DEVICES=0,1" in lines
     assert 'ODD=a "b" \\c $HOME `id` #d' in lines
+    assert 'BROKEN_OUT=x\\" Y=injected "z' in lines
+    assert "ENDING=C:\\dir\\" in lines
+    assert not any(line.startswith("Y=") for line in lines)
     assert any(line.startswith("PATH=") and line.endswith(SBIN) for line in lines)
 
 

@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="the cluster to join ($KUBECONFIG)")
     result.add_argument("--state", type=Path, required=True, help="directory for volumes, logs and checkpoints")
     result.add_argument("--nodes", type=Path, help="YAML or JSON file that describes the nodes")
+    result.add_argument("--hide", type=Path, action="append", default=[], help="directory that no pod may see")
     result.add_argument("--verbose", action="store_true", help="log more")
     result.add_argument("--backoff", type=float, default=10.0, help="first CrashLoopBackOff delay in seconds")
     result.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
@@ -76,7 +77,7 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     nodes = read_nodes(options.nodes)
     async with await Cluster.connect(options.kubeconfig) as cluster:
-        agent = Agent(cluster, options.state, nodes, backoff=Backoff(first=options.backoff))
+        agent = Agent(cluster, options.state, nodes, backoff=Backoff(first=options.backoff), hide=options.hide)
         try:
             await agent.start()
             gc.freeze()  # modules and models of the Kubernetes package: never garbage

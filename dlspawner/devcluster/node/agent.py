@@ -42,18 +42,19 @@ class CannotStart(Exception):
 class Agent:
     """All simulated nodes of one cluster."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all but three by keyword
         self,
         cluster: Cluster,
         state: Path,
         nodes: Sequence[NodeDescription] = DEFAULT,
         *,
         backoff: Backoff | None = None,
+        hide: Sequence[Path] = (),
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self.cluster = cluster
         self.directory = state.absolute() / "node"
-        self.hidden: tuple[str, ...] = (str(state.absolute()),)
+        self.hidden: tuple[str, ...] = tuple(str(path.absolute()) for path in (state, *hide))
         self.backoff = backoff or Backoff()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_seconds = stop_seconds

@@ -36,20 +36,26 @@ private_directory() {
 # One SetEnv line with the job's environment, quoted for sshd. Credentials, the Hub's own variables and what a login
 # sets by itself stay out; so do values with line breaks, which sshd cannot hold.
 environment_line() {
-    awk 'BEGIN {
+    # Letter by letter: what a backslash means in the replacement of gsub differs between awks.
+    awk 'function quoted(text,    i, letter, made) {
+        for (i = 1; i <= length(text); i++) {
+            letter = substr(text, i, 1)
+            made = made (letter == "\\" || letter == "\"" ? "\\" : "") letter
+        }
+        return made
+    }
+    BEGIN {
         line = ""
         for (name in ENVIRON) {
             value = ENVIRON[name]
             if (name !~ /^[A-Za-z_][A-Za-z0-9_]*$/ || value ~ /[\n\r]/ || length(value) > 8192) continue
             if (toupper(name) ~ /TOKEN|SECRET|PASSW|CREDENTIAL|KEY|^JUPYTER|^JPY_|^MEM_|^CPU_|^SSH_|^DLSPAWNER_FILES$/) continue
             if (name ~ /^(HOME|USER|LOGNAME|SHELL|MAIL|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|_)$/) continue
-            gsub(/\\/, "\\\\", value)
-            gsub(/"/, "\\\"", value)
-            line = line " \"" name "=" value "\""
+            line = line " \"" name "=" quoted(value) "\""
         }
         # /etc/profile of a login shell resets PATH; profile.d/dlspawner.sh restores it from this copy.
         path = ENVIRON["PATH"]
-        if (path != "" && path !~ /[\n\r]/) line = line " \"DLSPAWNER_PATH=" path "\""
+        if (path != "" && path !~ /[\n\r]/) line = line " \"DLSPAWNER_PATH=" quoted(path) "\""
         if (line != "") print "SetEnv" line
     }'
 }

@@ -1,0 +1,75 @@
+"""What hostile people, pages and jobs try."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.stack import Person, Stack, wait_for
+
+
+@pytest.mark.parametrize("prefix", ["", "opt-"])
+def test_a_link_cannot_start_a_job(stack: Stack, alice: Person, prefix: str) -> None:
+    query = {f"{prefix}template": "custom", f"{prefix}command": "touch ~/ran", f"{prefix}gpus": "0"}
+    answer = alice.http.get(f"{stack.url}/hub/spawn/alice/lured", params=query, timeout=30)
+    assert "A link cannot start a job" in answer.text
+    assert 'name="template"' in answer.text, "the form is shown"
+    assert not alice.server("lured").get("pending")
+    assert not alice.ready("lured")
+
+
+def test_a_form_without_the_hubs_token_starts_nothing(stack: Stack, alice: Person) -> None:
+    answer = alice.http.post(f"{stack.url}/hub/spawn/alice/lured", data={"template": "ssh"}, timeout=30)
+    assert answer.status_code == 403
+    assert not alice.ready("lured")
+
+
+def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: Stack, alice: Person) -> None:
+    victim = stack.person("vera")
+    victim.launch("mine", template="custom", command="echo private >~/diary; sleep 600", gpus=0)
+    look = f"find {stack.state} / -name secrets.json -o -name user_ca 2>/dev/null | grep -v ^/proc"
+    look += f"; ls -A {stack.state}; cat {stack.state}/secrets.json 2>&1; echo end; sleep 600"
+    alice.launch("spy", template="custom", gpus=0, command=look)
+    pod = json.loads(stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=spy", "-o", "json"))["items"][0]
+    name = pod["metadata"]["name"]
+    log = wait_for(
+        lambda: (said := stack.kubectl("logs", name, "-c", "main")).endswith("end\n") and said, "it looked", 60
+    )
+    assert "password" not in log
+    assert "user_ca" not in log
+    assert "No such file" in log
+    for person, server in ((victim, "mine"), (alice, "spy")):
+        person.stop(server)
+    victim.close()
+
+
+def test_the_last_words_of_a_failed_command_reach_its_owner(alice: Person) -> None:
+    answer = alice.start("fails", template="custom", command="echo no data found; exit 3", gpus=0)
+    told = answer.text
+    if answer.status_code in {201, 202}:
+        wait_for(lambda: not alice.server("fails").get("pending") and not alice.ready("fails"), "it ended", 60)
+        told = alice.http.get(f"{alice.stack.url}/hub/home", timeout=30).text
+    assert "failed with exit code 3: no data found" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"template": "ipython", "gpus": 9}, "9"),
+        ({"template": "ipython", "gpus": "many"}, "many"),
+        ({"template": "ipython", "gpus": {"$gt": 1}}, "GPUs"),
+        ({"template": "../../etc/passwd"}, "template"),
+        ({"template": "ssh", "privileged": True}, "privileged"),
+        ({"template": "custom", "image": "a b\nc"}, "mage"),
+        ({"template": "ssh", "log_dir": "a\x00b"}, "log"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wrong_options_are_refused_in_a_sentence_and_create_nothing(
+    stack: Stack, alice: Person, options: dict[str, object], sentence: str
+) -> None:
+    answer = alice.start("wrong", **options)
+    assert answer.status_code == 400
+    assert sentence in answer.json()["message"]
+    assert "wrong" not in stack.kubectl("get", "pods,services,secrets", "-o", "name")

@@ -61,7 +61,7 @@ $(VENV)/bin/python:
 $(VENV)/.jobs: setup.py constraints.txt | $(VENV)/bin/python
 	@echo "Installing JupyterHub, KubeSpawner and what jobs run (a minute or two, once) …"
 	@$(PIP) --editable '.[jobs]'
-	@npm install --silent --no-fund --no-audit --prefix $(VENV) configurable-http-proxy@$(CHP_VERSION)
+	@npm install --loglevel=error --no-fund --no-audit --prefix $(VENV) configurable-http-proxy@$(CHP_VERSION)
 	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
 	@touch $@
 

@@ -21,10 +21,10 @@ run: $(VENV)/.jobs
 	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
 
 test: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m "not slow"
+	$(TEST_ENV) $(BIN)/pytest -m "not slow and not kubernetes"
 
 test-all: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m slow
+	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
 
 check: $(VENV)/.lint
 	$(BIN)/ruff format --check .

@@ -17,3 +17,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.skipped and os.environ.get(COMPLETE) and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
     return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests on a real cluster run on the one of $KUBECONFIG, and nowhere else."""
+    if item.get_closest_marker("kubernetes") and not os.environ.get("KUBECONFIG"):
+        pytest.skip("no KUBECONFIG: `make test-kubernetes` starts a cluster")

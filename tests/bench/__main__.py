@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tests.bench import gateway, spawn
 from tests.bench.figures import Figure, publish
-from tests.e2e.stack import ROOT, Stack
+from tests.e2e.stack import ROOT, Launched
 
 
 def main() -> None:
     """Everything runs on one started product; the stock peers use the same embedded cluster."""
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
-        stack = Stack(state / "state", more=(f"--templates={spawn.templates(state)}",))
+        stack = Launched(state / "state", more=(f"--templates={spawn.templates(state)}",))
         stack.start()
         figures: list[Figure] = []
         try:

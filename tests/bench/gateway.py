@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.figures import Figure, ratio
-from tests.e2e.stack import Ssh, Stack
+from tests.e2e.people import Ssh
+from tests.e2e.stack import Launched
 
 ROUNDS = 5
 SETUPS = 6
@@ -66,7 +67,7 @@ class Sshd:
     node_port: int
 
 
-def sshd_of(stack: Stack, server: str) -> Sshd:
+def sshd_of(stack: Launched, server: str) -> Sshd:
     pod = json.loads(stack.kubectl("get", "pods", "-l", f"dlspawner.dev/server={server}", "-o", "json"))["items"][0]
     meta, status = pod["metadata"], pod["status"]
     service = json.loads(stack.kubectl("get", "service", f"{meta['name']}-ssh", "-o", "json"))
@@ -75,7 +76,7 @@ def sshd_of(stack: Stack, server: str) -> Sshd:
     return Sshd(meta["labels"]["dlspawner.dev/job"], login, status["podIP"], status["hostIP"], port)
 
 
-def ways(stack: Stack, client: Ssh, server: str, jump: str) -> tuple[Way, Way, Way]:
+def ways(stack: Launched, client: Ssh, server: str, jump: str) -> tuple[Way, Way, Way]:
     """Through the gateway, direct, and through another job's OpenSSH as the jump host (straight at its address)."""
     target, hop = sshd_of(stack, server), sshd_of(stack, jump)
     ca = stack.state / "gateway" / "user_ca"
@@ -95,7 +96,7 @@ def ways(stack: Stack, client: Ssh, server: str, jump: str) -> tuple[Way, Way, W
     )
 
 
-def measure(stack: Stack, folder: Path) -> list[Figure]:
+def measure(stack: Launched, folder: Path) -> list[Figure]:
     """Interleaved rounds of set-up, upload and download on the three ways."""
     person = stack.person("ssh-bench")
     for server in ("bulk", "jump"):

@@ -22,7 +22,8 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, ratio
-from tests.e2e.stack import ROOT, Stack, wait_for
+from tests.e2e.people import wait_for
+from tests.e2e.stack import ROOT, Launched
 from tests.ports import free_port
 
 ROUNDS = 7
@@ -136,7 +137,7 @@ c.KubeSpawner.volume_mounts = [{"name": "home", "mountPath": "/home/{username}"}
 
 
 @contextlib.contextmanager
-def stock_hub(stack: Stack, folder: Path) -> Iterator[Hub]:
+def stock_hub(stack: Launched, folder: Path) -> Iterator[Hub]:
     """JupyterHub with KubeSpawner as it comes, its pods in a namespace of their own on the same cluster."""
     stack.kubectl("create", "namespace", "stock")
     state = folder / "stock"
@@ -172,7 +173,7 @@ def answers(url: str) -> bool:
     return False
 
 
-def measure(stack: Stack, folder: Path) -> list[Figure]:
+def measure(stack: Launched, folder: Path) -> list[Figure]:
     """One at a time in interleaved rounds, then the crowd, twice each way round."""
     admin = stack.person("admin")
     ours = Hub(stack.url, admin.token, {"user_options": {"template": "tiny"}})

@@ -6,14 +6,14 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.stack import Stack
+from tests.e2e.people import Stack
 
 
 def log_in(page: Page, stack: Stack, name: str) -> None:
     """Through the Hub's own login form."""
     page.goto(f"{stack.url}/hub/login")
     page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(stack.secrets["password"])
+    page.get_by_label("Password").fill(stack.password(name))
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.e2e.stack import ROOT, Person, Stack, running
+from tests.e2e.people import Person, Stack
+from tests.e2e.stack import ROOT, running
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [

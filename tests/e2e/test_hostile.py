@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.e2e.stack import Person, Stack, wait_for
+from tests.e2e.people import Person, Stack, wait_for
+from tests.e2e.stack import Launched
 
 
 @pytest.mark.parametrize("prefix", ["", "opt-"])
@@ -25,7 +26,8 @@ def test_a_form_without_the_hubs_token_starts_nothing(stack: Stack, alice: Perso
     assert not alice.ready("lured")
 
 
-def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: Stack, alice: Person) -> None:
+@pytest.mark.launcher
+def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: Launched, alice: Person) -> None:
     victim = stack.person("vera")
     victim.launch("mine", template="custom", command="echo private >~/diary; sleep 600", gpus=0)
     look = f"find {stack.state} / -name secrets.json -o -name user_ca 2>/dev/null | grep -v ^/proc"
@@ -45,7 +47,9 @@ def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: 
 
 
 def test_the_last_words_of_a_failed_command_reach_its_owner(alice: Person) -> None:
-    answer = alice.start("fails", template="custom", command="echo no data found; exit 3", gpus=0)
+    answer = alice.start(
+        "fails", template="custom", image=alice.stack.image, command="echo no data found; exit 3", gpus=0
+    )
     told = answer.text
     if answer.status_code in {201, 202}:
         wait_for(lambda: not alice.server("fails").get("pending") and not alice.ready("fails"), "it ended", 60)

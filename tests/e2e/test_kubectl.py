@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stack import KUBECTL, Stack
+from tests.e2e.stack import KUBECTL, Launched
+
+pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")
-def pod(stack: Stack) -> Iterator[str]:
+def pod(stack: Launched) -> Iterator[str]:
     person = stack.person("kube")
     person.launch("train", template="ssh", gpus=2)
     found = json.loads(stack.kubectl("get", "pods", "-l", "dlspawner.dev/user=kube", "-o", "json"))["items"]
@@ -22,30 +24,30 @@ def pod(stack: Stack) -> Iterator[str]:
     person.close()
 
 
-def test_get_shows_the_job(stack: Stack, pod: str) -> None:
+def test_get_shows_the_job(stack: Launched, pod: str) -> None:
     line = next(line for line in stack.kubectl("get", "pods").splitlines() if line.startswith(pod))
     assert "Running" in line
     assert "1/1" in line
 
 
-def test_describe_tells_where_it_runs_and_what_it_holds(stack: Stack, pod: str) -> None:
+def test_describe_tells_where_it_runs_and_what_it_holds(stack: Launched, pod: str) -> None:
     text = stack.kubectl("describe", "pod", pod)
     assert "nvidia.com/gpu:  2" in text
     assert "dlspawner.dev/template=ssh" in text
     assert "Scheduled" in text
 
 
-def test_exec_sees_the_gpus_that_were_given(stack: Stack, pod: str) -> None:
+def test_exec_sees_the_gpus_that_were_given(stack: Launched, pod: str) -> None:
     given = stack.kubectl("exec", pod, "--", "printenv", "NVIDIA_VISIBLE_DEVICES").strip()
     assert len(given.split(",")) == 2
     assert given != "void"
 
 
-def test_logs_show_sshd(stack: Stack, pod: str) -> None:
+def test_logs_show_sshd(stack: Launched, pod: str) -> None:
     assert "Server listening" in stack.kubectl("logs", pod)
 
 
-def test_a_watch_sees_an_applied_pod_come_and_go(stack: Stack) -> None:
+def test_a_watch_sees_an_applied_pod_come_and_go(stack: Launched) -> None:
     manifest = {
         "apiVersion": "v1",
         "kind": "Pod",

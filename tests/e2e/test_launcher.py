@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stack import ROOT, Stack, running, wait_for
+from tests.e2e.people import wait_for
+from tests.e2e.stack import ROOT, Launched, running
+
+pytestmark = pytest.mark.launcher
 
 
-def failing(stack: Stack) -> str:
+def failing(stack: Launched) -> str:
     done = subprocess.run(stack.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -22,7 +25,7 @@ def failing(stack: Stack) -> str:
 
 @pytest.mark.parametrize(("name", "flag"), [("port", "--port"), ("ssh_port", "--ssh-port")])
 def test_a_taken_port_is_a_sentence_that_names_port_and_setting(tmp_path: Path, name: str, flag: str) -> None:
-    stack = Stack(tmp_path / "state")
+    stack = Launched(tmp_path / "state")
     with socket.create_server(("127.0.0.1", getattr(stack, name))):
         said = failing(stack)
     assert str(getattr(stack, name)) in said
@@ -35,7 +38,7 @@ def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
     for name in ("cluster.yaml", "teams.yaml", "jupyterhub_config.py"):
         (config / name).write_text((ROOT / "hub_config" / name).read_text())
     (config / "teams.yaml").write_text("teams:\n  vision:\n    quotaa: {a100: 8}\n  nlp:\n    quota: {h900: -3}\n")
-    said = failing(Stack(tmp_path / "state", more=(f"--config={config}",)))
+    said = failing(Launched(tmp_path / "state", more=(f"--config={config}",)))
     assert "teams.yaml:3" in said
     assert "quotaa" in said
     assert "teams.yaml:5" in said
@@ -48,7 +51,7 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         carol.launch("train", template="ssh")
         ssh = carol.ssh(tmp_path / "ssh")
         assert ssh.run("train", "echo kept >~/file; mkdir -p /job/x").returncode == 0
-        second = failing(Stack(stack.state))
+        second = failing(Launched(stack.state))
         assert "already runs" in second
 
         assert stack.stop() == 0, stack.said
@@ -65,7 +68,7 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
 
 
 def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "state")
+    stack = Launched(tmp_path / "state")
     stack.start()
     dave = stack.person("dave")
     dave.launch("train", template="ssh")

@@ -9,7 +9,7 @@ import requests
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import log_in, run_cell, start_from_form
-from tests.e2e.stack import Person, Stack, wait_for
+from tests.e2e.people import Person, Stack, wait_for
 
 
 def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page: Page, stack: Stack) -> None:
@@ -48,7 +48,8 @@ def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
         wait_for(lambda: person.server("slow").get("pending") == "spawn", "it starts")
         told = messages(person, "slow")
         assert started.result().status_code in {201, 202}
-    assert any("gpu-" in message for message in told), told
+    nodes = stack.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
+    assert any(f"on {node}" in message for message in told for node in nodes), told
     assert "ready" in told[-1]
     person.stop("slow")
     person.close()

@@ -7,11 +7,17 @@ import requests
 from playwright.sync_api import Page
 
 from tests.e2e.browsing import log_in, run_cell, start_from_form
-from tests.e2e.stack import Person, Stack, wait_for
+from tests.e2e.people import Person, Stack, wait_for
 
 WRITE = (
-    "import os, tensorboardX; w = tensorboardX.SummaryWriter(os.path.expanduser('~/runs/first'));"
-    " [w.add_scalar('loss', 1 / (step + 1), step) for step in range(20)]; w.close(); print('written')"
+    "import os, time\n"
+    "from tensorboard.compat.proto.event_pb2 import Event\n"
+    "from tensorboard.compat.proto.summary_pb2 import Summary\n"
+    "from tensorboard.summary.writer.event_file_writer import EventFileWriter\n"
+    "writer = EventFileWriter(os.path.expanduser('~/runs/first'))\n"
+    "loss = lambda step: Summary(value=[Summary.Value(tag='loss', simple_value=1 / (step + 1))])\n"
+    "for step in range(20): writer.add_event(Event(wall_time=time.time(), step=step, summary=loss(step)))\n"
+    "writer.close(); print('written')"
 )
 
 

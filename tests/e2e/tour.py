@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.e2e.browsing import choose, log_in, run_cell
 from tests.e2e.conftest import CHROMIUM, FLAGS
-from tests.e2e.stack import Stack, running, wait_for
+from tests.e2e.people import Stack, wait_for
+from tests.e2e.stack import running
 
 FOLDER = Path(__file__).with_name("tour")
 TRAIN = (

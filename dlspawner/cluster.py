@@ -109,6 +109,7 @@ SERVICES = Kind("v1", "services")
 SECRETS = Kind("v1", "secrets")
 CONFIG_MAPS = Kind("v1", "configmaps")
 EVENTS = Kind("v1", "events")
+SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts")
 CLAIMS = Kind("v1", "persistentvolumeclaims")
 VOLUMES = Kind("v1", "persistentvolumes", namespaced=False)
 NODES = Kind("v1", "nodes", namespaced=False)
@@ -191,9 +192,18 @@ class Cluster:
             items += page
         return items
 
-    async def create(self, kind: Kind, manifest: Mapping[str, Any], namespace: str | None = None) -> Object:
+    async def create(
+        self,
+        kind: Kind,
+        manifest: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        name: str = "",
+        subresource: str = "",
+    ) -> Object:
+        """With ``name`` and ``subresource``: what a subresource of an object makes, such as a token."""
         namespace = namespace or manifest.get("metadata", {}).get("namespace")
-        return await self._call("POST", kind.path(namespace), body=manifest)
+        return await self._call("POST", kind.path(namespace, name, subresource), body=manifest)
 
     async def replace(
         self, kind: Kind, name: str, manifest: Mapping[str, Any], namespace: str | None = None, subresource: str = ""

@@ -1,9 +1,9 @@
 """The whole product on one machine: `make run`, `dlspawner run`, and what the end-to-end tests start.
 
-It starts the embedded cluster, the proxy, the Manager, the Hub and the gateway, each a process of its own with a log
-in the state directory, keeps them running, and stops them in reverse order. Everything that must survive lives in the
-state directory: the cluster's objects and volumes, the Hub's and the Manager's databases, keys, passwords, and the
-ports that running jobs remember.
+It starts the embedded cluster (with `--kubeconfig` only its nodes, which join that one), the proxy, the Manager, the
+Hub and the gateway, each a process of its own with a log in the state directory, keeps them running, and stops them in
+reverse order. Everything that must survive lives in the state directory: the cluster's objects and volumes, the Hub's
+and the Manager's databases, keys, passwords, and the ports that running jobs remember.
 """
 
 from __future__ import annotations
@@ -17,13 +17,34 @@ from pathlib import Path
 from dlspawner import cluster, settings
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.local.processes import NAMESPACE, children, environment
-from dlspawner.local.state import CannotRun, Options, Secrets, check_ports, keep_ports, keep_secrets, lock, parse
+from dlspawner.local.state import (
+    CannotRun,
+    Options,
+    Secrets,
+    check_ports,
+    keep_kubeconfig,
+    keep_ports,
+    keep_secrets,
+    lock,
+    parse,
+)
 from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_signals
 
 
-async def make_team_claims(state: Path, wanted: settings.Settings) -> None:
+async def make_namespace(kubeconfig: Path) -> None:
+    """On a cluster that is there already; raises CannotRun when it does not answer."""
+    try:
+        async with await cluster.Cluster.connect(kubeconfig) as client:
+            await client.create(cluster.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    except cluster.Conflict:
+        return  # made at an earlier start
+    except cluster.ClusterError as error:
+        raise CannotRun(f"The cluster of {kubeconfig} cannot be used: {error}") from error
+
+
+async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
     """Team data claims are an administrator's to make; here we are the administrator."""
-    async with await cluster.Cluster.connect(state / "cluster" / "kubeconfig") as client:
+    async with await cluster.Cluster.connect(kubeconfig) as client:
         for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
             claim = {
                 "apiVersion": "v1",
@@ -58,7 +79,7 @@ def banner(options: Options, keys: Secrets) -> str:
                 once alice has started a server named "train"; the password is a token from
                 http://127.0.0.1:{options.port}/hub/token, or add your public key first:
                 http://127.0.0.1:{options.port}/services/jobs/keys
-    kubectl     export KUBECONFIG={options.state}/cluster/kubeconfig
+    kubectl     export KUBECONFIG={options.cluster_config}
     Admin       admin, password {keys.admin_password}
     Files       {options.state} (logs in {options.state / "log"})
 
@@ -74,6 +95,9 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
     held = lock(options.state)
     try:
         check_ports(options)
+        if options.kubeconfig:
+            keep_kubeconfig(options.kubeconfig, options.cluster_config, NAMESPACE)
+            await make_namespace(options.kubeconfig)
         ports = keep_ports(options.state / "ports.json")
         keys = keep_secrets(options.state / "secrets.json")
         env = environment(options, ports, keys)
@@ -109,7 +133,7 @@ async def start_all(
             group.create_task(make_gateway_keys(options), name="make the gateway's keys")
     except* (CannotRun, ChildFailed) as failures:
         raise failures.exceptions[0] from None
-    await make_team_claims(options.state, wanted)
+    await make_team_claims(options.cluster_config, wanted)
     await supervisor.start(processes["hub"])
     await supervisor.start(processes["gateway"])
 

@@ -17,6 +17,7 @@ from dlspawner.local.state import CannotRun, Options, Ports, Secrets
 from dlspawner.local.supervisor import Child
 
 NAMESPACE = "jobs"
+OUR_NODES = "node.kubernetes.io/instance-type=devcluster"  # the label of simulated nodes
 Question = Callable[[], Awaitable[bool]]
 
 
@@ -34,7 +35,7 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
     state = options.state
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
-        "KUBECONFIG": str(state / "cluster" / "kubeconfig"),
+        "KUBECONFIG": str(options.cluster_config),
         "CONFIGPROXY_AUTH_TOKEN": keys.proxy_token,
         "DLSPAWNER_STATE": str(state),
         "DLSPAWNER_CONFIG_DIR": str(options.config),
@@ -86,18 +87,30 @@ def both(first: Question, second: Question) -> Question:
     return ask
 
 
-async def cluster_ready(state: Path) -> bool:
-    """True when the API answers, every node is Ready and the namespace for jobs exists."""
-    if not (state / "cluster" / "kubeconfig").exists():
+async def cluster_ready(kubeconfig: Path) -> bool:
+    """True when the API answers, every node of ours is Ready and the namespace for jobs exists."""
+    if not kubeconfig.exists():
         return False
     try:
-        async with await cluster.Cluster.connect(state / "cluster" / "kubeconfig") as client:
-            nodes = await client.list(cluster.NODES)
+        async with await cluster.Cluster.connect(kubeconfig) as client:
+            nodes = await client.list(cluster.NODES, labels=OUR_NODES)
             await client.get(cluster.NAMESPACES, NAMESPACE)
     except cluster.ClusterError:
         return False
     conditions = [condition for node in nodes for condition in node.get("status", {}).get("conditions", ())]
     return bool(nodes) and len(nodes) == sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def cluster_command(options: Options, ports: Ports) -> list[str]:
+    """The embedded cluster, or only its nodes where there is an API server already."""
+    state = options.state / "cluster"
+    command = [sys.executable, "-m", "dlspawner.devcluster"]
+    if options.kubeconfig:
+        command += ["node", f"--kubeconfig={options.cluster_config}"]
+    else:
+        command.append(f"--port={ports.api}")
+    command += [f"--state={state}", f"--hide={options.state}"]
+    return [*command, f"--nodes={options.nodes}"] if options.nodes else command
 
 
 def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str, Child]:
@@ -116,15 +129,8 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
     found = (
         Child(
             "cluster",
-            [
-                python,
-                "-m",
-                "dlspawner.devcluster",
-                f"--state={state / 'cluster'}",
-                f"--port={ports.api}",
-                f"--hide={state}",
-            ],
-            lambda: cluster_ready(state),
+            cluster_command(options, ports),
+            lambda: cluster_ready(options.cluster_config),
             path,
         ),
         Child(

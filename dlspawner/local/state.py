@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -15,6 +16,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+_KUBECONFIG_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,6 +35,13 @@ class Options:
     ssh_port: int
     config: Path
     templates: Path
+    kubeconfig: Path | None = None  # of a cluster that is there already; None: an embedded one is started
+    nodes: Path | None = None
+
+    @property
+    def cluster_config(self) -> Path:
+        """How the product reaches its cluster: the embedded one's own file, or a copy of the one that was given."""
+        return self.state / "cluster" / "kubeconfig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +75,22 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--config", type=Path, default=ROOT / "hub_config", help="directory with the Hub's configuration"
     )
     parser.add_argument("--templates", type=Path, default=ROOT / "templates", help="directory with jobs/ and hub/")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        help="join a Kubernetes API server that runs on this machine, instead of starting the embedded one",
+    )
+    parser.add_argument("--nodes", type=Path, help="file that describes the simulated nodes")
     given = parser.parse_args(arguments)
-    return Options(given.state.resolve(), given.port, given.ssh_port, given.config.resolve(), given.templates.resolve())
+    return Options(
+        given.state.resolve(),
+        given.port,
+        given.ssh_port,
+        given.config.resolve(),
+        given.templates.resolve(),
+        given.kubeconfig and given.kubeconfig.resolve(),
+        given.nodes and given.nodes.resolve(),
+    )
 
 
 def is_free(port: int) -> bool:
@@ -125,6 +150,22 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     new.replace(path)
+
+
+def keep_kubeconfig(given: Path, kept: Path, namespace: str) -> None:
+    """A copy that stands alone (paths made absolute) and whose context points at our namespace."""
+    try:
+        document = yaml.safe_load(given.read_text(encoding="utf-8"))
+        context = next(entry for entry in document["contexts"] if entry["name"] == document["current-context"])
+        context["context"]["namespace"] = namespace
+        holders = [entry[kind] for kind in ("cluster", "user") for entry in document[f"{kind}s"]]
+        for holder, name in itertools.product(holders, _KUBECONFIG_PATHS):
+            if name in holder:
+                holder[name] = str(given.parent / holder[name])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
+        raise CannotRun(f"{given} cannot be read as a kubeconfig: {error!r}") from error
+    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(kept, yaml.safe_dump(document))
 
 
 def lock(state: Path) -> int:

@@ -17,6 +17,8 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = os.environ.get("DLSPAWNER_KUBECTL", "kubectl")
+# A cluster that is there already: the launcher adds nodes to it, one launcher at a time.
+CLUSTER = os.environ.get("DLSPAWNER_E2E_KUBECONFIG", "")
 
 
 @dataclass
@@ -45,7 +47,8 @@ class Launched(Stack):
 
     def command(self) -> list[str]:
         ports = [f"--port={self.port}", f"--ssh-port={self.ssh_port}"]
-        return [sys.executable, "-m", "dlspawner.local", f"--state={self.state}", *ports, *self.more]
+        cluster = [f"--kubeconfig={CLUSTER}"] if CLUSTER else []
+        return [sys.executable, "-m", "dlspawner.local", f"--state={self.state}", *ports, *cluster, *self.more]
 
     def start(self, seconds: float = 90) -> None:
         """Start and wait for the banner."""

@@ -22,6 +22,7 @@ from typing import Any
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.devcluster.node import DEFAULT, Agent, Backoff, CannotStart, NodeDescription, description
 from dlspawner.devcluster.node.addresses import BlockTaken
+from dlspawner.devcluster.node.kubelet import NameTaken
 
 READY = "Nodes ready:"
 _PR_SET_PDEATHSIG = 1
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _many_descriptors()
     try:
         asyncio.run(_serve(options))
-    except (CannotStart, BlockTaken, ClusterError, description.InvalidDescription, OSError) as error:
+    except (CannotStart, BlockTaken, NameTaken, ClusterError, description.InvalidDescription, OSError) as error:
         sys.exit(str(error))
 
 

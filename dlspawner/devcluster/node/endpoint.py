@@ -1,14 +1,13 @@
 """The kubelet's own server: logs and exec for the API server, on the node's address.
 
-Plain HTTP on loopback with the cluster's bearer token; one request per connection, because the requests are rare and
-most of them take the connection over for something that is not HTTP. That is why no framework is used.
+One request per connection, because the requests are rare and most of them take the connection over for something that
+is not HTTP. That is why no framework is used. Who may ask, and over TLS or not, is `serving.py`'s to say.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from dlspawner.devcluster.node import channels, execution, logs, websocket
 from dlspawner.devcluster.node.container import Container
 from dlspawner.devcluster.node.pod import Pod
+from dlspawner.devcluster.node.serving import Doorkeeper
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,15 @@ class Head:
 class Endpoint:
     """`serve` it for one node; `find` gives the node's pod by namespace and name."""
 
-    def __init__(self, token: str, find: Callable[[str, str], Pod | None]) -> None:
-        self._token = token
+    def __init__(self, find: Callable[[str, str], Pod | None]) -> None:
+        self._doorkeeper: Doorkeeper | None = None
         self._find = find
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, ip: str, port: int) -> None:
-        self._server = await asyncio.start_server(self._accept, ip, port, limit=LONGEST_HEAD)
+    async def start(self, doorkeeper: Doorkeeper, ip: str, port: int) -> None:
+        self._doorkeeper = doorkeeper
+        self._server = await asyncio.start_server(self._accept, ip, port, limit=LONGEST_HEAD, ssl=doorkeeper.context)
 
     @property
     def port(self) -> int:
@@ -96,9 +97,7 @@ class Endpoint:
     async def _answer(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if head.path == "/healthz":
             raise Answer(200, "ok")
-        given = head.headers.get("authorization", "").removeprefix("Bearer ")
-        if not self._token or not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise Answer(401, "Unauthorized")
+        await self._admit(head, writer)
         words = [unquote(word) for word in head.path.strip("/").split("/")]
         if len(words) != 4 or words[0] not in {"containerLogs", "exec"}:
             raise Answer(404, "404 page not found")
@@ -112,6 +111,14 @@ class Endpoint:
             await self._logs(head, pod, container, reader, writer)
         else:
             await self._exec(head, container, reader, writer)
+
+    async def _admit(self, head: Head, writer: asyncio.StreamWriter) -> None:
+        if self._doorkeeper is None:
+            raise Answer(503, "the node is starting")
+        certificate = writer.get_extra_info("peercert") or {}
+        code = await self._doorkeeper.admits(head.method, head.headers.get("authorization", ""), certificate)
+        if code != 200:
+            raise Answer(code, {401: "Unauthorized"}.get(code, "Forbidden"))
 
     async def _logs(
         self, head: Head, pod: Pod, container: Container, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

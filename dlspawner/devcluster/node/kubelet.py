@@ -7,6 +7,7 @@ of its pods; what several nodes of this process share (addresses, events, the ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlspawner.cluster import LEASES, NODES, PODS, Cluster, ClusterError, Conflict, NotFound, delays
-from dlspawner.devcluster.node import devices
+from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
 from dlspawner.devcluster.node.description import NodeDescription
 from dlspawner.devcluster.node.endpoint import Endpoint
@@ -30,7 +31,13 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 RENEW_SECONDS = 10.0
 STATUS_EVERY = 30  # renewals
+GOODBYE_SECONDS = 0.5
+INSTANCE_TYPE = "devcluster"
 VERSION = "v1.34.0-devcluster"
+
+
+class NameTaken(Exception):
+    """Somebody else keeps a node of this name alive in the cluster; a sentence."""
 
 
 class Shared(Protocol):
@@ -64,7 +71,7 @@ class Kubelet:
         self._pods: dict[str, Pod] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._endpoint = Endpoint(shared.cluster.token, self.find)
+        self._endpoint = Endpoint(self.find)
         self._port = PORT
 
     @property
@@ -76,10 +83,12 @@ class Kubelet:
 
     async def start(self) -> None:
         """Returns when the node is registered and its first pods are known."""
+        await self._require_own_name()
+        doorkeeper = await serving.doorkeeper(self.cluster, self.name, self.ip, self.directory)
         try:
-            await self._endpoint.start(self.ip, PORT)
+            await self._endpoint.start(doorkeeper, self.ip, PORT)
         except OSError:  # a real kubelet listens on every address of the machine
-            await self._endpoint.start(self.ip, 0)
+            await self._endpoint.start(doorkeeper, self.ip, 0)
         self._port = self._endpoint.port
         await self._register()
         await self._renew()
@@ -90,13 +99,14 @@ class Kubelet:
         await self.synced.wait()
 
     async def stop(self, grace: float) -> None:
-        """End all processes; no object is changed."""
+        """End all processes; no object is changed but the lease, so that another start may take the name at once."""
         tasks = [*self._tasks, *self._lives.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(pod.halt(grace) for pod in self.pods))
         await self._endpoint.stop()
+        await self._end_lease()
 
     # The Host of its pods
 
@@ -153,12 +163,25 @@ class Kubelet:
 
     # Itself
 
+    async def _require_own_name(self) -> None:
+        """Two processes that both run what is bound to a node would run everything twice."""
+        try:
+            node = await self.cluster.get(NODES, self.name)
+            lease = await self.cluster.get(LEASES, self.name, LEASE_NAMESPACE)
+        except NotFound:
+            return
+        addresses = (node.get("status") or {}).get("addresses") or []
+        theirs = next((entry["address"] for entry in addresses if entry["type"] == "InternalIP"), self.ip)
+        if theirs != self.ip and _is_held(lease["spec"], datetime.now(UTC)):
+            raise NameTaken(f"the cluster has a node {self.name} already ({theirs}): give others with --nodes")
+
     async def _register(self) -> None:
         description = self.description
         labels = {
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
             "kubernetes.io/os": "linux",
+            "node.kubernetes.io/instance-type": INSTANCE_TYPE,
             **description.labels,
         }
         manifest = {
@@ -237,6 +260,16 @@ class Kubelet:
             metadata = {"name": self.name, "namespace": LEASE_NAMESPACE}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
             await self.cluster.create(LEASES, lease)
+
+    async def _end_lease(self) -> None:
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self.cluster.patch(LEASES, self.name, {"spec": {"leaseDurationSeconds": 1}}, LEASE_NAMESPACE)
+
+
+def _is_held(lease: Mapping[str, Any], moment: datetime) -> bool:
+    renewed = datetime.fromisoformat(lease.get("renewTime") or "1970-01-01T00:00:00Z")
+    return (moment - renewed).total_seconds() < int(lease.get("leaseDurationSeconds", LEASE_SECONDS))
 
 
 def _conditions(moment: str) -> list[dict[str, str]]:

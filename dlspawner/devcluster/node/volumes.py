@@ -2,8 +2,8 @@
 
 Everything of the pod's own (emptyDir, secret, configMap, downwardAPI, projected) lies below the pod's directory and
 goes with it; claims lie where the provisioner put them and stay. Nothing here mounts: the sandbox does.
-Not simulated: updates of a mounted Secret or ConfigMap, quotas of emptyDir, network file systems, and a service
-account's token (it is skipped, so that a pod holds no credential for the cluster it did not ask for).
+Not simulated: updates of a mounted Secret or ConfigMap (nor a new token when a service account's is about to expire),
+quotas of emptyDir, network file systems. Where the cluster gives no tokens (the embedded API), there is no such file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import CLAIMS, CONFIG_MAPS, SECRETS, VOLUMES, Cluster, NotFound
+from dlspawner.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, VOLUMES, Cluster, ClusterError, NotFound
 from dlspawner.devcluster.node import env
 from dlspawner.devcluster.node.env import Facts
 from dlspawner.devcluster.node.runner import Mount
 
 Json = Mapping[str, Any]
 DEFAULT_MODE = 0o644
+_NO_SUCH_PATH = "could not find the requested resource"
 _KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}
 
 
@@ -126,9 +127,27 @@ async def _files(cluster: Cluster, facts: Facts, source: Json, mode: int) -> lis
             (item["path"], _downward(item, facts).encode(), item.get("mode", mode))
             for item in source["downwardAPI"].get("items") or []
         ]
-    if "serviceAccountToken" in source or "clusterTrustBundle" in source:
-        return []
+    if "serviceAccountToken" in source:
+        return await _token(cluster, facts.pod, source["serviceAccountToken"], mode)
     raise MountError(f"no volume plugin matched: {', '.join(sorted(source.keys() - {'name'}))}")
+
+
+async def _token(cluster: Cluster, pod: Json, source: Json, mode: int) -> list[tuple[str, bytes, int]]:
+    """A token of the pod's service account that lives no longer than the pod."""
+    metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+    spec: dict[str, Any] = {"boundObjectRef": bound, "expirationSeconds": source.get("expirationSeconds", 3600)}
+    spec["audiences"] = [source["audience"]] if source.get("audience") else []
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    try:
+        answer = await cluster.create(
+            SERVICE_ACCOUNTS, request, metadata["namespace"], name=account, subresource="token"
+        )
+    except ClusterError as error:
+        if isinstance(error, NotFound) and _NO_SUCH_PATH in str(error):
+            return []
+        raise MountError(f"failed to fetch token: {error}") from error
+    return [(source["path"], answer["status"]["token"].encode(), mode)]
 
 
 def _downward(item: Json, facts: Facts) -> str:

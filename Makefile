@@ -1,6 +1,7 @@
 # make run     the whole product on this machine          make test       what every change must pass (under 10 minutes)
 # make check   lint, types, import contracts              make test-all   storms, floods and fuzzing as well
 # make bench   figures against the peers                  make clean      remove what was built (var/, your state, stays)
+# make images  container images for Kubernetes, with docker, podman or buildah: BUILDER, PREFIX, TAG, BASE, NAMES
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -15,7 +16,7 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constrai
 TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/$(VENV)/debian/usr/bin:/usr/sbin" \
 	DLSPAWNER_KUBECTL=$(CURDIR)/$(VENV)/debian/usr/bin/kubectl
 
-.PHONY: run test test-all check format bench reference tour clean
+.PHONY: run test test-all check format bench reference tour images clean
 
 run: $(VENV)/.jobs
 	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
@@ -42,6 +43,10 @@ bench: $(VENV)/.tests
 # The README's screenshots.
 tour: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/python -m tests.e2e.tour
+
+# hub_config/images/README.md says what each image holds and what can be set.
+images:
+	@BUILDER='$(BUILDER)' PREFIX='$(PREFIX)' TAG='$(TAG)' BASE='$(BASE)' hub_config/images/build $(NAMES)
 
 # hub_config/REFERENCE.md from the traits.
 reference: $(VENV)/.tests

@@ -1,7 +1,8 @@
 """The command ``dlspawner``: what administrators run by hand.
 
-``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses. ``dlspawner run`` and
-``dlspawner devcluster`` are other programs of this package under one name; their arguments are theirs.
+``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
+makes the secrets of a deployment on Kubernetes. ``dlspawner run`` and ``dlspawner devcluster`` are other programs of
+this package under one name; their arguments are theirs.
 
 Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own).
 """
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlspawner import settings
+from dlspawner import bootstrap, settings
 from dlspawner.errors import InvalidConfiguration
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in _PROGRAMS:
         return _run_program(given[0], given[1:])
     parsed = _parser().parse_args(given)
+    if parsed.command == "bootstrap":
+        return bootstrap.main(parsed)
     return _validate(parsed.templates, parsed.cluster, parsed.teams)
 
 
@@ -46,6 +49,13 @@ def _parser() -> argparse.ArgumentParser:
         ("teams", Path("hub_config/teams.yaml"), "the teams file"),
     ):
         validate.add_argument(f"--{option}", type=Path, default=default, help=f"{what} (default: {default})")
+    bootstrap.add_arguments(
+        commands.add_parser(
+            "bootstrap",
+            help="make the secrets of a deployment on Kubernetes",
+            description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
+        )
+    )
     for name, (_, what) in _PROGRAMS.items():
         commands.add_parser(name, help=what, add_help=False)
     return parser

@@ -1,7 +1,8 @@
 """Wiring of the Hub: which parts there are and where they find each other. cluster.yaml and teams.yaml decide.
 
-Everything that differs between machines, and every secret, comes from the environment, which `dlspawner.local` (or a
-Deployment) sets. Works with JupyterHub 5.5 and 6.x.
+Everything that differs between machines, and every secret, comes from the environment, which `dlspawner.local` (on one
+machine) or hub_config/kubernetes (in a cluster) sets. What else a deployment wants, above all its own authenticator, is
+JupyterHub configuration in the file overrides.py beside cluster.yaml, read last. Works with JupyterHub 5.5 and 6.x.
 """
 
 import os
@@ -12,10 +13,9 @@ from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
 
 env = os.environ
-state = Path(env["DLSPAWNER_STATE"])
 config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
 templates = Path(env["DLSPAWNER_TEMPLATES"])
-hub_url = f"http://127.0.0.1:{env['DLSPAWNER_HUB_PORT']}"
+overrides = config_dir / "overrides.py"
 
 # All problems of all files at once, before anything starts.
 try:
@@ -25,22 +25,25 @@ except InvalidConfiguration as wrong:
 
 # The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts nobody's connection.
 c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
-c.JupyterHub.hub_bind_url = hub_url
-c.JupyterHub.hub_connect_url = hub_url
+c.JupyterHub.hub_bind_url = env.get("DLSPAWNER_HUB_BIND_URL") or env["DLSPAWNER_HUB_URL"]  # where it listens
+c.JupyterHub.hub_connect_url = env["DLSPAWNER_HUB_URL"]  # what jobs remember: it must never change
 c.ConfigurableHTTPProxy.should_start = False
-c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{env['DLSPAWNER_PROXY_API_PORT']}"
+c.ConfigurableHTTPProxy.api_url = env["DLSPAWNER_PROXY_API_URL"]
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.init_spawners_timeout = 1  # the pages are there at once, running jobs are looked after in the background
 c.JupyterHub.cleanup_proxy = False
-c.JupyterHub.db_url = f"sqlite:///{state / 'hub.sqlite'}"
-c.JupyterHub.cookie_secret_file = str(state / "hub_cookie_secret")
+c.JupyterHub.db_url = env["DLSPAWNER_HUB_DB_URL"]
+c.JupyterHub.upgrade_db = True  # as the Manager does with its own
+if "DLSPAWNER_STATE" in env:  # in a cluster the secret is in JPY_COOKIE_SECRET, and nothing is kept in files
+    c.JupyterHub.cookie_secret_file = str(Path(env["DLSPAWNER_STATE"]) / "hub_cookie_secret")
 
-# Who may log in. One password for everybody is for a machine of one's own; put the organisation's authenticator here.
-c.JupyterHub.authenticator_class = "shared-password"
-c.SharedPasswordAuthenticator.user_password = env["DLSPAWNER_PASSWORD"]
-c.SharedPasswordAuthenticator.admin_password = env["DLSPAWNER_ADMIN_PASSWORD"]
-c.Authenticator.admin_users = {"admin"}
-c.Authenticator.allow_all = True
+# Who may log in. One password for everybody is for a first look; the organisation's authenticator goes to overrides.py.
+if "DLSPAWNER_PASSWORD" in env:
+    c.JupyterHub.authenticator_class = "shared-password"
+    c.SharedPasswordAuthenticator.user_password = env["DLSPAWNER_PASSWORD"]
+    c.SharedPasswordAuthenticator.admin_password = env["DLSPAWNER_ADMIN_PASSWORD"]
+    c.Authenticator.admin_users = {"admin"}
+    c.Authenticator.allow_all = True
 
 # Pages: ours extend JupyterHub's own. Login leads to the list of jobs.
 c.JupyterHub.template_paths = [str(templates / "hub")]
@@ -107,7 +110,14 @@ c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": 
 c.KubeSpawner.extra_pod_config = {"enableServiceLinks": False}  # or every job would see the Services of all others
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
+c.KubeSpawner.delete_pvc = False  # who is removed from the Hub loses no data: claims are an administrator's to delete
 c.KubeSpawner.pvc_name_template = "home-{username}"
 c.KubeSpawner.storage_capacity = wanted.cluster.storage.home_size
 c.KubeSpawner.storage_class = wanted.cluster.storage.storage_class
 c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)
+
+# What this deployment alone wants.
+if overrides.is_file():
+    load_subconfig(str(overrides))
+if "authenticator_class" not in c.JupyterHub:
+    sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")

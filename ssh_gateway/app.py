@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from traitlets.config import Application
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
-from ssh_gateway import keys
+from ssh_gateway import health, keys
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import ClusterPlaces, HubAndManager
 from ssh_gateway.logs import say
@@ -40,6 +41,13 @@ class Gateway(Application):
 
     ip = Unicode("127.0.0.1", help="Address to listen on; 0.0.0.0 or :: for all of this machine's.").tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
+    health_port = Integer(
+        0,
+        min=0,
+        max=65535,
+        help="Port that answers any HTTP request with 200 while the gateway serves, for Kubernetes' probes; 0, the "
+        "default: there is none.",
+    ).tag(config=True)
     state_dir = Unicode(
         "gateway",
         help="Directory of the gateway's keys: host key and user CA, made at the first start, 0600. "
@@ -137,13 +145,10 @@ class Gateway(Application):
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        try:
+        with _taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise CannotRun(
-                f"port {self.port} on {self.ip} cannot be used: {why} (settings Gateway.port and Gateway.ip)"
-            ) from error
+        with _taking(self.ip, self.health_port, "Gateway.health_port"):
+            answering = await health.serve(self.ip, self.health_port) if self.health_port else None
         reporting = asyncio.create_task(activity.run(), name="report activity")
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
         waiting = asyncio.create_task(stop.wait(), name="stop signal")
@@ -152,6 +157,8 @@ class Gateway(Application):
             waiting.cancel()
             reporting.result()  # it never ends by itself: this raises what ended it
         stop.clear()
+        if answering is not None:
+            answering.close()
         say("stopping", sessions=len(server.visitors))
         await _until(server.stop(), stop)
         reporting.cancel()
@@ -168,6 +175,16 @@ class Gateway(Application):
             waiting_per_source=self.max_unauthenticated_per_source,
             drain_seconds=self.drain_seconds,
         )
+
+
+@contextlib.contextmanager
+def _taking(ip: str, port: int, setting: str) -> Iterator[None]:
+    """Say which setting is to blame for a port that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CannotRun(f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)") from error
 
 
 async def _until(stopping: Any, again: asyncio.Event) -> None:

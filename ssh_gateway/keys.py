@@ -2,7 +2,8 @@
 
 ``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and ``user_ca.pub``, 0600 in a directory of 0700, made once
 and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the same.
-Several gateways behind one address share the directory's contents.
+Several gateways behind one address share the directory's contents. In a cluster the directory is a Secret, which
+Kubernetes makes readable for the pod's group: as with OpenSSH, that is fine for files that are not our own.
 
 Only ed25519: every client still in use knows it, and asyncssh shares an RSA key's choice of hash between connections.
 """
@@ -47,8 +48,9 @@ def _load_or_make(path: Path) -> asyncssh.SSHKey:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"dlspawner {path.name}")
         _write_once(path, key.export_private_key())
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (0o077 if found.st_uid == os.geteuid() else 0o007):
         raise KeysUnusable(f"{path} can be read by others (mode {mode:o}): chmod 600 it, or remove it and start again")
     try:
         return asyncssh.read_private_key(path)

@@ -42,8 +42,9 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
         "DLSPAWNER_TEMPLATES": str(options.templates),
         "DLSPAWNER_NAMESPACE": NAMESPACE,
         "DLSPAWNER_BIND_URL": f"http://127.0.0.1:{options.port}",
-        "DLSPAWNER_HUB_PORT": str(ports.hub),
-        "DLSPAWNER_PROXY_API_PORT": str(ports.proxy_api),
+        "DLSPAWNER_HUB_URL": f"http://127.0.0.1:{ports.hub}",
+        "DLSPAWNER_HUB_DB_URL": f"sqlite:///{state / 'hub.sqlite'}",
+        "DLSPAWNER_PROXY_API_URL": f"http://127.0.0.1:{ports.proxy_api}",
         "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{ports.manager}",
         "DLSPAWNER_MANAGER_TOKEN": keys.manager_token,
         "DLSPAWNER_GATEWAY_TOKEN": keys.gateway_token,
@@ -116,7 +117,7 @@ def cluster_command(options: Options, ports: Ports) -> list[str]:
 def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str, Child]:
     """Every process, in the order of starting; each is told no more secrets than it needs."""
     state, python = options.state, sys.executable
-    hub_url = f"http://127.0.0.1:{ports.hub}"
+    hub_url = env["DLSPAWNER_HUB_URL"]
     path = {"PATH": env["PATH"]}
     service = {**path, "JUPYTERHUB_API_URL": f"{hub_url}/hub/api", "JUPYTERHUB_BASE_URL": "/"}
     manager_env = {
@@ -125,6 +126,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
         "JUPYTERHUB_SERVICE_NAME": "jobs",
         "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
         "JUPYTERHUB_SERVICE_URL": env["DLSPAWNER_MANAGER_URL"],
+        "DLSPAWNER_MANAGER_DB_URL": f"sqlite:///{state / 'manager.sqlite'}",
     }
     found = (
         Child(
@@ -149,7 +151,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
         ),
         Child(
             "manager",
-            [python, "-m", "dlspawner.manager", f"--Manager.db_url=sqlite:///{state / 'manager.sqlite'}"],
+            [python, "-m", "dlspawner.manager"],
             http_ok(ports.manager, "/services/jobs/health"),
             manager_env,
         ),

@@ -1,0 +1,132 @@
+"""``dlspawner bootstrap``: make the secrets that the product's processes share, once.
+
+It needs one right, to create Secrets in one namespace, and can read none of them. Hence the rules:
+
+* Every value is in one Secret and nowhere else, so each creation is complete by itself. A process is given single keys
+  of the Secrets that it needs, never another one's.
+* What exists is kept, whoever made it (the API server answers 409): a second run changes nothing, and an administrator
+  who wants a value of their own makes that Secret first. To change a value, delete its Secret and run this again.
+* No value is printed, logged or put on a command line.
+
+Refused: one Secret per process. Tokens are shared by two processes each, and a run that ended between two Secrets could
+neither read what the first one got nor repair it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from dlspawner import cluster
+
+# The names of the gateway's files in ssh_gateway.keys.
+HOST_KEY, USER_CA, USER_CA_PUBLIC = "ssh_host_ed25519_key", "user_ca", "user_ca.pub"
+LABELS = {"app.kubernetes.io/part-of": "dlspawner", "app.kubernetes.io/managed-by": "dlspawner-bootstrap"}
+
+Values = Mapping[str, str]
+
+
+def token() -> str:
+    """256 bits, safe in URLs, shells and YAML."""
+    return secrets.token_urlsafe(32)
+
+
+def password() -> str:
+    """What a person can type: 96 bits."""
+    return secrets.token_urlsafe(12)
+
+
+def gateway_keys() -> Values:
+    """The gateway's host key and the user CA that jobs trust, in OpenSSH's formats."""
+    host, user_ca = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    public = user_ca.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return {
+        HOST_KEY: _private(host),
+        USER_CA: _private(user_ca),
+        USER_CA_PUBLIC: f"{public.decode()} dlspawner user_ca\n",
+    }
+
+
+def _private(key: Ed25519PrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+
+
+def database(name: str, server: str) -> Values:
+    """A role and database of one name on a server that makes both from the password."""
+    chosen = token()
+    return {"password": chosen, "url": f"postgresql+psycopg://{name}:{chosen}@{server}/{name}"}
+
+
+def wanted(login: bool, database_server: str) -> dict[str, Callable[[], Values]]:
+    """Name of the Secret -> what makes its values."""
+    always: dict[str, Callable[[], Values]] = {
+        "proxy-token": lambda: {"token": token()},
+        "manager-token": lambda: {"token": token()},
+        "gateway-token": lambda: {"token": token()},
+        "hub-keys": lambda: {"cookie-secret": secrets.token_hex(32), "crypt-key": secrets.token_hex(32)},
+        "gateway-keys": gateway_keys,
+    }
+    if login:
+        always["login"] = lambda: {"password": password(), "admin-password": token()}
+    if database_server:
+        always["hub-database"] = lambda: database("hub", database_server)
+        always["manager-database"] = lambda: database("manager", database_server)
+    return always
+
+
+def manifest(name: str, values: Values) -> cluster.Object:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    metadata = {"name": name, "labels": LABELS}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
+
+
+async def make(client: cluster.Cluster, namespace: str, making: Mapping[str, Callable[[], Values]]) -> dict[str, bool]:
+    """Create what is missing. Name of each Secret -> whether it was made now; the first failure is raised."""
+    made: dict[str, bool] = {}
+    for name, values in making.items():
+        try:
+            await client.create(cluster.SECRETS, manifest(name, values()), namespace)
+        except cluster.Conflict:
+            made[name] = False
+        else:
+            made[name] = True
+    return made
+
+
+async def run(namespace: str, kubeconfig: Path | None, making: Mapping[str, Callable[[], Values]]) -> dict[str, bool]:
+    async with await cluster.Cluster.connect(kubeconfig) as client:
+        return await make(client, namespace or client.namespace, making)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--namespace", default="", help="where the Secrets go (default: the pod's or the kubeconfig's)")
+    parser.add_argument("--kubeconfig", type=Path, help="default: $KUBECONFIG, or the pod's service account")
+    parser.add_argument(
+        "--login", action="store_true", help="passwords for the login of a first look, in the Secret login"
+    )
+    parser.add_argument(
+        "--database",
+        default="",
+        metavar="SERVER",
+        help="URLs and passwords for the databases on this PostgreSQL server",
+    )
+
+
+def main(given: argparse.Namespace) -> int:
+    """Exit code 0 when all Secrets exist, 1 with a sentence when they could not be made."""
+    try:
+        made = asyncio.run(run(given.namespace, given.kubeconfig, wanted(given.login, given.database)))
+    except cluster.ClusterError as error:
+        print(f"The secrets could not be made: {error}", file=sys.stderr)
+        return 1
+    for name, new in made.items():
+        print(f"secret {name}: {'made' if new else 'kept'}")
+    return 0

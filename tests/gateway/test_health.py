@@ -12,9 +12,8 @@ from ssh_gateway import health
 async def test_any_request_is_answered_with_200() -> None:
     server = await health.serve("127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    async with server, aiohttp.ClientSession() as session:
-        async with session.get(f"http://{host}:{port}/healthz") as answer:
-            assert (answer.status, await answer.text()) == (200, "ok\n")
+    async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
+        assert (answer.status, await answer.text()) == (200, "ok\n")
 
 
 async def test_who_says_nothing_or_nonsense_keeps_nobody_from_being_answered() -> None:

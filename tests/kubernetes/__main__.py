@@ -1,0 +1,142 @@
+"""A real Kubernetes on this machine:  python -m tests.kubernetes build | up | down | with COMMAND …
+
+    build           Kubernetes, etcd and the rest, and the product's images, into the user's cache
+    up              start a cluster and leave it running
+    down            stop it
+    with COMMAND …  start a cluster, run a command on it, stop it; ends as the command ends
+
+A command finds KUBECONFIG, DLSPAWNER_IMAGE_PREFIX, DLSPAWNER_IMAGE_TAG and DLSPAWNER_KUBECTL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tests.kubernetes import build, cluster, packages, product
+from tests.kubernetes.images import ImageFile
+from tests.kubernetes.instance import ENVIRONMENT, MOST, CannotRun, Instance
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--instance", type=int, choices=range(1, MOST + 1), metavar="NUMBER", help="default: a free one"
+    )
+    parser.add_argument("--state", type=Path, help="directory of the cluster's state; default: in the user's cache")
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's state for the next start")
+    parser.add_argument("--control-plane", action="store_true", help="without a node: needs no root")
+    parser.add_argument("--no-images", action="store_true", help="without the product's images")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("build", "up", "down"):
+        verbs.add_parser(verb)
+    verbs.add_parser("with").add_argument("command", nargs=argparse.REMAINDER)
+    return parser.parse_args(arguments)
+
+
+@contextmanager
+def signals_stop() -> Iterator[None]:
+    """The first TERM, HUP or Ctrl-C ends the run in order; more of them while it cleans up change nothing."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    yield
+
+
+def environment(instance: Instance) -> dict[str, str]:
+    """What the suites know of the cluster; the last is for tests that stop its node."""
+    return {
+        "KUBECONFIG": str(instance.kubeconfig()),
+        "DLSPAWNER_KUBECTL": str(build.binaries(say).path("kubectl")),
+        "DLSPAWNER_IMAGE_PREFIX": product.PREFIX,
+        "DLSPAWNER_IMAGE_TAG": product.tag(),
+        ENVIRONMENT: str(instance.state),
+    }
+
+
+def announce(instance: Instance) -> None:
+    say(f"  KUBECONFIG={instance.kubeconfig()}; NodePorts at {instance.node_ip}; logs in {instance.run / 'log'}")
+
+
+def up(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace) -> int:
+    """Start it, and leave it to `down`."""
+    made = cluster.record(instance.number)
+    try:
+        cluster.start(instance, wanted, say)
+    except BaseException:
+        cluster.stop(instance.number)
+        raise
+    made.add("left")
+    announce(instance)
+    return 0
+
+
+def with_cluster(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace) -> int:
+    """Start it, run the command on it, stop it, however the command or we are ended."""
+    try:
+        cluster.start(instance, wanted, say, keep=options.keep)
+        announce(instance)
+        return run_command(options.command, environment(instance))
+    finally:
+        say("Stopping Kubernetes …")
+        cluster.stop(instance.number)
+
+
+def run_command(command: list[str], env: dict[str, str]) -> int:
+    """Its exit status. A signal that ends us is passed on first."""
+    with subprocess.Popen(command, env=os.environ | env) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+
+
+def run(options: argparse.Namespace) -> int:
+    numbers = [options.instance] if options.instance else list(range(1, MOST + 1))
+    if options.verb == "down":
+        cluster.sweep(numbers, say, left=True)
+        return 0
+    wanted = [] if options.no_images or options.control_plane else product.images(say)
+    if options.verb == "build":
+        build.binaries(say)
+        packages.programs(say)
+        return 0
+    cluster.sweep(range(1, MOST + 1), say)
+    with cluster.held(numbers) as number:
+        state = (options.state or cluster.instances() / str(number)).absolute()
+        instance = Instance(number, state, node=not options.control_plane)
+        if options.verb == "up":
+            return up(instance, wanted, options)
+        return with_cluster(instance, wanted, options)
+
+
+def main() -> None:
+    try:
+        with signals_stop():
+            sys.exit(run(parse(sys.argv[1:])))
+    except CannotRun as problem:
+        sys.exit(str(problem))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

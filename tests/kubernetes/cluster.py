@@ -1,0 +1,153 @@
+"""One cluster's life: start, stop, and cleaning up after a run that was killed.
+
+`held()` takes an instance's lock for as long as its cluster is somebody's; the record beside the lock says what there
+is to undo, by whomever. For tests, stop_node() and start_node() play a machine that is lost and comes back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.contract.client import Client
+from tests.kubernetes import build, certificates, controlplane, images, machine, packages, provisioner
+from tests.kubernetes.build import Binaries, Say
+from tests.kubernetes.images import ImageFile
+from tests.kubernetes.instance import ENVIRONMENT, HERE, CannotRun, Instance, cache
+from tests.kubernetes.node import Node
+from tests.kubernetes.processes import Starter
+from tests.kubernetes.record import Record
+
+
+def instances() -> Path:
+    """Locks and records: where the next run looks, whatever state directory it has."""
+    return cache() / "instances"
+
+
+def record(number: int) -> Record:
+    return Record(instances() / f"{number}.json")
+
+
+@contextmanager
+def held(numbers: Iterable[int]) -> Iterator[int]:
+    """The first instance of these that nobody runs, for ourselves; the kernel lets go of it however we end."""
+    for number in numbers:
+        with _locked(number) as ours:
+            if ours and not record(number).left():
+                yield number
+                return
+    raise CannotRun("The instance is in use: choose another --instance, or take it `down`.")
+
+
+@contextmanager
+def _locked(number: int) -> Iterator[bool]:
+    instances().mkdir(parents=True, exist_ok=True)
+    with (instances() / f"{number}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def sweep(numbers: Iterable[int], say: Say, *, left: bool = False) -> None:
+    """Clean up what killed runs left behind, and with `left` what `up` left running."""
+    for number in numbers:
+        if record(number):
+            with _locked(number) as ours:
+                if ours and (left or not record(number).left()):
+                    say(f"Cleaning up instance {number} …")
+                    stop(number)
+
+
+def start(instance: Instance, wanted: Iterable[ImageFile], say: Say, *, keep: bool = False) -> None:
+    """Everything, until pods can run; without `keep` the cluster's state goes when it stops."""
+    began = time.monotonic()
+    say(f"Starting Kubernetes ({instance.name}) …")
+    kept = record(instance.number)
+    machine.check(instance)
+    binaries = build.binaries(say)
+    for folder in ("containerd", "volumeplugins") if keep else ("",):
+        kept.add("folder", path=str(instance.run / folder))
+    (instance.run / "log").mkdir(parents=True, exist_ok=True)
+    certificates.make(instance)
+    instance.save()
+    if instance.node:
+        _start_with_node(instance, binaries, [*images.of_programs(binaries, say), *wanted], kept, say)
+    else:
+        _start_control_plane(instance, binaries, Starter(instance, kept))
+    say(f"Kubernetes is up after {time.monotonic() - began:.1f} s: export KUBECONFIG={instance.kubeconfig()}")
+
+
+def _start_control_plane(instance: Instance, binaries: Binaries, starter: Starter) -> Client:
+    controlplane.start_storage(instance, binaries, starter)
+    api = controlplane.start_api(instance, binaries, starter)
+    controlplane.wait_for_api(instance, api)
+    controlplane.start_controllers(instance, binaries, starter)
+    client = Client(instance.kubeconfig())
+    client.until("/api/v1/namespaces/default/serviceaccounts/default", lambda account: True)
+    return client
+
+
+def _start_with_node(instance: Instance, binaries: Binaries, wanted: list[ImageFile], kept: Record, say: Say) -> None:
+    node = Node(instance, binaries, packages.programs(say), kept)
+    node.prepare()  # the API server listens on the link to the node
+    node.start_runtime()
+    images.load(node, wanted, say)
+    client = _start_control_plane(instance, binaries, node.starter)
+    folder = instance.run / "volumes"
+    command = [sys.executable, "-m", "tests.kubernetes.provisioner", instance.kubeconfig(), folder]
+    node.starter.start("provisioner", command)
+    node.start_kubelet()
+    client.request("POST", "/apis/storage.k8s.io/v1/storageclasses", provisioner.CLASS)
+    names = (HERE / "coredns.yaml").read_text().replace("DNS_IP", instance.dns_ip)
+    kubectl(instance, binaries, "apply", "--filename", "-", input=names)
+    client.until(
+        "/apis/apps/v1/namespaces/kube-system/deployments/coredns",
+        lambda deployment: deployment.get("status", {}).get("readyReplicas") == 1,
+        "the cluster's names",
+    )
+
+
+def kubectl(instance: Instance, binaries: Binaries, *arguments: str, input: str | None = None) -> str:
+    command = [binaries.path("kubectl"), "--kubeconfig", instance.kubeconfig(), *arguments]
+    done = subprocess.run(command, check=False, input=input, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotRun(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def stop(number: int) -> None:
+    """Undo whatever the last run of this instance did."""
+    record(number).undo()
+
+
+def _node() -> Node:
+    """The node of the cluster that the tests were started with."""
+    if not (state := os.environ.get(ENVIRONMENT)):
+        raise CannotRun(f"Only the cluster of `python -m tests.kubernetes with` can lose its node ({ENVIRONMENT}).")
+    instance = Instance.load(Path(state))
+
+    def quiet(text: str) -> None:
+        return None
+
+    return Node(instance, build.binaries(quiet), packages.programs(quiet), record(instance.number))
+
+
+def stop_node() -> None:
+    """Kill the kubelet and containerd; the pods' processes go on, and nobody tells the API server."""
+    _node().kill("kubelet", "containerd")
+
+
+def start_node() -> None:
+    """Start them again, and wait until the node is Ready."""
+    node = _node()
+    node.start_runtime()
+    node.start_kubelet()

@@ -1,0 +1,103 @@
+"""Whether this machine can run a cluster: every problem is one sentence that names what is missing or taken."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kubernetes.instance import CannotRun, Instance
+from tests.kubernetes.record import CGROUPS, cgroup_folders
+
+SPACE = 3  # GB that a running cluster and its images take
+TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount"}
+
+
+def check(instance: Instance) -> None:
+    """Raises CannotRun with everything that stands in the way."""
+    instance.state.mkdir(parents=True, exist_ok=True)
+    if found := list(_problems(instance)):
+        raise CannotRun("\n".join(found))
+
+
+def _problems(instance: Instance) -> Iterator[str]:
+    free = shutil.disk_usage(instance.state).free / 1e9
+    if free < SPACE:
+        yield f"A cluster needs {SPACE} GB of disk at {instance.state}; {free:.1f} GB are free."
+    yield from _ports(instance)
+    if not instance.node:
+        return
+    if os.geteuid() != 0:
+        yield "A node needs root: containers, network namespaces and mounts. Run this as root (sudo)."
+        return
+    missing = [f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
+    if missing:
+        yield f"A node needs programs that are missing: {', '.join(missing)}."
+        return
+    if instance.state.is_relative_to("/var") or instance.state.is_relative_to("/run"):
+        yield f"The node has a /var and a /run of its own, so its state cannot be below them: {instance.state}."
+    yield from _kernel(instance.state)
+    yield from _cgroups(instance.name)
+    yield from _addresses(instance)
+
+
+def _ports(instance: Instance) -> Iterator[str]:
+    for port in (instance.api_port, instance.etcd_port, instance.etcd_peer_port):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                yield f"Port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another --instance."
+
+
+def _kernel(state: Path) -> Iterator[str]:
+    """What the kernel, or the container that we are in, may not allow."""
+    if _fails(["unshare", "--net", "true"]):
+        yield "A node needs a network namespace, and the kernel does not allow one (unshare --net)."
+    with tempfile.TemporaryDirectory(dir=state) as folder:
+        for name in ("up", "work", "at"):
+            Path(folder, name).mkdir()
+        layers = f"lowerdir={folder}/at,upperdir={folder}/up,workdir={folder}/work"
+        if said := _fails(["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, f"{folder}/at"]):
+            yield f"A node needs overlay mounts, and the kernel does not allow one on {state}: {said}"
+
+
+def _fails(command: list[str]) -> str:
+    """What it said when it failed, else nothing."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return (done.stderr.strip() or "it failed") if done.returncode else ""
+
+
+def _cgroups(name: str) -> Iterator[str]:
+    if not CGROUPS.exists() or not (folders := cgroup_folders(name)):
+        yield f"A node needs cgroups, and none are mounted at {CGROUPS}."
+        return
+    if (CGROUPS / "cgroup.controllers").exists():
+        have = set((CGROUPS / "cgroup.controllers").read_text().split())
+    else:
+        have = {path.name for path in CGROUPS.iterdir()}
+    if missing := sorted({"cpu", "cpuset", "memory", "pids"} - have):
+        yield f"A node needs the cgroup controllers {', '.join(missing)}, which {CGROUPS} does not have."
+    if closed := [str(folder.parent) for folder in folders if not os.access(folder.parent, os.W_OK)]:
+        yield f"A node needs to make cgroups, and these cannot be written: {', '.join(closed)}."
+
+
+def _addresses(instance: Instance) -> Iterator[str]:
+    """Networks that this machine has a route to already."""
+    wanted = [f"{instance.host_ip}/24", instance.pod_cidr, instance.service_cidr]
+    routes = json.loads(subprocess.run(["ip", "-json", "route"], check=True, capture_output=True).stdout or b"[]")
+    for route in routes:
+        if route["dst"] == "default":
+            continue
+        taken = ipaddress.ip_network(route["dst"], strict=False)
+        for network in wanted:
+            if taken.overlaps(ipaddress.ip_network(network, strict=False)):
+                where = f"{route['dst']} by {route.get('dev', 'a route')}"
+                yield f"The network {network} is taken on this machine ({where}): choose another --instance."

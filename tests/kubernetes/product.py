@@ -1,0 +1,203 @@
+"""The product's images for the test cluster: built by hub_config/images/build with buildah, on a base made here.
+
+Everything is in the user's cache: the base, buildah's storage (whose layers make the next build quick), and the images
+as files whose names contain their content's id, so that what did not change is neither written nor imported again. When
+the sources are those of the last build nothing runs at all. buildah leaves a mount behind; it gets a mount namespace of
+its own, and the mount goes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kubernetes import packages
+from tests.kubernetes.build import Say, locked
+from tests.kubernetes.images import ImageFile
+from tests.kubernetes.instance import PROJECT, CannotRun, cache
+
+PREFIX = "localhost/dlspawner"
+BASE = "localhost/debian:bookworm-slim"
+RECIPES = PROJECT / "hub_config" / "images"
+SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "dlspawner", "ssh_gateway", "templates", "hub_config")
+# What documentation of packages, in every language, would add to the base.
+SLIM = ("path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*")
+
+
+def tag() -> str:
+    """The product's version, as setup.py tells it."""
+    line = next(line for line in (PROJECT / "setup.py").read_text().splitlines() if "version=" in line)
+    return line.split('"')[1]
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile"))
+
+
+def images(say: Say) -> list[ImageFile]:
+    """The product's images as files, built where their sources changed."""
+    folder = cache() / "images"
+    stamp = folder / f"product-{_fingerprint()}.json"
+    with locked(folder / "product.lock", say, "the product's images"):
+        if stamp.exists():
+            found = [ImageFile(name, Path(path)) for name, path in json.loads(stamp.read_text()).items()]
+            if all(image.path.exists() for image in found):
+                return found
+        packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
+        found = _build(folder, say)
+        _forget_others(folder, found)
+        stamp.write_text(json.dumps({image.name: str(image.path) for image in found}))
+        return found
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(repr((PREFIX, tag(), os.environ.get("BUILD_FLAGS"))).encode())
+    for path in _files():
+        digest.update(str(path.relative_to(PROJECT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    for source in SOURCES:
+        path = PROJECT / source
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
+        yield from (file for file in files if file.is_file() and "__pycache__" not in file.parts)
+
+
+def _build(folder: Path, say: Say) -> list[ImageFile]:
+    _make_base(folder, say)
+    say("Building the product's images (what did not change is quick) …")
+    flags = f"{os.environ.get('BUILD_FLAGS', '')} {' '.join(_machine(folder))}".strip()
+    settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
+    _run([RECIPES / "build"], settings, log=folder / "build.log")
+    found = []
+    for name in names():
+        full = f"{PREFIX}/{name}:{tag()}"
+        path = folder / f"{name}-{_identity(full)[:16]}.tar"
+        if not path.exists():
+            say(f"  writing {full}")
+            partial = path.with_suffix(".partial")
+            _run(["buildah", "push", "--quiet", full, f"docker-archive:{partial}:{full}"])
+            partial.rename(path)
+        found.append(ImageFile(full, path))
+    return found
+
+
+def _machine(folder: Path) -> list[str]:
+    """This machine's package indexes and certificates hold for RUN too, and must be no part of an image: mounts."""
+    bundle = Path(ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], check=False, capture_output=True, text=True
+    )
+    indexes = re.findall(r"^(?:global|:env:)\.(index-url|extra-index-url|trusted-host)='(.*)'$", listed.stdout, re.M)
+    registry = subprocess.run(["npm", "config", "get", "registry"], check=False, capture_output=True, text=True).stdout
+    files = {
+        "pip.conf": ["[global]", *(f"{name} = {value}" for name, value in indexes)],
+        "npmrc": [f"registry={registry.strip()}"] if registry.startswith("http") else [],
+    }
+    mounts = []
+    if bundle.exists():
+        mounts.append(f"--volume {bundle}:/etc/ssl/machine.crt:ro")  # where no package of the image puts anything
+        files["pip.conf"].append("cert = /etc/ssl/machine.crt")
+        files["npmrc"].append("cafile=/etc/ssl/machine.crt")
+    for name, there in {"pip.conf": "/etc/pip.conf", "npmrc": "/root/.npmrc"}.items():
+        (folder / name).write_text("\n".join(files[name]) + "\n")
+        mounts.append(f"--volume {folder / name}:{there}:ro")
+    return mounts
+
+
+def _make_base(folder: Path, say: Say) -> None:
+    """Debian's smallest, where there is none in buildah's storage."""
+    if _identity(BASE, missing=True):
+        return
+    say("Making a base image of Debian's smallest (once, half a minute) …")
+    folder.mkdir(parents=True, exist_ok=True)
+    tar = folder / "base.tar"
+    tar.unlink(missing_ok=True)
+    options = [f"--dpkgopt={option}" for option in SLIM]
+    sources = [str(path) for path in _debian_sources()]
+    _run(
+        [
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=minbase",
+            "--include=ca-certificates",
+            *options,
+            "bookworm",
+            tar,
+            *sources,
+        ]
+    )
+    container = _run(["buildah", "from", "scratch"]).strip()
+    _run(["buildah", "add", "--quiet", container, tar])
+    _run(["buildah", "config", "--cmd", "bash", container])
+    _run(["buildah", "commit", "--quiet", "--rm", container, BASE])
+    tar.unlink()
+
+
+def _debian_sources() -> list[Path]:
+    """Where this machine has Debian from, when it is a Debian; else mmdebstrap knows the usual mirror."""
+    paths = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
+    return [path for path in paths if path.exists()][:1] if "bookworm" in _release() else []
+
+
+def _release() -> str:
+    path = Path("/etc/os-release")
+    return path.read_text() if path.exists() else ""
+
+
+def _identity(image: str, *, missing: bool = False) -> str:
+    command = ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image]
+    try:
+        return _run(command).strip()
+    except CannotRun:
+        if missing:
+            return ""
+        raise
+
+
+def _run(command: list[str | Path], settings: dict[str, str] | None = None, log: Path | None = None) -> str:
+    env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())} | (settings or {})
+    command = ["unshare", "--mount", *command]
+    if log is None:
+        done = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
+        said = done.stderr
+    else:
+        with log.open("w") as file:
+            done = subprocess.run(command, check=False, env=env, stdout=file, stderr=subprocess.STDOUT, text=True)
+        said = log.read_text(errors="replace")
+    if done.returncode:
+        what = " ".join(map(str, command[2:4]))
+        raise CannotRun(f"{what} failed{f' (all of it: {log})' if log else ''}:\n{said.strip()[-2000:]}")
+    return done.stdout or ""
+
+
+def _storage() -> Path:
+    """buildah's storage in our cache, so that it is nobody else's."""
+    path = cache() / "buildah" / "storage.conf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        roots = {"graphroot": path.parent / "storage", "runroot": path.parent / "run"}
+        lines = ["[storage]", 'driver = "overlay"', *(f'{name} = "{root}"' for name, root in roots.items())]
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _forget_others(folder: Path, found: list[ImageFile]) -> None:
+    """Files and stamps of earlier builds would fill the disk."""
+    keep = {image.path for image in found}
+    for name in names():
+        for path in folder.glob(f"{name}-*.tar"):
+            if path not in keep:
+                path.unlink()
+    for path in folder.glob("product-*.json"):
+        path.unlink()
+    shutil.rmtree(folder / "partial", ignore_errors=True)

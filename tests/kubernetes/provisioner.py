@@ -1,0 +1,124 @@
+"""Volumes for claims of the cluster's default class: directories of the node, as `local` volumes.
+
+`local` and not `hostPath`, because only the former has what real storage has: node affinity, and ownership by a pod's
+fsGroup. A claim waits for its first pod (WaitForFirstConsumer); the scheduler names the node, the directory is made,
+and it is deleted when the claim is gone. Sizes are not enforced, nor are access modes: every volume can be mounted by
+several pods of its node.
+
+    python -m tests.kubernetes.provisioner KUBECONFIG DIRECTORY
+"""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.contract.client import Client
+
+NAME = "dlspawner.dev/test-directory"
+CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+    "provisioner": NAME,
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "reclaimPolicy": "Delete",
+}
+NODE = "volume.kubernetes.io/selected-node"
+PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+MARK = "pv.kubernetes.io/provisioned-by"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
+WATCHED_SECONDS = 15  # less than the client's own deadline for a line
+BACK_OFF = 0.5
+
+
+def wanted(claim: dict[str, Any]) -> bool:
+    """Whether a claim waits for us, and the scheduler has said where."""
+    annotations = claim["metadata"].get("annotations", {})
+    ours = annotations.get(PROVISIONER) == NAME and NODE in annotations
+    return ours and not claim["spec"].get("volumeName") and "deletionTimestamp" not in claim["metadata"]
+
+
+def volume(claim: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The volume for a claim, on the node that the scheduler chose."""
+    metadata, spec = claim["metadata"], claim["spec"]
+    node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [metadata["annotations"][NODE]]}
+    return {
+        "metadata": {"name": f"pvc-{metadata['uid']}", "annotations": {MARK: NAME}},
+        "spec": {
+            "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+            "accessModes": spec["accessModes"],
+            "storageClassName": spec["storageClassName"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "local": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node]}]}},
+            "claimRef": {
+                **{"apiVersion": "v1", "kind": "PersistentVolumeClaim"},
+                **{key: metadata[key] for key in ("name", "namespace", "uid")},
+            },
+        },
+    }
+
+
+class Provisioner:
+    """Follows claims and volumes, each in a thread of its own."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+
+    def claim_seen(self, claim: dict[str, Any]) -> None:
+        if not wanted(claim):
+            return
+        folder = self._folder / f"pvc-{claim['metadata']['uid']}"
+        folder.mkdir(
+            mode=0o755, parents=True, exist_ok=True
+        )  # root's own, as a new filesystem is: fsGroup must open it
+        answer = self._client.request("POST", VOLUMES, volume(claim, folder))
+        if answer.code != 409:  # made before we were started again
+            print(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}: {answer.code}", flush=True)
+
+    def volume_seen(self, volume: dict[str, Any]) -> None:
+        ours = volume["metadata"].get("annotations", {}).get(MARK) == NAME
+        if ours and volume.get("status", {}).get("phase") == "Released":
+            shutil.rmtree(volume["spec"]["local"]["path"], ignore_errors=True)
+            self._client.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
+
+    def follow(self, path: str, seen: Callable[[dict[str, Any]], None]) -> None:
+        """List, then watch, for ever; the API server may be away for a while."""
+        while True:
+            try:
+                self._follow_once(path, seen)
+            except EOFError:
+                continue  # a watch ends after a while
+            except (OSError, http.client.HTTPException, AssertionError) as error:
+                print(f"{path}: {error!r}, again in {BACK_OFF} s", flush=True)
+                time.sleep(BACK_OFF)
+
+    def _follow_once(self, path: str, seen: Callable[[dict[str, Any]], None]) -> None:
+        listed = self._client.get(path)
+        for item in listed["items"]:
+            seen(item)
+        version = listed["metadata"]["resourceVersion"]
+        with self._client.watch(path, resourceVersion=version, timeoutSeconds=WATCHED_SECONDS) as watcher:
+            for event in iter(watcher.event, None):
+                if event["type"] in {"ADDED", "MODIFIED"}:
+                    seen(event["object"])
+
+
+def main() -> None:
+    kubeconfig, folder = map(Path, sys.argv[1:])
+    provisioner = Provisioner(Client(kubeconfig), folder)
+    claims = threading.Thread(target=provisioner.follow, args=(CLAIMS, provisioner.claim_seen), daemon=True)
+    claims.start()
+    provisioner.follow(VOLUMES, provisioner.volume_seen)
+
+
+if __name__ == "__main__":
+    main()

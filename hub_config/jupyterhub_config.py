@@ -100,9 +100,8 @@ c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT
 c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
 c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/jobs:latest")
-c.KubeSpawner.uid = 1000
-c.KubeSpawner.gid = 1000
-c.KubeSpawner.fs_gid = 1000  # the job's Secret is readable for this group
+# Jobs run as the person: a uid from the authenticator's auth_state, else the one that the Manager keeps for them.
+c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
 # Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
 c.KubeSpawner.ip = "$(POD_IP)"

@@ -35,7 +35,10 @@ def default_of(trait: TraitType[object, object]) -> str:
 
 
 def section(cls: type[Configurable]) -> str:
-    traits = sorted(cls.class_own_traits(config=True).items())
+    ours = [base for base in cls.__mro__ if base.__module__.startswith(("dlspawner.", "ssh_gateway."))]
+    traits = sorted(
+        {name: trait for base in ours for name, trait in base.class_own_traits(config=True).items()}.items()
+    )
     entries = [
         f"### `{cls.__name__}.{name}`\n\n{type(trait).__name__}, default `{default_of(trait)}`\n\n"
         f"{inspect.cleandoc(trait.help)}\n"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 
+from dlspawner.core.accounts import UidRange
+
 DEFAULT_TEAM = "default"
 
 
@@ -87,6 +89,7 @@ class Cluster:
     special: frozenset[Special] = frozenset()
     storage: Storage = field(default_factory=Storage)
     default_template: str | None = None
+    accounts: UidRange = field(default_factory=UidRange)
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)
@@ -145,6 +148,7 @@ class Team:
     templates: tuple[str, ...] = ()
     mounts: tuple[TeamMount, ...] = ()
     idle: IdleWindows = IdleWindows()
+    gid: int | None = None  # of the unix group that the team's data belongs to
 
     def may_use(self, template: str) -> bool:
         """An empty list of templates allows all of them."""

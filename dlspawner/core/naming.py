@@ -36,6 +36,7 @@ TEAM_ANNOTATION = PREFIX + "team"
 SSH_HOST_KEY_ANNOTATION = PREFIX + "ssh-host-key"
 SSH_LOGIN_ANNOTATION = PREFIX + "ssh-login"
 LOG_DIR_ANNOTATION = PREFIX + "log-dir"
+GROUPS_ANNOTATION = PREFIX + "groups"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

@@ -5,6 +5,7 @@
     PUT         key-suggestions          keys found in the home directory; a job's own token is enough
     GET         users/{name}/keys        for the gateway, by the scope custom:ssh-keys:read
     POST        users/{name}/keys/{id}/used
+    PUT         users/{name}/account     for the Hub: the person's uid and gid, the same for ever
 
 Bodies are checked field by field; an unknown field is refused, so that a typing error is not silently ignored.
 """
@@ -14,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dlspawner.core.accounts import LARGEST, UidRange
 from dlspawner.hubapi import Identity, own_server
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import may_manage_keys, may_read_keys, may_suggest_keys
 from dlspawner.manager.ssh_keys import MAX_INPUT, PublicKey, Rejected
 from dlspawner.manager.store import Found, StoredKey, TooMany
-from dlspawner.manager.web import ApiHandler, Handler, Problem
+from dlspawner.manager.web import ApiHandler, ForHub, Handler, Problem, log
 
 MAX_SUGGESTIONS = 20
 MAX_SOURCE = 200
+_KINDS: Mapping[type, str] = {str: "text", list: "a list", int: "a whole number"}
 
 
 class Health(Handler):
@@ -108,6 +111,24 @@ class KeyUsed(ApiHandler):
         self.set_status(204)
 
 
+class Account(ForHub):
+    """The uid of somebody whose authenticator tells none; the Hub says, from cluster.yaml, which uids may be given."""
+
+    async def put(self, user: str) -> None:
+        name = _as_name(user)
+        body = _fields(self.read_object(), {"first_uid": int, "last_uid": int}, {"first_uid", "last_uid"})
+        uids = UidRange(body["first_uid"], body["last_uid"])
+        if not name or not 0 < uids.first <= uids.last <= LARGEST:
+            raise Problem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
+        account = await self.manager.store.account(name, uids, self.manager.now())
+        if account is None:
+            log.error("account user=%s uid=none: %d to %d are all taken", name, uids.first, uids.last)
+            raise Problem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
+        if account.new:
+            log.info("account user=%s uid=%d", name, account.uid)
+        self.reply({"uid": account.uid, "gid": account.uid}, 201 if account.new else 200)
+
+
 def _public(key: StoredKey) -> dict[str, object]:
     return {"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name}
 
@@ -122,13 +143,13 @@ def _as_name(text: str) -> str:
     return "" if "\0" in text or len(text) > 255 else text
 
 
-def _fields(body: dict[str, Any], types: Mapping[str, type[str] | type[list[Any]]], needed: set[str]) -> dict[str, Any]:
+def _fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -> dict[str, Any]:
     """`body` with no other fields than these, of these types."""
     for name, value in body.items():
         if name not in types:
             raise Problem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
-        if not isinstance(value, types[name]):
-            raise Problem(422, f"The field {name!r} must be {'text' if types[name] is str else 'a list'}.")
+        if not isinstance(value, types[name]) or isinstance(value, bool):
+            raise Problem(422, f"The field {name!r} must be {_KINDS[types[name]]}.")
     missing = needed - set(body)
     if missing:
         raise Problem(422, f"The field {min(missing)!r} is missing.")

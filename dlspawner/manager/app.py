@@ -181,6 +181,7 @@ def make_web(manager: web.Manager) -> WebApplication:
         ("api/key-suggestions", api.KeySuggestions, own),
         (f"api/users/{name}/keys", api.UserKeys, own),
         (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
+        (f"api/users/{name}/account", api.Account, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

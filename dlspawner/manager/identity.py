@@ -5,6 +5,8 @@ service's own OAuth login. With the cookie, everything but reading a page also n
 it the request is anonymous. Tokens in URLs are not taken, because URLs end up in logs and histories. Answers of the Hub
 are kept for half a minute, which is how long a revoked token lives on here.
 
+The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
+
 The rules are the four pure functions `may_…`: each returns None or the sentence that refuses.
 """
 
@@ -23,6 +25,7 @@ from tornado.web import HTTPError, RequestHandler
 from traitlets import default
 from traitlets.config import Configurable
 
+from dlspawner.core.link import link_token
 from dlspawner.hubapi import HubUnavailable, Identity, Kind, fits_header, has_scope, own_server, read_identity
 
 READ_KEYS = "custom:ssh-keys:read"
@@ -137,6 +140,11 @@ async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | Non
             raise
         raise HubUnavailable("The Hub cannot say who you are. Try again soon.") from error
     return None if model is None else read_identity(model)
+
+
+def is_hub(service: Service, header: str) -> bool:
+    """Whether an Authorization header is the Hub's own."""
+    return hmac.compare_digest(header.encode(), f"token {link_token(service.api_token)}".encode())
 
 
 def may_enter(identity: Identity, service: str) -> str | None:

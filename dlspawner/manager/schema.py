@@ -66,3 +66,14 @@ key_suggestions = Table(
     UniqueConstraint("user_name", "fingerprint"),
     sqlite_autoincrement=True,
 )
+
+# The uid, and gid of the same number, of people whose authenticator tells none. Rows stay for ever: files may outlive
+# their owner's name in the Hub, and must never become somebody else's.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("user_name", String(255), nullable=False, unique=True),
+    Column("uid", Integer, nullable=False, unique=True),
+    Column("made", UtcDateTime, nullable=False),
+)

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, text, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from dlspawner.core.accounts import UidRange
 from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.schema import key_suggestions, ssh_keys
+from dlspawner.manager.schema import accounts, key_suggestions, ssh_keys
 from dlspawner.manager.ssh_keys import PublicKey
 
 T = TypeVar("T")
 
 THREADS = 4
+ACCOUNTS_LOCK = 0x75696473  # "uids": the advisory lock on PostgreSQL under which a new uid is chosen
 USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes once a minute
 
 
@@ -75,6 +77,14 @@ class TooMany:
 
     limit: int
     present: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """A person's uid; `new` when this request made it."""
+
+    uid: int
+    new: bool
 
 
 class Store:
@@ -167,6 +177,13 @@ class Store:
 
         await self._write(replace)
 
+    async def account(self, user: str, uids: UidRange, now: datetime) -> Allocated | None:
+        """The user's uid for ever, chosen now if they have none; None when every uid of the range is taken."""
+        known = await self._read(lambda connection: _uid(connection, user))
+        if known is not None:
+            return Allocated(known, new=False)
+        return await self._write(lambda connection: _allocate(connection, user, uids, now))
+
     async def _read(self, query: Callable[[Connection], T]) -> T:
         return await self._run(self._reader, query)
 
@@ -188,6 +205,26 @@ def _only_one_writer(connection: Connection, user: str) -> None:
     """Let requests about one user go one after the other; on SQLite all writers do already."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:user, 0))"), {"user": user})
+
+
+def _uid(connection: Connection, user: str) -> int | None:
+    found: int | None = connection.scalar(select(accounts.c.uid).where(accounts.c.user_name == user))
+    return found
+
+
+def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) -> Allocated | None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ACCOUNTS_LOCK})
+    known = _uid(connection, user)
+    if known is not None:
+        return Allocated(known, new=False)
+    # One more than the largest, not the first free one: a row that somebody removed by hand is not given again either.
+    largest = connection.scalar(select(func.max(accounts.c.uid)).where(accounts.c.uid.between(uids.first, uids.last)))
+    uid = uids.first if largest is None else largest + 1
+    if uid not in uids:
+        return None
+    connection.execute(insert(accounts).values(user_name=user, uid=uid, made=now))
+    return Allocated(uid, new=True)
 
 
 def _keys(connection: Connection, user: str) -> list[StoredKey]:

@@ -21,8 +21,8 @@ from jinja2 import Environment
 from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
-from dlspawner.hubapi import HubUnavailable, Identity
-from dlspawner.manager.identity import Service, ServiceAuth, identify, may_enter
+from dlspawner.hubapi import HubUnavailable, Identity, Kind
+from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
 from dlspawner.manager.store import Store, StoreUnavailable
 
 MAX_JSON = 64 * 1024
@@ -128,6 +128,42 @@ class Handler(RequestHandler):
         self.finish(json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **more}))
 
 
+class Json(Handler):
+    """What is asked and answered in JSON."""
+
+    def read_object(self) -> dict[str, Any]:
+        """The body as a JSON object."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Problem(415, "Send the body as application/json.")
+        if len(self.request.body) > MAX_JSON:
+            raise Problem(413, f"The body is longer than {MAX_JSON // 1024} KiB.")
+        try:
+            content = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise Problem(400, "The body is not JSON.") from None
+        if not isinstance(content, dict):
+            raise Problem(400, "The body must be a JSON object.")
+        return content
+
+    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        """Send JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(content))
+
+
+class ForHub(Json):
+    """A resource for the Hub itself; nobody else's token, an administrator's neither, opens it."""
+
+    identity = Identity("hub", Kind.SERVICE, frozenset())
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not is_hub(self.manager.service, self.request.headers.get("Authorization", "")):
+            raise Problem(403, "Only the Hub may ask this.")
+
+
 class Asking(HubOAuthenticated, Handler):
     """A handler that knows who asks; `identity` is None for an anonymous request."""
 
@@ -152,7 +188,7 @@ class Asking(HubOAuthenticated, Handler):
             raise Problem(403, sentence)
 
 
-class ApiHandler(Asking):
+class ApiHandler(Json, Asking):
     """A resource for programs."""
 
     def known(self) -> Identity:
@@ -165,27 +201,6 @@ class ApiHandler(Asking):
                 "From a page of this service, send its _xsrf value in X-XSRFToken.",
             )
         return self.identity
-
-    def read_object(self) -> dict[str, Any]:
-        """The body as a JSON object."""
-        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Problem(415, "Send the body as application/json.")
-        if len(self.request.body) > MAX_JSON:
-            raise Problem(413, f"The body is longer than {MAX_JSON // 1024} KiB.")
-        try:
-            content = json.loads(self.request.body)
-        except (ValueError, RecursionError):
-            raise Problem(400, "The body is not JSON.") from None
-        if not isinstance(content, dict):
-            raise Problem(400, "The body must be a JSON object.")
-        return content
-
-    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
-        """Send JSON."""
-        self.set_status(status)
-        self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(content))
 
 
 class PageHandler(Asking):

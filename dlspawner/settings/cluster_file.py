@@ -1,10 +1,11 @@
-"""``cluster.yaml``: GPU types, what a job without GPUs gets, special permissions, storage, defaults."""
+"""``cluster.yaml``: GPU types, what a job without GPUs gets, special permissions, storage, accounts, defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from dlspawner.core import quantity
+from dlspawner.core.accounts import LARGEST, NOBODY, UidRange
 from dlspawner.core.model import Amount, Cluster, GpuType, Special, Storage, Toleration
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
@@ -15,7 +16,7 @@ RESOURCE = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61
 # What a cluster without a file is: no GPUs, and a modest share for everybody.
 DEFAULT = Cluster((), Amount(1000, 2 * 1024**3), Amount(4000, 8 * 1024**3))
 
-_KEYS = ("gpu_types", "cpu_only", "special_permissions", "storage", "defaults")
+_KEYS = ("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults")
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
@@ -32,6 +33,7 @@ def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
         special=frozenset(entry.one_of(Special) for entry in file.items("special_permissions")),
         storage=_storage(file),
         default_template=_default_template(file, templates),
+        accounts=_accounts(file),
     )
 
 
@@ -120,6 +122,20 @@ def _storage(file: Section) -> Storage:
         storage_class=section.text("storage_class") or None,
         access_modes=modes or Storage().access_modes,
     )
+
+
+def _accounts(file: Section) -> UidRange:
+    section = _section(file, "accounts", ("first_uid", "last_uid"))
+    if section is None:
+        return UidRange()
+    first = section.integer("first_uid", UidRange().first, 1000, LARGEST)
+    uids = UidRange(first, section.integer("last_uid", max(UidRange().last, first), 1000, LARGEST))
+    if uids.first > uids.last:
+        section.entry.problem("first_uid is more than last_uid.")
+    for number in sorted(NOBODY):
+        if number in uids:
+            section.entry.problem(f"{number} is in this range and means nobody; end below or begin above it.")
+    return uids
 
 
 def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:

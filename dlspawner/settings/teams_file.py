@@ -8,13 +8,26 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 
+from dlspawner.core.accounts import LARGEST, NOBODY
 from dlspawner.core.model import Cluster, IdleWindows, Quota, Team, TeamMount, Teams, UserCaps
 from dlspawner.settings.cluster_file import NAME, NAME_HINT
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
-    *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "templates", "mounts", "idle"),
+    *(
+        "title",
+        "admins",
+        "members",
+        "quota",
+        "borrow_limit",
+        "user_caps",
+        "priorities",
+        "templates",
+        "mounts",
+        "idle",
+        "gid",
+    ),
 )
 _CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _PERSON = r"[^\x00-\x1f\x7f]{1,255}"
@@ -29,6 +42,7 @@ _RESERVED = tuple(f"/{place}" for place in _SYSTEM.split())
 def read_teams(root: Entry, cluster: Cluster, templates: Collection[str]) -> Teams:
     file = root.section(_KEYS)
     teams = tuple(_team(name, entry, cluster, templates) for name, entry in file.children("teams").items())
+    _check_gids(file, teams)
     return Teams(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))
 
 
@@ -47,6 +61,7 @@ def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str])
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),
+        gid=_gid(section, cluster),
     )
 
 
@@ -102,6 +117,22 @@ def _check_path(entry: Entry, path: str, others: list[str]) -> None:
         entry.problem(f"{path} belongs to the job itself; choose a place such as /data{path}.")
     elif path in others:
         entry.problem(f"{path} is mounted twice.")
+
+
+def _gid(team: Section, cluster: Cluster) -> int | None:
+    gid = team.maybe_integer("gid", 100, LARGEST)
+    if gid is not None and (gid in cluster.accounts or gid in NOBODY):
+        whose = "nobody's" if gid in NOBODY else "in the range of people's own numbers (accounts: in the cluster file)"
+        team.entries["gid"].problem(f"{gid} is {whose}; choose another.")
+    return gid
+
+
+def _check_gids(file: Section, teams: tuple[Team, ...]) -> None:
+    seen: dict[int, str] = {}
+    for team in teams:
+        if team.gid is not None and seen.setdefault(team.gid, team.name) != team.name:
+            entry = file.children("teams")[team.name]
+            entry.problem(f"the team {seen[team.gid]} has the gid {team.gid} already.")
 
 
 def _idle(team: Section) -> IdleWindows:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.core import naming
+from dlspawner.core import accounts, naming, security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 from dlspawner.spawner.pods import Pods
 
@@ -54,16 +54,6 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """The person inside the pod."""
-
-    name: str
-    uid: int
-    gid: int
-    home: str
-
-
-@dataclass(frozen=True, slots=True)
 class Files:
     """What the Secret holds that cannot be read from the pod."""
 
@@ -80,15 +70,20 @@ def make_host_key() -> HostKey:
     return HostKey(public.decode("ascii"), private.decode("ascii"))
 
 
-def account(pod: PodDict, login: str) -> Account:
-    """The unix account that the pod's own container runs as."""
+def account(pod: PodDict, user: str) -> accounts.Account:
+    """The person that the pod's work container runs as; the names of their groups are an annotation's."""
     spec = pod["spec"]
     named = {container["name"]: container for container in spec["containers"]}
     container = named.get(MAIN_CONTAINER) or named.get(NOTEBOOK_CONTAINER) or {}
-    context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
-    uid = int(context.get("runAsUser", 1000))
     home = next((item.get("value") for item in container.get("env") or () if item["name"] == "HOME"), None)
-    return Account(login, uid, int(context.get("runAsGroup", uid)), home or f"/home/{login}")
+    annotations = pod["metadata"].get("annotations") or {}
+    known = accounts.read_groups(annotations.get(naming.GROUPS_ANNOTATION, ""))
+    found = security.numbers(spec, container) or accounts.Numbers(1000, 1000)
+    names = {group.gid: group.name for group in known}
+    groups = tuple(accounts.Group(names.get(one.gid, ""), one.gid) for one in found.groups)
+    own = tuple(group for group in known if group.gid == found.gid)
+    numbers = accounts.Numbers(found.uid, found.gid, own + groups)
+    return accounts.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
 
 
 def wants_secret(pod: PodDict) -> bool:
@@ -96,24 +91,6 @@ def wants_secret(pod: PodDict) -> bool:
     name = naming.ssh_object(pod["metadata"]["name"])
     volumes = pod["spec"].get("volumes") or ()
     return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
-
-
-def passwd(who: Account) -> str:
-    """The accounts in the pod: root, whose the image's files are, the person, nobody."""
-    lines = ["root:x:0:0:root:/root:/bin/sh"]
-    if who.uid:
-        lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:/bin/bash")
-    lines.append("nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin")
-    return "\n".join(lines) + "\n"
-
-
-def group(who: Account) -> str:
-    """The groups in the pod. Without a group tty sshd gives terminals to the person, which needs no privilege."""
-    lines = ["root:x:0:"]
-    if who.gid:
-        lines.append(f"{who.name}:x:{who.gid}:")
-    lines.append("nogroup:x:65534:")
-    return "\n".join(lines) + "\n"
 
 
 def owner_reference(pod: PodDict) -> dict[str, Any]:
@@ -134,14 +111,14 @@ def _metadata(pod: PodDict) -> dict[str, Any]:
 
 def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
-    who = account(pod, job.ssh_login or naming.unix_name(job.user))
+    who = account(pod, job.user)
     files = {
         HOST_KEY: given.host_key.private,
         PUBLIC_HOST_KEY: given.host_key.public + "\n",
         "user_ca.pub": given.user_ca,
         "principals": job.id + "\n",
-        "passwd": passwd(who),
-        "group": group(who),
+        "passwd": accounts.passwd(who),
+        "group": accounts.group(who),
         "index.html": given.page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlspawner.core import naming, options, rendering
-from dlspawner.core.manifest import Manifest
+from dlspawner.core import accounts, naming, options, rendering, security
+from dlspawner.core.manifest import Manifest, merge_pod
 from dlspawner.core.model import Team
 from dlspawner.core.options import Choices, Rejected
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
@@ -24,10 +24,15 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who asks: the Hub's name, the unix account, the teams (the one that pays by default first)."""
+    """Who asks: the Hub's name, the teams (the one that pays by default first)."""
 
     name: str
     teams: tuple[Team, ...]
+
+    @property
+    def groups(self) -> tuple[accounts.Group, ...]:
+        """The unix groups of all their teams, so that every job of theirs is in the same ones."""
+        return tuple(accounts.Group(team.name, team.gid) for team in self.teams if team.gid is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Launch:
     wish: Wish
     facts: rendering.Facts
     host_key: children.HostKey | None
+    numbers: accounts.Numbers | None  # None: what KubeSpawner is configured with
+    groups: tuple[accounts.Group, ...]  # the teams'
 
 
 def unnested(given: object) -> Mapping[str, object]:
@@ -93,6 +100,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     home_claim: str | None,
     image: str | None,
     ssh: tuple[str, int] | None,
+    numbers: accounts.Numbers | None = None,
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
@@ -125,7 +133,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         ssh_login=account if wish.template.ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
     )
-    return Launch(job, wish, facts, host_key)
+    return Launch(job, wish, facts, host_key, numbers, person.groups)
 
 
 def log_dir(wish: Wish, person: Person) -> str | None:
@@ -142,9 +150,14 @@ def fragment(launch: Launch) -> Manifest:
     metadata = rendered.get("metadata", {})
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
-    annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job)}
+    annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
     spec = _with_init(rendered["spec"], launch) if launch.host_key else rendered["spec"]
     return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _group_names(launch: Launch) -> dict[str, str]:
+    groups = (*(launch.numbers.groups if launch.numbers else ()), *launch.groups)
+    return {naming.GROUPS_ANNOTATION: accounts.write_groups(groups)} if groups else {}
 
 
 def _with_init(spec: Manifest, launch: Launch) -> Manifest:
@@ -158,6 +171,19 @@ def _with_init(spec: Manifest, launch: Launch) -> Manifest:
         for one in spec["containers"]
     ]
     return {**spec, "containers": containers}
+
+
+def pod(plain: Manifest, launch: Launch) -> Manifest:
+    """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*."""
+    spec = plain["spec"]
+    notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
+    configured = security.numbers(spec, notebook)
+    who = launch.numbers or configured
+    if who is not None:
+        # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
+        fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
+        plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
+    return security.restricted(as_one_person(merge_pod(plain, fragment(launch))))
 
 
 def as_one_person(pod: Manifest) -> Manifest:

@@ -2,7 +2,7 @@
 
 It owns the meeting of KubeSpawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
 is asked for, ``verdict`` whether a pod lives, ``progress`` what it is doing, ``forms`` and ``pages`` what people see,
-``children`` the objects that belong to a pod, ``watch`` how a change is noticed).
+``children`` the objects that belong to a pod, ``account`` whose files they are, ``watch`` how a change is noticed).
 
 Rules:
 
@@ -31,7 +31,7 @@ from traitlets import Unicode, default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import children, launch, pages, progress, reach, verdict
+from dlspawner.spawner import account, children, launch, pages, progress, reach, verdict
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused
@@ -46,7 +46,7 @@ def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> setting
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
-class DLSpawner(KubeSpawner):
+class DLSpawner(account.AccountTraits, KubeSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
@@ -97,9 +97,10 @@ class DLSpawner(KubeSpawner):
         "",
         config=True,
         help="""
-        URL of the Manager's service as jobs reach it, with its path, such as http://manager:8082/services/jobs. Jobs
-        tell it which public keys lie in their home directory, so that its page can offer to import them. Empty, the
-        default: nothing is told, and the pages have no link to it.
+        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
+        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
+        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
+        nothing is told or asked, and the pages have no link to it.
         """,
     )
 
@@ -216,6 +217,7 @@ class DLSpawner(KubeSpawner):
             home_claim=self.pvc_name if self.storage_pvc_ensure else None,
             image=self.image or None,
             ssh=self.ssh_target,
+            numbers=await account.numbers(self, self.settings.cluster.accounts),
         )
         # What cannot be made is refused here, before anything is created.
         launch.fragment(self._launch)
@@ -230,7 +232,7 @@ class DLSpawner(KubeSpawner):
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(launch.as_one_person(rendering.merge_pod(plain, launch.fragment(self._launch))))
+        return self.pods.model(launch.pod(plain, self._launch))
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()

@@ -72,8 +72,18 @@ class Client:
 
 def person(name: str = "alice", *groups: str) -> Any:
     return SimpleNamespace(
-        name=name, id=1, url=f"/user/{name}/", groups=[SimpleNamespace(name=group) for group in groups], spawners={}
+        name=name,
+        id=1,
+        url=f"/user/{name}/",
+        groups=[SimpleNamespace(name=group) for group in groups],
+        spawners={},
+        encrypted_auth_state=None,
+        get_auth_state=_no_auth_state,
     )
+
+
+async def _no_auth_state() -> None:
+    """As of a Hub that keeps none."""
 
 
 def make_spawner(

@@ -152,7 +152,8 @@ class Hub:
             f"load_subconfig({ours!r})\nc.JupyterHub.services = c.JupyterHub.services[1:]\n"
             "c.JupyterHub.load_roles = [r for r in c.JupyterHub.load_roles if r['name'] != 'jobs']\n"
             "for role in c.JupyterHub.load_roles:\n"
-            "    role['scopes'] = [s for s in role['scopes'] if '=jobs' not in s]\n" + self.extra
+            "    role['scopes'] = [s for s in role['scopes'] if '=jobs' not in s]\n"
+            "c.DLSpawner.manager_token = ''\nc.KubeSpawner.uid = c.KubeSpawner.gid = 1000\n" + self.extra
         )
         self.run("hub", sys.executable, "-m", "jupyterhub", f"--config={config}")
 

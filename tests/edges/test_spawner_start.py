@@ -18,11 +18,12 @@ from threading import Thread
 
 import pytest
 
+from dlspawner.core import accounts
 from dlspawner.spawner import children
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
-ACCOUNT = children.Account("alice", 1000, 1000, "")
+ACCOUNT = accounts.Account("alice", 1000, 1000, (), "")
 
 
 @dataclass
@@ -87,12 +88,12 @@ def job(tmp_path: Path) -> Job:
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
     keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
-    account = children.Account("alice", 1000, 1000, str(home))
+    account = accounts.Account("alice", 1000, 1000, (), str(home))
     texts = {
         children.HOST_KEY: key.private,
         "principals": "j-job\n",
-        "passwd": children.passwd(account),
-        "group": children.group(account),
+        "passwd": accounts.passwd(account),
+        "group": accounts.group(account),
         "start": children.packaged("start.sh"),
         "suggest_keys.py": children.packaged("suggest_keys.py"),
         "sshd_config": f"{children.packaged('sshd_config')}Port {port}\n",

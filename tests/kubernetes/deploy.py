@@ -1,0 +1,149 @@
+"""The product as `kubectl apply -k hub_config/kubernetes/overlays/demo` brings it up, for tests and for a first look.
+
+    product = deploy(kubectl, prefix="registry.example/dlspawner", tag="0.1.0")
+    requests.get(product.url)
+    product.remove()
+
+There is one per cluster: its namespaces and NodePorts have fixed names. What does not come up is an AssertionError that
+says of every pod what it waits for, in Kubernetes' own words, with the last lines of its log.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.e2e.people import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "hub_config" / "kubernetes" / "overlays" / "demo"
+NAMESPACE, JOBS = "dlspawner", "dlspawner-jobs"
+IMAGES = ("hub", "gateway", "job", "ssh", "proxy", "postgresql")
+HTTP_PORT, SSH_PORT = 30080, 30022
+
+Kubectl = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A product that runs in the cluster: where people find it and what they type."""
+
+    kubectl: Kubectl
+    url: str
+    ssh_host: str
+    ssh_port: int
+    password: str
+    admin_password: str
+    seconds: float  # from `kubectl apply` to the login page
+
+    def remove(self) -> None:
+        remove(self.kubectl)
+
+
+def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None) -> Path:
+    """An overlay of the demo with these images, and the cluster.yaml, teams.yaml and overrides.py of `config`."""
+    kustomization: dict[str, Any] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(DEMO, directory.resolve())],
+        "images": [{"name": f"dlspawner/{name}", "newName": f"{prefix}/{name}", "newTag": tag} for name in IMAGES],
+    }
+    if config is not None:
+        files = [name for name in ("cluster.yaml", "teams.yaml", "overrides.py") if (config / name).exists()]
+        for name in files:
+            shutil.copy(config / name, directory / name)
+        kustomization["configMapGenerator"] = [
+            {"name": "hub-config", "namespace": NAMESPACE, "behavior": "replace", "files": files}
+        ]
+    (directory / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
+    return directory
+
+
+def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = None, seconds: float = 180) -> Deployment:
+    """Apply, and return when people can log in."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, config)))
+    host = node_address(kubectl)
+    url = f"http://{host}:{HTTP_PORT}"
+    try:
+        wait_for(lambda: ready(kubectl) and answers(f"{url}/hub/login"), "the product", seconds)
+    except AssertionError as late:
+        raise AssertionError("\n".join([str(late), *why(kubectl)])) from None
+    taken = time.monotonic() - started
+    login = secret(kubectl, "login")
+    return Deployment(kubectl, url, host, SSH_PORT, login["password"], login["admin-password"], taken)
+
+
+def remove(kubectl: Kubectl) -> None:
+    """Everything goes with the two namespaces, the people's files too."""
+    kubectl("delete", "namespace", JOBS, NAMESPACE, "--ignore-not-found", timeout=180)
+
+
+def node_address(kubectl: Kubectl) -> str:
+    """Where NodePorts are found."""
+    nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    return next(
+        str(address["address"])
+        for node in nodes
+        for address in node["status"]["addresses"]
+        if address["type"] == "InternalIP"
+    )
+
+
+def secret(kubectl: Kubectl, name: str) -> dict[str, str]:
+    data = json.loads(kubectl("get", "secret", name, "-n", NAMESPACE, "-o", "json"))["data"]
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def ready(kubectl: Kubectl) -> bool:
+    """Whether every Deployment and StatefulSet has all of its newest pods ready."""
+    found = json.loads(kubectl("get", "deployments,statefulsets", "-n", NAMESPACE, "-o", "json"))["items"]
+    return bool(found) and all(
+        each["status"].get("observedGeneration") == each["metadata"]["generation"]
+        and each["status"].get("readyReplicas", 0) == each["spec"]["replicas"] == each["status"].get("updatedReplicas")
+        for each in found
+    )
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.RequestException:
+        return False
+
+
+def why(kubectl: Kubectl) -> list[str]:
+    """What is not ready, line by line."""
+    pods = json.loads(kubectl("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+    lines = [line for pod in pods for line in _why_pod(kubectl, pod)]
+    events = json.loads(kubectl("get", "events", "-n", NAMESPACE, "--field-selector=type=Warning", "-o", "json"))
+    said = {f"{one['involvedObject']['name']}: {one['reason']}: {one['message']}" for one in events["items"]}
+    return [*lines, *sorted(said)] or ["no pod of the product exists"]
+
+
+def _why_pod(kubectl: Kubectl, pod: Mapping[str, Any]) -> Iterator[str]:
+    name, status = pod["metadata"]["name"], pod["status"]
+    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    if status["phase"] == "Succeeded" or conditions.get("Ready", {}).get("status") == "True":
+        return
+    unscheduled = conditions.get("PodScheduled", {})
+    if unscheduled.get("status") == "False":
+        yield f"{name}: {unscheduled.get('message')}"
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container["state"].get("waiting") or container["state"].get("terminated")
+        if waiting and waiting.get("reason") != "Completed":
+            yield f"{name}/{container['name']}: {waiting.get('reason')}: {waiting.get('message', '')}"
+        if container.get("restartCount") or container["state"].get("running"):
+            command = ["logs", name, "-n", NAMESPACE, "-c", container["name"], "--tail=15"]
+            yield kubectl(*command, *(["--previous"] if not container["state"].get("running") else []))

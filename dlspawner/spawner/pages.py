@@ -20,7 +20,7 @@ from jupyterhub.utils import url_path_join
 from dlspawner.core import naming, options, rendering
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
-from dlspawner.spawner import forms, launch
+from dlspawner.spawner import forms, launch, verdict
 from dlspawner.spawner.refusal import Refused
 
 if TYPE_CHECKING:
@@ -199,7 +199,6 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
     state = _state(live)
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), _path_name(spawner)
-    kept = (orm_spawner.state or {}).get(STATE_ENDED) if state == "stopped" else None
     again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
     return JobView(
         server=name,
@@ -210,12 +209,21 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
         pending_url=url_path_join(hub, "spawn-pending", user, name),
         form_url=url_path_join(hub, "spawn", user, name),
         api_url=url_path_join(hub, "api/users", user, *(("servers", name) if name else ("server",))),
-        reason=kept if isinstance(kept, str) else None,
+        reason=_reason(orm_spawner, live, state),
         ssh_command=ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None,
         log_dir=log_dir,
         tensorboard=_tensorboard(spawner, name, log_dir, template, job.team if job else _text(stored.get("team"))),
         again=again,
     )
+
+
+def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
+    """Why a job ended, or why one that should run may not answer."""
+    if state == "stopped":
+        kept = (orm_spawner.state or {}).get(STATE_ENDED)
+        return kept if isinstance(kept, str) else None
+    pod = live.pod() if state == "running" else None
+    return verdict.silence(pod) if pod and verdict.is_silent(pod) else None
 
 
 def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | None:

@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,12 +26,19 @@ from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming
+from dlspawner.spawner import admission, phrases, verdict
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
 
-NOT_NOW = "The cluster cannot start jobs at the moment. Try again soon."
+STILL_THERE = (
+    "An earlier job of this server is on a node that does not answer: start the job under another name, or ask an "
+    "administrator to remove the old one."
+)
+
+# How often a pod that should go is looked at although nothing changes: its node may be silent.
+_STUCK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Pods:
     request_seconds: float
     retry_seconds: float
     pod_seconds: float
+    gpus: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -89,12 +98,43 @@ class Pods:
         if not found["metadata"].get("deletionTimestamp"):
             self.log.info("pod=%s is an earlier job's and is asked to end", self.key)
             await self.delete(found, grace(found))
-        await self.gone(found)
+        if not await self.gone(found):
+            self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
+            raise Refused(STILL_THERE, reason="node-silent", status=409)
         return None
 
-    async def gone(self, pod: PodDict) -> None:
-        """Return when the watch no longer has this pod."""
-        await self.watch.until(self.key, lambda now: uid(now) != uid(pod), self.pod_seconds)
+    async def gone(self, pod: PodDict) -> bool:
+        """Return when the watch no longer has this pod; False when it stays because its node does not answer."""
+
+        def settled(now: PodDict | None) -> bool:
+            return uid(now) != uid(pod) or _is_stuck(now)
+
+        async with asyncio.timeout(self.pod_seconds):
+            while True:
+                try:
+                    now = await self.watch.until(self.key, settled, _STUCK_SECONDS)
+                except TimeoutError:
+                    continue  # nothing has changed, but the clock has
+                return uid(now) != uid(pod)
+
+    async def events(self, kind: str, name: str, of: str | None = None) -> list[PodDict]:
+        """What Kubernetes has told of one object, of exactly this uid where one is given; a request per call."""
+        selector = f"involvedObject.kind={kind},involvedObject.name={name}" + (
+            f",involvedObject.uid={of}" if of else ""
+        )
+        async with asyncio.timeout(self.request_seconds):
+            found = await self.api.list_namespaced_event(self.namespace, field_selector=selector, limit=100)
+        return list(self.plain(found).get("items") or ())
+
+    async def claim(self, name: str) -> PodDict | None:
+        try:
+            async with asyncio.timeout(self.request_seconds):
+                found = await self.api.read_namespaced_persistent_volume_claim(name, self.namespace)
+        except ApiException as problem:
+            if problem.status == 404:
+                return None
+            raise
+        return self.plain(found)
 
     async def delete(self, pod: PodDict, seconds: int) -> None:
         """Ask for the deletion of exactly this pod."""
@@ -132,14 +172,11 @@ class Pods:
         """The sentence for the user; the line for the operator is logged."""
         if not isinstance(problem, ApiException):
             self.log.error("pod=%s kubernetes cannot be reached for the %s: %s", self.key, what, type(problem).__name__)
-            return Refused(NOT_NOW, reason="cluster-error", status=429)
-        said = _message(problem)
+            return Refused(admission.NOT_NOW, reason="cluster-error", status=429)
+        said = message(problem)
         self.log.error("pod=%s kubernetes refused the %s: status=%s %s", self.key, what, problem.status, said)
-        if problem.status == 403 and "exceeded quota" in said:
-            return Refused(f"The cluster's quota is used up: {said}", reason="cluster-quota", status=403)
-        if problem.status in (400, 403, 422):
-            return Refused(f"The cluster does not accept this job: {said}", reason="cluster-refused", status=403)
-        return Refused(NOT_NOW, reason="cluster-error", status=429)
+        rejection = admission.explain(problem.status, said, self.gpus)
+        return Refused(rejection.sentence, reason=rejection.reason, status=rejection.status)
 
 
 def uid(pod: PodDict | None) -> str | None:
@@ -151,9 +188,18 @@ def grace(pod: PodDict) -> int:
     return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
 
 
-def _message(problem: ApiException) -> str:
+def message(problem: ApiException) -> str:
+    """What the API server says, on one line and without what looks like a token: for the log."""
     try:
         said = str(json.loads(problem.body or "")["message"])
     except (TypeError, ValueError, KeyError):
         said = str(problem.reason or "no reason was given")
-    return " ".join(said.split())[:500]
+    return phrases.quoted(said, 700)
+
+
+def _is_stuck(pod: PodDict | None) -> bool:
+    """Whether a pod should have gone already and its node does not say that it has."""
+    ends = pod["metadata"].get("deletionTimestamp") if pod else None
+    if pod is None or ends is None or not verdict.is_silent(pod):
+        return False
+    return (datetime.now(UTC) - datetime.fromisoformat(ends)).total_seconds() > 0

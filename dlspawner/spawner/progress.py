@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.spawner.verdict import why_stuck
-
 PodDict = Mapping[str, Any]
 
 
@@ -26,30 +24,20 @@ class Step:
         return {"progress": self.percent, "message": self.message}
 
 
-def step(pod: PodDict | None) -> Step:
-    """Where the pod is between being asked for and answering."""
+def step(pod: PodDict | None, note: str | None = None) -> Step:
+    """Where the pod is between being asked for and answering; ``note`` says what holds it up, or what it waits for."""
     if pod is None:
-        return Step(5, "Preparing storage and asking the cluster for a place.")
+        return Step(5, note or "Preparing storage and asking the cluster for a place.")
     status: PodDict = pod.get("status") or {}
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
-        return Step(10, _waiting_for_node(status))
-    stuck = why_stuck(pod)
-    if stuck is not None:
-        return Step(40, stuck)
+        return Step(10, note or "Waiting for a node.")
     containers = status.get("containerStatuses") or ()
     running = [container for container in containers if (container.get("state") or {}).get("running")]
     if containers and all(container.get("ready") for container in containers):
         return Step(80, f"The job runs on {node}. Waiting for its first answer.")
+    if note:
+        return Step(40, note)
     if running:
         return Step(60, f"The job has started on {node} and is getting ready.")
     return Step(30, f"The job has a place on {node}. Preparing storage and image.")
-
-
-def _waiting_for_node(status: PodDict) -> str:
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            detail = " ".join(str(condition.get("message") or "").split())
-            if detail:
-                return f"Waiting for a node with enough free: {detail[:300]}"
-    return "Waiting for a node."

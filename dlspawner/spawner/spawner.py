@@ -1,8 +1,9 @@
 """DLSpawner: KubeSpawner with job templates.
 
 It owns the meeting of KubeSpawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
-is asked for, ``verdict`` whether a pod lives, ``progress`` what it is doing, ``forms`` and ``pages`` what people see,
-``children`` the objects that belong to a pod, ``account`` whose files they are, ``watch`` how a change is noticed).
+is asked for, ``verdict`` whether a pod lives, ``trouble`` why it does not start, ``progress`` what it is doing,
+``waiting`` for it to run, ``forms`` and ``pages`` what people see, ``children`` the objects that belong to a pod,
+``account`` whose files they are, ``watch`` how a change is noticed).
 
 Rules:
 
@@ -31,7 +32,7 @@ from traitlets import Unicode, default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, launch, pages, progress, reach, verdict
+from dlspawner.spawner import account, children, launch, pages, progress, reach, trouble, verdict, waiting
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused
@@ -106,6 +107,8 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
 
     _launch: Launch | None = None
     _ended: str | None = None
+    _waiting: waiting.Waiting | None = None
+    _began = 0.0  # when the start began, by the event loop's clock
     _complete_pod: str | None = None  # uid of the pod whose children are known to exist
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -149,6 +152,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             self.k8s_api_request_timeout,
             self.k8s_api_request_retry_timeout,
             self.start_timeout,
+            self.settings.cluster.gpu_resources if self.offers_jobs else frozenset(),
         )
 
     def job(self) -> naming.Job | None:
@@ -262,6 +266,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         )
 
     async def _start(self) -> str:
+        self._waiting, self._began = None, asyncio.get_running_loop().time()
         url: str = await super()._start()
         if self._launch is not None:
             await reach.until_accepting(url, self.http_timeout, self._is_alive)
@@ -284,6 +289,16 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             # running at its first look instead of at one of its increasingly rare ones.
             await self._until_running(created)
         return True
+
+    async def _until_running(self, created: PodDict) -> None:
+        seconds = waiting.deadline_of(self.start_timeout)
+        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
+        try:
+            await self._waiting.until_running(created)
+        except Refused as refused:
+            self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, refused.reason, refused.message)
+            self._ended = refused.message
+            raise
 
     def _save_state(self) -> None:
         """The Hub saves it only when ``start`` has returned, and forgets a pending pod when it is restarted before."""
@@ -335,20 +350,6 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
 
     # Waiting
 
-    async def _until_running(self, created: PodDict) -> None:
-        """Return when the pod runs; Refused, with the reason, when it never will."""
-
-        def settled(pod: PodDict | None) -> bool:
-            # The watch may be behind the creation: a pod that it has not seen is not gone, and one that it still has
-            # may be an earlier job's.
-            return uid(pod) == uid(created) and (self.is_pod_running(pod) or _failure(pod) is not None)
-
-        pod = await self.pod_reflector.until(self.pod_key, settled, self.start_timeout)
-        problem = _failure(pod)
-        if problem is not None:
-            self._ended = problem
-            raise Refused(problem, reason="job-failed")
-
     def is_pod_running(self, pod: Any) -> bool:
         if not self.offers_jobs:
             return bool(super().is_pod_running(pod))
@@ -366,13 +367,20 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         await self._start_watching_pods()
         last = None
         while True:
-            step = progress.step(self.pod())
+            step = progress.step(self.pod(), self._note())
             if step != last:
                 yield step.event()
                 last = step
             if self._start_future is not None and self._start_future.done():
                 return
             await self._changed_or_started()
+
+    def _note(self) -> str | None:
+        """What holds the start up; after a restart of the Hub only what the pod itself says."""
+        if self._waiting is not None and self._waiting.note:
+            return self._waiting.note
+        found = trouble.of_pod(self.pod(), self.pods.gpus)
+        return found.sentence if found else None
 
     async def _changed_or_started(self) -> None:
         change = asyncio.ensure_future(self.pod_reflector.changed(self.pod_key))
@@ -445,10 +453,16 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             await super().stop(now)
             return
         await self.pods.delete(pod, 0 if now else grace(pod))
-        await self.pods.gone(pod)
+        if not await self.pods.gone(pod):
+            self.log.warning(
+                "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)
+            )
 
 
 def _failure(pod: PodDict | None) -> str | None:
     """Why a starting pod will not run."""
     judged = verdict.judge(pod)
-    return judged.reason if isinstance(judged, verdict.Ended) else verdict.why_stuck(pod)
+    if isinstance(judged, verdict.Ended):
+        return judged.reason
+    found = trouble.of_pod(pod)
+    return found.sentence if found and found.patience == trouble.AT_ONCE else None

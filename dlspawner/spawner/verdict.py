@@ -10,22 +10,39 @@ their order; the first that applies decides:
 4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back, and
    its GPUs are held until it is gone.
 
-A sentence is written for the person whose job it was.
+A silent node: the control plane sets the pod's Ready to False and nothing else; a kubelet would have given a reason, or
+named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has
+ended for its owner, but its pod stays, and holds what it holds, until the node is back or an administrator removes it.
+
+A sentence is written for the person whose job it was: the cause, and what to do next.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
+from dlspawner.spawner import phrases
 
 PodDict = Mapping[str, Any]
 
-# ErrImagePull alone may be a registry's bad moment; the node tries again and says so by backing off.
-_UNPULLABLE = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-_UNCREATABLE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+REMOVED = "The job was removed from outside the Hub: start it again, or ask an administrator why."
+
+_NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
+# DisruptionTarget's reason -> what the cluster did, and why.
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "The cluster stopped the job to make room for one of higher priority: start it again.",
+    "EvictionByEvictionAPI": "An administrator or the autoscaler is emptying the job's node: start it again.",
+    "DeletionByTaintManager": "The job's node was taken out of service: start it again.",
+    "DeletionByPodGC": "The job's node is gone from the cluster: start it again.",
+    "TerminationByKubelet": "The job's node had to stop it to save itself, or is shutting down: start it again.",
+}
+_PROGRAM = re.compile(
+    r'exec: "([^"]+)"[^:]*: (?:stat [^:]+: )?(executable file not found|no such file|permission denied)'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,93 +66,134 @@ ALIVE = Alive()
 def judge(pod: PodDict | None) -> Verdict:
     """Whether the job that this pod runs goes on."""
     if pod is None:
-        return Ended(1, "The job was removed from outside the Hub.")
+        return Ended(1, REMOVED)
     status: PodDict = pod.get("status") or {}
-    code, container = _exit(status)
+    code, container = _exit(pod)
     if pod["metadata"].get("deletionTimestamp"):
-        return Ended(code, _deletion(status))
+        return Ended(code, _deletion(pod, container))
     if status.get("phase") == "Succeeded":
         return Ended(0, "The job has finished.")
     if status.get("phase") == "Failed":
         return Ended(code, _failure(status, container))
-    return _ended_container(status) or ALIVE
+    return Ended(code, container) if container else ALIVE
 
 
-def why_stuck(pod: PodDict | None) -> str | None:
-    """Why a starting pod will not start without somebody changing something; ``None`` while it may just be slow."""
-    for container in _statuses((pod or {}).get("status") or {}):
-        waiting: PodDict = (container.get("state") or {}).get("waiting") or {}
-        reason, detail = waiting.get("reason", ""), waiting.get("message", "")
-        if reason in _UNPULLABLE:
-            return f"The image {container.get('image', '')} cannot be pulled: {_brief(detail or reason)}"
-        if reason in _UNCREATABLE:
-            return f"The container {container['name']} cannot be made: {_brief(detail or reason)}"
-        if reason == "CrashLoopBackOff":
-            return f"The container {container['name']} ends again and again right after its start."
-    return None
+def is_silent(pod: PodDict | None) -> bool:
+    """Whether the pod's node has stopped answering the cluster."""
+    status: PodDict = (pod or {}).get("status") or {}
+    if status.get("phase") == "Unknown" or status.get("reason") == "NodeLost":
+        return True
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
+    ready: PodDict = conditions.get("Ready", {})
+    containers: PodDict = conditions.get("ContainersReady", {})
+    told_by_nobody = ready.get("status") in ("False", "Unknown") and not ready.get("reason")
+    return told_by_nobody and containers.get("status") == "True"
 
 
-def _ended_container(status: PodDict) -> Ended | None:
-    code, sentence = _exit(status)
-    return Ended(code, sentence) if sentence else None
+def silence(pod: PodDict) -> str:
+    """The sentence about a job whose node is silent."""
+    return f"The job's node {_node(pod)} does not answer: the job may still run there; wait, or ask an administrator."
 
 
-def _exit(status: PodDict) -> tuple[int, str]:
+def start_failure(message: str) -> tuple[str, str] | None:
+    """Cause and step of a program that could not be started, from what the container runtime says of it."""
+    found = _PROGRAM.search(message)
+    if found is None:
+        return None
+    if found[2] == "permission denied":
+        return f"The job's account may not run {found[1]} in this image", "choose another image or command"
+    return f"The image has no program {found[1]}", "choose an image that has it, or another command"
+
+
+def _exit(pod: PodDict) -> tuple[int, str]:
     """The exit code of the container that the job stands on, and a sentence about it; the person's own goes first."""
-    found = {container.get("name"): container for container in _statuses(status)}
+    found = {container.get("name"): container for container in _statuses(pod.get("status") or {})}
     for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER):
         container: PodDict = found.get(name, {})
         state: PodDict = container.get("state") or {}
         ended = state.get("terminated")
-        if (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff":
-            ended = (container.get("lastState") or {}).get("terminated") or {"reason": "CrashLoopBackOff"}
+        if (state.get("waiting") or {}).get("reason") in ("CrashLoopBackOff", "RunContainerError"):
+            ended = (container.get("lastState") or {}).get("terminated") or ended
         if ended:
-            return int(ended.get("exitCode", 1)), _ending(name, ended)
+            return int(ended.get("exitCode", 1)), _ending(name, ended, _memory(pod, name))
     return 1, ""
 
 
-def _ending(name: str, state: PodDict) -> str:
-    code = int(state.get("exitCode", 1))
-    if state.get("reason") == "OOMKilled":
-        return "The job used more memory than it asked for and was stopped. Start it with more memory."
+def _memory(pod: PodDict, name: str) -> str:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        if container.get("name") == name:
+            limits: PodDict = (container.get("resources") or {}).get("limits") or {}
+            return str(limits.get("memory") or "")
+    return ""
+
+
+def _ending(name: str, state: PodDict, memory: str) -> str:
+    code, said = int(state.get("exitCode", 1)), str(state.get("message") or "")
     whose = "Its command" if name == MAIN_CONTAINER else "Its server"
+    if state.get("reason") == "OOMKilled":
+        had = f"its {memory} of memory" if memory else "the memory it has"
+        return f"The job used more than {had} and was stopped: start it with more memory."
+    if state.get("reason") in ("StartError", "ContainerCannotRun"):
+        cause, step = start_failure(said) or (f"{whose} could not be started", "choose another image or command")
+        return f"{cause}: {step}."
     if code == 0:
         return f"The job has finished. {whose} ended by itself."
     if code > 128:
-        return f"{whose} was ended by signal {code - 128}."
-    last_words = _last_words(str(state.get("message") or ""))
-    return f"{whose} failed with exit code {code}{': ' + last_words if last_words else '.'}"
+        return f"{whose} was ended by signal {code - 128}: start it again, or look at its log."
+    words = phrases.last_words(said)
+    cause, step = (f" (“{words}”)", "correct that") if words else ("", "look at its log")
+    return f"{whose} failed with exit code {code}{cause}: {step} and start the job again."
 
 
 def _failure(status: PodDict, container: str) -> str:
-    reason, detail = str(status.get("reason") or ""), _brief(str(status.get("message") or ""))
+    reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
     if reason == "Evicted":
-        return f"The node had to make room and evicted the job: {detail or 'no reason was given.'}"
-    if reason in ("NodeLost", "NodeShutdown", "Terminated", "Shutdown"):
-        return f"The job's node went away: {detail or reason}"
+        return _eviction(said)
+    if reason in _NODE_LOST:
+        return "The job's node went away: start the job again."
     if reason == "DeadlineExceeded":
-        return "The job reached its time limit."
-    return container or f"The job failed: {detail or reason or 'no reason was given.'}"
+        return "The job reached its time limit: start it again if it is not done."
+    if reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods") or reason.startswith("OutOf"):
+        return "The job's node could not give what the cluster had promised: start the job again."
+    if reason in ("NodeAffinity", "NodeName", "NodePorts"):
+        return "The job's node was changed and may not run it any more: start the job again."
+    return container or _disruption(status) or "The job failed and the cluster does not say why: ask an administrator."
 
 
-def _deletion(status: PodDict) -> str:
+def _eviction(said: str) -> str:
+    """An eviction by the kubelet: by a limit of the job's own, or because the node ran out of something."""
+    what = said.lower()
+    if "exceed" in what and ("ephemeral" in what or "emptydir" in what):
+        return "The job wrote more to its temporary disk than it may and was stopped: write to your home directory."
+    for word, lack in (("memory", "memory"), ("ephemeral", "disk space"), ("disk", "disk space"), ("pid", "processes")):
+        if word in what:
+            return f"The job's node ran out of {lack} and stopped the job: start it again, on another node if you can."
+    return "The job's node had to make room and stopped the job: start it again."
+
+
+def _deletion(pod: PodDict, container: str) -> str:
+    if is_silent(pod):
+        return (
+            f"The job's node {_node(pod)} does not answer and the cluster has given the job up: start it under another "
+            "name, or ask an administrator."
+        )
+    status: PodDict = pod.get("status") or {}
+    if status.get("phase") == "Failed":
+        return _failure(status, container)
+    return _disruption(status) or REMOVED
+
+
+def _disruption(status: PodDict) -> str:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return f"The cluster stopped the job: {_brief(condition.get('message') or condition.get('reason') or '')}"
-    return "The job was removed from outside the Hub."
+            return _DISRUPTIONS.get(str(condition.get("reason")), "The cluster stopped the job: start it again.")
+    return ""
+
+
+def _node(pod: PodDict) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def _statuses(status: PodDict) -> Iterator[PodDict]:
     yield from status.get("initContainerStatuses") or ()
     yield from status.get("containerStatuses") or ()
-
-
-def _brief(text: str, longest: int = 300) -> str:
-    flat = " ".join(str(text).split())
-    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
-
-
-def _last_words(text: str, longest: int = 300) -> str:
-    """The end of what a container wrote: the cause of a failure is rarely at its beginning."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else f"… {flat[-longest:]}"

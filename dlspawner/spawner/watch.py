@@ -45,12 +45,13 @@ class PodWatch(PodReflector):
 
     @validate("resources")
     def _listed(self, proposal: Any) -> PodTable:
-        table = PodTable(proposal.value, self._wake)
+        table = PodTable(proposal.value, self.wake)
         for key in list(self._waiting):
-            self._wake(key)
+            self.wake(key)
         return table
 
-    def _wake(self, key: str) -> None:
+    def wake(self, key: str) -> None:
+        """Let everybody who waits for a pod look at it again."""
         for future in self._waiting.pop(key, ()):
             if not future.done():
                 future.set_result(None)

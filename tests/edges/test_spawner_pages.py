@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,9 +139,19 @@ def world(spawner: Any, **servers: Any) -> list[pages.JobView]:
     return pages.job_views(spawner)
 
 
-def alive(template: str, log_dir: str | None = None, *, ready: bool = True, pending: str | None = None) -> Any:
+def alive(
+    template: str, log_dir: str | None = None, *, ready: bool = True, pending: str | None = None, pod: Any = None
+) -> Any:
     job = naming.Job("j-aaaaaaaaaaaa", "alice", "", "vision", template, 2, "k", "alice", log_dir)
-    return SimpleNamespace(active=True, ready=ready, pending=pending, job=lambda: job)
+    return SimpleNamespace(active=True, ready=ready, pending=pending, job=lambda: job, pod=lambda: pod)
+
+
+def test_a_job_whose_node_does_not_answer_says_so(spawner: Any) -> None:
+    silent = json.loads((Path(__file__).parent / "kubernetes_objects" / "node-silent.json").read_text())["pod"]
+    [view] = world(spawner, train=({"template": "ssh"}, alive("ssh", pod=silent)))
+
+    assert view.state == "running"
+    assert "node-1 does not answer" in (view.reason or "")
 
 
 def test_running_jobs_come_first_with_their_ways_in(spawner: Any) -> None:

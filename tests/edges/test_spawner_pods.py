@@ -126,11 +126,19 @@ def refusal(status: int, message: str) -> ApiException:
 @pytest.mark.parametrize(
     ("problem", "words", "status"),
     [
-        (refusal(403, 'pods "x" is forbidden: exceeded quota: gpus'), "quota is used up", 403),
-        (refusal(422, "spec.containers[0].image: Required value"), "does not accept this job: spec.containers", 403),
-        (refusal(500, "etcdserver: leader changed"), "Try again soon", 429),
-        (ApiException(status=503, reason="Service Unavailable"), "Try again soon", 429),
-        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), "Try again soon", 429),
+        (
+            refusal(403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5'),
+            "quota has no room for pods (1 asked for, 5 of 5 in use)",
+            403,
+        ),
+        (
+            refusal(422, "spec.containers[0].image: Required value"),
+            "does not accept this job (spec.containers[0].image)",
+            403,
+        ),
+        (refusal(500, "etcdserver: leader changed"), "try again soon", 429),
+        (ApiException(status=503, reason="Service Unavailable"), "try again soon", 429),
+        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), "try again soon", 429),
     ],
 )
 async def test_what_kubernetes_says_is_a_sentence(

@@ -1,4 +1,4 @@
-"""Whether a pod lives, what a starting one is doing, and the sentences for both."""
+"""Whether a pod lives, what a starting one is doing; the sentences for real pods are in test_spawner_failures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.spawner import progress
-from dlspawner.spawner.verdict import ALIVE, Ended, judge, why_stuck
+from dlspawner.spawner import progress, trouble
+from dlspawner.spawner.verdict import ALIVE, Ended, judge
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -61,10 +61,10 @@ def test_goes_on(alive: dict[str, Any]) -> None:
                 "Running",
                 running(),
                 deleting=True,
-                conditions=[{"type": "DisruptionTarget", "status": "True", "message": "node is drained"}],
+                conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}],
             ),
             1,
-            "node is drained",
+            "emptying the job's node",
             id="a pod that the cluster removes says why",
         ),
         pytest.param(pod("Succeeded", ended(0)), 0, "finished", id="a pod that succeeded"),
@@ -79,7 +79,12 @@ def test_goes_on(alive: dict[str, Any]) -> None:
             "node went away",
             id="a failed pod on a lost node whose container is said to run",
         ),
-        pytest.param(pod("Failed", reason="Evicted", message="low on memory"), 1, "low on memory", id="an evicted pod"),
+        pytest.param(
+            pod("Failed", reason="Evicted", message="The node was low on resource: memory."),
+            1,
+            "ran out of memory",
+            id="an evicted pod",
+        ),
         pytest.param(
             pod("Running", waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 5}})),
             5,
@@ -99,43 +104,36 @@ def test_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("container", "words"),
     [
-        (waiting("ImagePullBackOff", message="not found"), "example.org/a:1 cannot be pulled: not found"),
-        (waiting("InvalidImageName"), "cannot be pulled"),
-        (waiting("CreateContainerConfigError", message="no such secret"), "cannot be made: no such secret"),
+        (waiting("ImagePullBackOff", message="not found"), "example.org/a:1 does not exist in its registry"),
+        (waiting("ImagePullBackOff"), "cannot be pulled"),
+        (waiting("InvalidImageName"), "not the name of an image"),
+        (waiting("CreateContainerConfigError", message='secret "x" not found'), "the Secret x, which does not exist"),
+        (waiting("CreateContainerError", message="name is reserved for 0123"), "container notebook cannot be made"),
         (waiting("CrashLoopBackOff"), "again and again"),
         (waiting("ContainerCreating"), None),
         (running(ready=False), None),
     ],
 )
 def test_what_will_not_start_by_itself_says_so(container: dict[str, Any], words: str | None) -> None:
-    said = why_stuck(pod("Pending", container))
+    found = trouble.of_pod(pod("Pending", container))
 
-    assert said is None if words is None else words in (said or "")
+    assert found is None if words is None else words in (found.sentence if found else "")
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("seen", "note", "words"),
     [
-        (None, "asking the cluster"),
-        (pod("Pending", node=""), "Waiting for a node."),
-        (
-            pod(
-                "Pending",
-                node="",
-                conditions=[
-                    {"type": "PodScheduled", "status": "False", "message": "0/4 nodes:\n insufficient nvidia.com/gpu"}
-                ],
-            ),
-            "enough free: 0/4 nodes: insufficient nvidia.com/gpu",
-        ),
-        (pod("Pending", waiting("ContainerCreating")), "a place on gpu-1"),
-        (pod("Pending", waiting("ImagePullBackOff")), "cannot be pulled"),
-        (pod("Running", running(ready=False)), "has started on gpu-1"),
-        (pod("Running", running()), "first answer"),
+        (None, None, "asking the cluster"),
+        (pod("Pending", node=""), None, "Waiting for a node."),
+        (pod("Pending", node=""), "No node is free: wait.", "No node is free: wait."),
+        (pod("Pending", waiting("ContainerCreating")), None, "a place on gpu-1"),
+        (pod("Pending", waiting("ImagePullBackOff")), "It cannot be pulled.", "It cannot be pulled."),
+        (pod("Running", running(ready=False)), None, "has started on gpu-1"),
+        (pod("Running", running()), "It was held up.", "first answer"),
     ],
 )
-def test_progress_is_a_sentence(seen: dict[str, Any] | None, words: str) -> None:
-    assert words in progress.step(seen).message
+def test_progress_is_a_sentence(seen: dict[str, Any] | None, note: str | None, words: str) -> None:
+    assert words in progress.step(seen, note).message
 
 
 def test_progress_only_grows_while_a_job_starts() -> None:

@@ -1,0 +1,151 @@
+"""Waiting for a pod to run, and knowing meanwhile what holds it up.
+
+The watch wakes us when the pod changes. Some causes never change the pod: a volume that cannot be mounted, a claim that
+finds no storage, an image that is being pulled. When a pod makes no progress for a moment, and then less and less
+often, we look closer: one list of this pod's events, or of its claims'. A healthy start never asks.
+
+Refused: KubeSpawner's reflector of events (``events_enabled``). It keeps every event of the namespace in the Hub's
+memory to use those of one pod, and a busy namespace has more events than pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+from aiohttp import ClientError
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.core import naming
+from dlspawner.spawner import phrases, trouble, verdict
+from dlspawner.spawner.pods import PodDict, Pods, message, uid
+from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.trouble import Trouble
+
+# JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
+_EARLIER_SECONDS = 5.0
+
+
+def pauses() -> Iterator[float]:
+    """Seconds without progress before each closer look."""
+    return chain((1.5, 2, 4, 8, 15), repeat(30))
+
+
+def deadline_of(start_timeout: float) -> float:
+    """How long a start may take before we end it."""
+    return start_timeout - min(_EARLIER_SECONDS, start_timeout / 10)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One start. ``note`` is what to show about it; whoever shows it is woken by the watch."""
+
+    pods: Pods
+    runs: Callable[[PodDict | None], bool]
+    since: float  # of the event loop's clock, as all moments here
+    seconds: float
+    note: str | None = None
+    _trouble: Trouble | None = None
+    _troubled_since: float = 0.0
+
+    async def until_running(self, created: PodDict) -> None:
+        """Return when the pod runs; Refused, with the reason, when it will not."""
+        seen, pod, closer = False, None, None
+        ahead = pauses()
+        look_at = _now() + next(ahead)
+        while True:
+            latest = self._latest(created)
+            if latest is not None and _version(latest) != _version(pod):
+                # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
+                pod, seen, closer = latest, True, None
+                ahead = pauses()
+                look_at = _now() + next(ahead)
+            if seen:
+                self._judge(latest)
+                self._consider(trouble.of_pod(latest, self.pods.gpus), closer)
+                if self.runs(latest):
+                    return
+            self._give_up_in_time(latest)
+            if await self._changed(look_at):
+                continue
+            if pod is not None and _now() >= look_at:
+                closer = await self._look(pod)
+                look_at = _now() + next(ahead)
+
+    def _latest(self, created: PodDict) -> PodDict | None:
+        latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
+        return latest if uid(latest) == uid(created) else None
+
+    def _judge(self, pod: PodDict | None) -> None:
+        judged = verdict.judge(pod)
+        if isinstance(judged, verdict.Ended):
+            raise Refused(judged.reason, reason="job-failed")
+
+    def _consider(self, told: Trouble | None, closer: Trouble | str | None) -> None:
+        """Take note of what the pod itself says, and of what the last closer look found."""
+        found = closer if isinstance(closer, Trouble) else told
+        if found is None or not found.is_same(self._trouble):
+            self._troubled_since = _now()
+            if found is not None:
+                self.pods.log.info(
+                    "pod=%s is held up: %s (%s)", self.pods.key, found.cause, phrases.quoted(found.detail, 500)
+                )
+        self._trouble = found
+        note = found.sentence if found else f"Pulling the image {closer}." if isinstance(closer, str) else None
+        if note != self.note:
+            self.note = note
+            self.pods.watch.wake(self.pods.key)
+
+    def _give_up_in_time(self, pod: PodDict | None) -> None:
+        now, found = _now(), self._trouble
+        if found is not None and found.patience is not None and now >= self._troubled_since + found.patience:
+            raise Refused(found.sentence, reason="job-failed")
+        if now >= self.since + self.seconds:
+            raise Refused((found or trouble.of_nothing(pod)).given_up(now - self.since), reason="start-timeout")
+
+    async def _changed(self, look_at: float) -> bool:
+        """Wait for a change of the pod, but not beyond the moment when something else is due."""
+        until = min(look_at, self.since + self.seconds)
+        if self._trouble is not None and self._trouble.patience is not None:
+            until = min(until, self._troubled_since + self._trouble.patience)
+        try:
+            async with asyncio.timeout_at(until):
+                await self.pods.watch.changed(self.pods.key)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look(self, pod: PodDict) -> Trouble | str | None:
+        """What the pod does not say itself: a trouble, or the image that is being pulled. Never fails."""
+        try:
+            if (pod.get("spec") or {}).get("nodeName"):
+                events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
+                own = {naming.ssh_object(self.pods.name)}
+                return trouble.of_events(events, own) or trouble.pulling(events)
+            if trouble.waits_for_claims(trouble.of_pod(pod)):
+                return await self._claims(pod)
+        except (ApiException, ClientError, TimeoutError) as problem:
+            said = message(problem) if isinstance(problem, ApiException) else type(problem).__name__
+            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
+        return None
+
+    async def _claims(self, pod: PodDict) -> Trouble | None:
+        for name in trouble.claims(pod):
+            claim = await self.pods.claim(name)
+            events: list[Any] = await self.pods.events("PersistentVolumeClaim", name, uid(claim)) if claim else []
+            found = trouble.of_claim(name, claim, events)
+            if found is not None:
+                return found
+        return None
+
+
+def _version(pod: PodDict | None) -> str | None:
+    """Two lists give the same pod as two objects."""
+    return pod["metadata"].get("resourceVersion", "") if pod else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,119 @@
+"""Objects of a real Kubernetes in which something went wrong, and the sentence for each: hub_config/FAILURES.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner.spawner import admission, trouble, verdict
+from dlspawner.spawner.verdict import ALIVE, Ended
+
+OBJECTS = Path(__file__).parent / "kubernetes_objects"
+PAGE = Path(__file__).resolve().parents[2] / "hub_config" / "FAILURES.md"
+GPUS = frozenset({"nvidia.com/gpu"})
+PATIENCE = {"at once": 0.0, "15 s": 15.0, "waits": None}
+# Two pods whose nodes are, and are not, silent: no sentence of a start or an end.
+ALIVE_ONES = {"node-fine", "node-silent"}
+RAW = re.compile(
+    r"\d+\.\d+\.\d+\.\d+|[0-9a-f]{8}-[0-9a-f]{4}|rpc error|/var/|https?://|back-off|forbidden:|\(pod:|0/\d+ nodes"
+)
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading of the page."""
+    section = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+REFUSED, STARTING, ENDED = map(
+    rows, ("The cluster refuses to make the job", "The job does not start", "The job ends by itself or is ended")
+)
+
+
+def found_trouble(found: dict[str, Any]) -> trouble.Trouble | None:
+    """As `waiting` finds it: a closer look wins, because it knows more."""
+    pod = trouble.of_pod(found["pod"], GPUS)
+    if "claim" in found:
+        assert trouble.waits_for_claims(pod)
+        claim = found["claim"]
+        return trouble.of_claim(claim["metadata"]["name"], claim, found["claim_events"])
+    scheduled = found["pod"]["spec"].get("nodeName")
+    return (trouble.of_events(found.get("events", ())) if scheduled else None) or pod
+
+
+@pytest.mark.parametrize(("name", "sentence"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_refused(name: str, sentence: str) -> None:
+    status = recorded(f"refused-{name}")
+    rejection = admission.explain(status["code"], status["message"], GPUS)
+
+    assert rejection.sentence == sentence
+    assert rejection.status < 500  # the Hub does not count it as a failure of its own
+
+
+@pytest.mark.parametrize(("name", "sentence", "given_up"), STARTING, ids=[row[0] for row in STARTING])
+def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
+    found = recorded(name)
+    seen = found_trouble(found)
+
+    assert verdict.judge(found["pod"]) == ALIVE
+    assert seen is not None
+    assert seen.sentence == sentence
+    assert seen.patience == PATIENCE[given_up]
+
+
+@pytest.mark.parametrize(("name", "sentence", "code"), ENDED, ids=[row[0] for row in ENDED])
+def test_has_ended(name: str, sentence: str, code: str) -> None:
+    assert verdict.judge(recorded(name)["pod"]) == Ended(int(code), sentence)
+
+
+def test_every_recorded_object_is_on_the_page() -> None:
+    named = {f"refused-{row[0]}" for row in REFUSED} | {row[0] for row in (*STARTING, *ENDED)}
+
+    assert named | ALIVE_ONES == {path.stem for path in OBJECTS.glob("*.json")}
+
+
+@pytest.mark.parametrize("sentence", [row[1] for row in (*REFUSED, *STARTING, *ENDED)])
+def test_one_sentence_with_cause_and_step_and_nothing_raw(sentence: str) -> None:
+    assert sentence.endswith(".")
+    assert ": " in sentence or sentence.startswith("The job has finished")
+    assert not RAW.search(sentence)
+
+
+def test_a_silent_node_is_told_from_a_job_that_is_not_ready() -> None:
+    assert verdict.is_silent(recorded("node-silent")["pod"])
+    assert verdict.is_silent(recorded("node-silent-deleted")["pod"])
+    for name in ("node-fine", "crash-notebook", "deleted", "claim-missing", "evicted-api"):
+        assert not verdict.is_silent(recorded(name)["pod"]), name
+
+
+def test_the_own_secret_that_is_about_to_be_made_is_no_trouble() -> None:
+    events = recorded("mount-no-secret")["events"]
+
+    assert trouble.of_events(events) is not None
+    assert trouble.of_events(events, own={"no-such-secret"}) is None
+
+
+def test_what_looks_like_a_token_is_not_repeated() -> None:
+    token = "0123456789abcdef" * 2
+    said = f'admission webhook "w" denied the request: env JUPYTERHUB_API_TOKEN={token} is not allowed'
+
+    assert token not in admission.explain(403, said).sentence
+
+
+def test_a_start_that_is_given_up_keeps_its_cause() -> None:
+    found = trouble.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
+
+    assert found is not None
+    assert found.given_up(595) == (
+        "No node has enough free GPUs for the job (1 node: 1 full), and the job was given up after 10 minutes: "
+        "wait until other jobs end, or ask for less."
+    )

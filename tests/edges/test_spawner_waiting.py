@@ -1,0 +1,229 @@
+"""Waiting for a pod: what it is woken by, when it looks closer, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.spawner import waiting
+from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.waiting import Waiting
+from dlspawner.spawner.watch import PodWatch
+
+KEY = "jobs/jupyter-alice"
+OBJECTS = Path(__file__).parent / "kubernetes_objects"
+
+
+class Api:
+    """Events and claims, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.api_client = self
+        self.events: list[dict[str, Any]] = []
+        self.claim: dict[str, Any] | None = None
+        self.asked: list[str] = []
+        self.problem: Exception | None = None
+
+    def sanitize_for_serialization(self, model: Any) -> Any:
+        return model
+
+    async def list_namespaced_event(self, _namespace: str, field_selector: str, limit: int) -> dict[str, Any]:
+        self.asked.append(field_selector)
+        if self.problem is not None:
+            raise self.problem
+        return {"items": self.events[:limit]}
+
+    async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str) -> dict[str, Any]:
+        if self.claim is None:
+            raise ApiException(status=404)
+        return self.claim
+
+
+class Start:
+    """A pod that is waited for, and the hands that change it."""
+
+    def __init__(self, watch: PodWatch, seconds: float = 30) -> None:
+        self.api, self.watch, self.version = Api(), watch, 0
+        self.pods = Pods(self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), 1, 1, 5)
+        now = asyncio.get_running_loop().time()
+        self.waiting = Waiting(self.pods, self.runs, now, seconds)
+        self.created = {"metadata": {"name": "jupyter-alice", "uid": "1"}}
+
+    @staticmethod
+    def runs(pod: Any) -> bool:
+        return bool(pod) and pod["status"].get("phase") == "Running"
+
+    def show(self, pod: dict[str, Any] | None) -> None:
+        """As the watch would, with another version each time."""
+        self.version += 1
+        if pod is None:
+            self.watch.resources = {}
+            return
+        metadata = {**pod["metadata"], "name": "jupyter-alice", "uid": "1", "resourceVersion": str(self.version)}
+        self.watch.resources = {KEY: {**pod, "metadata": metadata}}
+
+    async def ended(self) -> str:
+        with pytest.raises(Refused) as refused:
+            async with asyncio.timeout(10):
+                await self.waiting.until_running(self.created)
+        return str(refused.value.message)
+
+    async def note(self, wanted: Callable[[str], bool]) -> str:
+        """The first note that is wanted, while the start goes on."""
+        task = asyncio.create_task(self.waiting.until_running(self.created))
+        try:
+            async with asyncio.timeout(10):
+                while not wanted(self.waiting.note or ""):
+                    await self.watch.changed(KEY)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return self.waiting.note or ""
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
+
+
+@pytest.fixture
+async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    return PodWatch()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closer looks after a moment, and missing objects after another one."""
+    monkeypatch.setattr(waiting, "pauses", lambda: iter([0.05] * 1000))
+    monkeypatch.setattr("dlspawner.spawner.trouble.MISSING_SECONDS", 0.3)
+
+
+PENDING: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {"phase": "Pending"}}
+CREATING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "status": {"phase": "Pending"}}
+RUNNING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+
+
+async def test_a_pod_that_runs_asks_for_no_events(watch: PodWatch) -> None:
+    start = Start(watch)
+    loop = asyncio.get_running_loop()
+    for pod in (PENDING, CREATING, RUNNING):
+        loop.call_soon(start.show, pod)
+    await start.waiting.until_running(start.created)
+
+    assert start.api.asked == []
+    assert start.waiting.note is None
+
+
+async def test_what_stays_wrong_ends_the_start_at_once(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(recorded("pull-not-found-first")["pod"])
+
+    assert "does not exist in its registry" in await start.ended()
+
+
+async def test_what_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+    start = Start(watch, seconds=0.3)
+    start.show(recorded("no-gpu-type")["pod"])
+    said = await start.ended()
+
+    assert "No node of the kind" in (start.waiting.note or "")
+    assert "was given up after 1 seconds" in said or "was given up after" in said
+
+
+async def test_what_passes_is_forgotten(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(recorded("gpus-in-use")["pod"])
+    assert "No node has enough free" in await start.note(bool)
+    asyncio.get_running_loop().call_soon(start.show, RUNNING)
+    await start.waiting.until_running(start.created)
+
+    assert start.waiting.note is None
+
+
+async def test_a_volume_that_cannot_be_mounted_is_known_from_the_events(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("mount-nfs")
+    start.api.events = found["events"]
+    start.show(found["pod"])
+
+    assert "cannot be mounted" in await start.note(bool)
+    assert start.api.asked[0] == "involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"
+
+
+async def test_a_secret_that_stays_away_ends_the_start(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("mount-no-secret")
+    start.api.events = found["events"]
+    start.show(found["pod"])
+
+    assert "needs the Secret no-such-secret" in await start.ended()
+
+
+async def test_a_claim_without_storage_says_why(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("claim-no-class")
+    start.api.claim, start.api.events = found["claim"], found["claim_events"]
+    start.show(found["pod"])
+
+    assert "no default StorageClass" in await start.note(lambda note: "StorageClass" in note)
+
+
+async def test_a_pull_that_takes_long_is_shown(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = [
+        {"type": "Normal", "message": "Successfully assigned", "eventTime": "2026-01-01T00:00:00.000000Z"},
+        {"type": "Normal", "message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"},
+    ]
+    start.show(CREATING)
+
+    assert await start.note(bool) == "Pulling the image example.org/big:1."
+
+
+async def test_without_the_right_to_see_events_the_start_goes_on(
+    watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(watch, seconds=0.3)
+    start.api.problem = ApiException(status=403, reason="Forbidden")
+    start.show(CREATING)
+
+    assert "image or storage takes too long" in await start.ended()
+    assert "cannot see why it waits: Forbidden" in caplog.text
+
+
+async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = recorded("mount-nfs")["events"]
+    start.show(CREATING)
+    assert "cannot be mounted" in await start.note(bool)
+    start.version -= 1
+    asyncio.get_running_loop().call_soon(start.show, CREATING)
+
+    assert "cannot be mounted" in await start.note(bool)
+
+
+async def test_a_pod_that_is_removed_before_it_runs_ends_the_start(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(PENDING)
+    asyncio.get_running_loop().call_later(0.05, start.show, None)
+
+    assert "removed from outside" in await start.ended()
+
+
+async def test_a_pod_that_the_watch_has_not_seen_yet_is_waited_for(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.watch.resources = {KEY: {"metadata": {"uid": "an earlier one"}, "status": {"phase": "Failed"}}}
+    asyncio.get_running_loop().call_later(0.05, start.show, RUNNING)
+    await start.waiting.until_running(start.created)
+
+
+def test_the_reason_comes_before_the_hubs_own_deadline() -> None:
+    assert waiting.deadline_of(600) == 595
+    assert waiting.deadline_of(10) == 9

@@ -1,6 +1,8 @@
 # make run     the whole product on this machine          make test       what every change must pass (under 10 minutes)
 # make check   lint, types, import contracts              make test-all   storms, floods and fuzzing as well
 # make bench   figures against the peers                  make clean      remove what was built (var/, your state, stays)
+# make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
+# make test-kubernetes   everything on a real Kubernetes (as root)           make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
 # make images  container images for Kubernetes, with docker, podman or buildah: BUILDER, PREFIX, TAG, BASE, NAMES
 
 PYTHON ?= python3
@@ -16,16 +18,32 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constrai
 TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/$(VENV)/debian/usr/bin:/usr/sbin" \
 	DLSPAWNER_KUBECTL=$(CURDIR)/$(VENV)/debian/usr/bin/kubectl
 
-.PHONY: run test test-all check format bench reference tour images clean
+# What also runs on a real cluster: start one and stop it again, or take the one of $KUBECONFIG (DLSPAWNER_IMAGE_PREFIX and DLSPAWNER_IMAGE_TAG say what its images are called).
+KUBERNETES_SUITES := tests/contract tests/kubernetes
+ON_KUBERNETES := $(if $(filter kubeconfig,$(CLUSTER)),KUBECONFIG="$$KUBECONFIG" DLSPAWNER_TESTS_COMPLETE=,$(BIN)/python -m tests.kubernetes with)
 
+.PHONY: run test test-all test-kubernetes kubernetes check format bench reference tour images clean
+
+ifeq ($(CLUSTER),kubernetes)
+run: $(VENV)/.jobs
+	@exec $(BIN)/python -m tests.kubernetes --state $(STATE)/kubernetes --keep with $(BIN)/python -m tests.kubernetes.demo
+else
 run: $(VENV)/.jobs
 	@exec $(BIN)/python -m dlspawner.local --state $(STATE) --port $(PORT) --ssh-port $(SSH_PORT)
+endif
 
 test: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -m "not slow and not kubernetes"
 
 test-all: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
+
+test-kubernetes: $(VENV)/.tests
+	$(TEST_ENV) $(ON_KUBERNETES) $(BIN)/pytest -m "not slow" $(KUBERNETES_SUITES)
+
+# Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.
+kubernetes: $(VENV)/.jobs
+	@$(BIN)/python -m tests.kubernetes build
 
 check: $(VENV)/.lint
 	$(BIN)/ruff format --check .

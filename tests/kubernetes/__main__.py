@@ -22,7 +22,8 @@ from types import FrameType
 
 from tests.kubernetes import build, cluster, packages, product
 from tests.kubernetes.images import ImageFile
-from tests.kubernetes.instance import ENVIRONMENT, MOST, CannotRun, Instance
+from tests.kubernetes.instance import ENVIRONMENT, MOST, PROJECT, CannotRun, Instance
+from tests.kubernetes.record import start_time
 
 
 def say(text: str) -> None:
@@ -40,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--control-plane", action="store_true", help="without a node: needs no root")
     parser.add_argument("--no-images", action="store_true", help="without the product's images")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("build", "up", "down"):
+    for verb in ("build", "up", "down", "guard"):
         verbs.add_parser(verb)
     verbs.add_parser("with").add_argument("command", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
@@ -75,7 +76,7 @@ def announce(instance: Instance) -> None:
     say(f"  KUBECONFIG={instance.kubeconfig()}; NodePorts at {instance.node_ip}; logs in {instance.run / 'log'}")
 
 
-def up(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace) -> int:
+def up(instance: Instance, wanted: list[ImageFile]) -> int:
     """Start it, and leave it to `down`."""
     made = cluster.record(instance.number)
     try:
@@ -88,20 +89,37 @@ def up(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace)
     return 0
 
 
-def with_cluster(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace) -> int:
+def with_cluster(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace, lock: int) -> int:
     """Start it, run the command on it, stop it, however the command or we are ended."""
-    try:
-        cluster.start(instance, wanted, say, keep=options.keep)
-        announce(instance)
-        return run_command(options.command, environment(instance))
-    finally:
-        say("Stopping Kubernetes …")
-        cluster.stop(instance.number)
+    with guarded(instance.number, lock):
+        try:
+            cluster.start(instance, wanted, say, keep=options.keep)
+            announce(instance)
+            return run_command(options.command, instance)
+        finally:
+            say("Stopping Kubernetes …")
+            cluster.stop(instance.number)
 
 
-def run_command(command: list[str], env: dict[str, str]) -> int:
-    """Its exit status. A signal that ends us is passed on first."""
-    with subprocess.Popen(command, env=os.environ | env) as process:
+@contextmanager
+def guarded(number: int, lock: int) -> Iterator[None]:
+    """A process of its own that does nothing but stop the cluster when we were killed: our end closes its pipe."""
+    command = [sys.executable, "-m", "tests.kubernetes", "--instance", str(number), "guard"]
+    # with the lock, so that nobody takes the instance before it is clean
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[lock], cwd=PROJECT):
+        yield
+
+
+def guard(number: int) -> int:
+    sys.stdin.read()
+    cluster.stop(number)
+    return 0
+
+
+def run_command(command: list[str], instance: Instance) -> int:
+    """Its exit status. A signal that ends us ends it first."""
+    with subprocess.Popen(command, env=os.environ | environment(instance)) as process:
+        cluster.record(instance.number).add("process", pid=process.pid, start=start_time(process.pid), name=command[0])
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -111,6 +129,8 @@ def run_command(command: list[str], env: dict[str, str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     numbers = [options.instance] if options.instance else list(range(1, MOST + 1))
+    if options.verb == "guard":
+        return guard(options.instance)
     if options.verb == "down":
         cluster.sweep(numbers, say, left=True)
         return 0
@@ -119,13 +139,15 @@ def run(options: argparse.Namespace) -> int:
         build.binaries(say)
         packages.programs(say)
         return 0
+    if options.keep and options.state and (options.state / "cluster.json").exists():
+        numbers = [Instance.load(options.state).number]  # its certificates and volumes name it
     cluster.sweep(range(1, MOST + 1), say)
-    with cluster.held(numbers) as number:
+    with cluster.held(numbers) as (number, lock):
         state = (options.state or cluster.instances() / str(number)).absolute()
         instance = Instance(number, state, node=not options.control_plane)
         if options.verb == "up":
-            return up(instance, wanted, options)
-        return with_cluster(instance, wanted, options)
+            return up(instance, wanted)
+        return with_cluster(instance, wanted, options, lock)
 
 
 def main() -> None:

@@ -35,34 +35,35 @@ def record(number: int) -> Record:
 
 
 @contextmanager
-def held(numbers: Iterable[int]) -> Iterator[int]:
-    """The first instance of these that nobody runs, for ourselves; the kernel lets go of it however we end."""
+def held(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The first instance of these that nobody runs, and its lock, which the kernel opens however we end."""
     for number in numbers:
-        with _locked(number) as ours:
-            if ours and not record(number).left():
-                yield number
+        with _locked(number) as lock:
+            if lock and not record(number).left():
+                yield number, lock
                 return
     raise CannotRun("The instance is in use: choose another --instance, or take it `down`.")
 
 
 @contextmanager
-def _locked(number: int) -> Iterator[bool]:
+def _locked(number: int) -> Iterator[int]:
+    """The descriptor of an instance's lock, or 0 when another process has it."""
     instances().mkdir(parents=True, exist_ok=True)
     with (instances() / f"{number}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield 0
         else:
-            yield True
+            yield file.fileno()
 
 
 def sweep(numbers: Iterable[int], say: Say, *, left: bool = False) -> None:
     """Clean up what killed runs left behind, and with `left` what `up` left running."""
     for number in numbers:
         if record(number):
-            with _locked(number) as ours:
-                if ours and (left or not record(number).left()):
+            with _locked(number) as lock:
+                if lock and (left or not record(number).left()):
                     say(f"Cleaning up instance {number} …")
                     stop(number)
 

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.contract.client import Client
+from tests.kubernetes.instance import GPU_LABELS
 
 Kubectl = Callable[..., str]
 Image = Callable[[str], str]
 
 IMAGE_PREFIX = os.environ.get("DLSPAWNER_IMAGE_PREFIX", "dlspawner")
 IMAGE_TAG = os.environ.get("DLSPAWNER_IMAGE_TAG", "0.1.0")
+
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -49,6 +51,36 @@ def kubectl(kubernetes: Client) -> Kubectl:
 def image() -> Image:
     """The full name of one of the project's images: image("job")."""
     return lambda name: f"{IMAGE_PREFIX}/{name}:{IMAGE_TAG}"
+
+
+@pytest.fixture
+def fake_node(kubernetes: Client) -> Iterator[str]:
+    """A second node, Ready for 40 seconds, on which nothing ever runs: for the scheduler to choose wrongly.
+
+    It is tainted with `test=<its name>`, so that only pods that tolerate this can get there; it has as many GPUs, the
+    same labels as the node of our clusters, and its name as the label kubernetes.io/hostname.
+    """
+    name = f"fake-{secrets.token_hex(4)}"
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    node = {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **GPU_LABELS},
+        },
+        "spec": {"taints": [{"key": "test", "value": name, "effect": "NoSchedule"}]},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}],
+        },
+    }
+    kubernetes.create("/api/v1/nodes", node)
+    path = f"/api/v1/nodes/{name}"
+    kubernetes.until(
+        path, lambda seen: [taint["key"] for taint in seen["spec"]["taints"]] == ["test"], "only its taint"
+    )
+    yield name
+    kubernetes.delete(path)
 
 
 @pytest.fixture

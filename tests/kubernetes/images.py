@@ -26,6 +26,7 @@ class ImageFile:
 
     name: str
     path: Path
+    also: str = ""  # another name for it
 
 
 def of_programs(binaries: Binaries, say: Say) -> list[ImageFile]:
@@ -77,5 +78,7 @@ def load(node: Node, images: Iterable[ImageFile], say: Say) -> None:
         if imported.get(image.name) != str(image.path):
             say(f"  importing {image.name}")
             node.ctr("images", "import", image.path)
+            if image.also:
+                node.ctr("images", "tag", "--force", image.name, image.also)
             imported[image.name] = str(image.path)
             stamps.write_text(json.dumps(imported))

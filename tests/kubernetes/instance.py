@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ENVIRONMENT = "DLSPAWNER_TEST_CLUSTER"
+GPU_LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}  # of nodes that have the GPUs
 MOST = 60  # numbers, so that 96 + number is still a byte
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]

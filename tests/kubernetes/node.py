@@ -20,13 +20,13 @@ import yaml
 
 from tests.contract.client import Client
 from tests.kubernetes.build import Binaries
-from tests.kubernetes.instance import CannotRun, Instance
+from tests.kubernetes.instance import GPU_LABELS, CannotRun, Instance
 from tests.kubernetes.packages import Programs
 from tests.kubernetes.processes import Started, Starter
 from tests.kubernetes.record import CGROUPS, Record, cgroup_folders, start_time, stop_process, write_setting
 
 PAUSE = "localhost/pause:1"
-GPU_LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+
 PATIENCE = 60.0
 # The kubelet sets these for the whole machine.
 SETTINGS = (

@@ -48,13 +48,13 @@ def images(say: Say) -> list[ImageFile]:
     stamp = folder / f"product-{_fingerprint()}.json"
     with locked(folder / "product.lock", say, "the product's images"):
         if stamp.exists():
-            found = [ImageFile(name, Path(path)) for name, path in json.loads(stamp.read_text()).items()]
+            found = [_file(name, Path(path)) for name, path in json.loads(stamp.read_text()).items()]
             if all(image.path.exists() for image in found):
                 return found
         packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
         found = _build(folder, say)
         _forget_others(folder, found)
-        stamp.write_text(json.dumps({image.name: str(image.path) for image in found}))
+        stamp.write_text(json.dumps({name: str(image.path) for name, image in zip(names(), found, strict=True)}))
         return found
 
 
@@ -87,8 +87,13 @@ def _build(folder: Path, say: Say) -> list[ImageFile]:
             partial = path.with_suffix(".partial")
             _run(["buildah", "push", "--quiet", full, f"docker-archive:{partial}:{full}"])
             partial.rename(path)
-        found.append(ImageFile(full, path))
+        found.append(_file(name, path))
     return found
+
+
+def _file(name: str, path: Path) -> ImageFile:
+    """Also under the name that the manifests have, which means a registry's image that is there already."""
+    return ImageFile(f"{PREFIX}/{name}:{tag()}", path, f"docker.io/dlspawner/{name}:{tag()}")
 
 
 def _machine(folder: Path) -> list[str]:

@@ -48,13 +48,21 @@ class Record:
             file.write(json.dumps({"kind": kind, **facts}) + "\n")
 
     def left(self) -> bool:
-        """Whether `up` left the cluster running on purpose."""
-        return any(entry["kind"] == "left" for entry in self.entries())
+        """Whether `up` left the cluster running on purpose, and it still runs."""
+        entries = self.entries()
+        alive = any(start_time(entry["pid"]) == entry["start"] for entry in entries if entry["kind"] == "process")
+        return alive and any(entry["kind"] == "left" for entry in entries)
 
     def undo(self) -> None:
-        """Undo everything, newest first; what stays is one sentence."""
+        """Undo everything, newest first; what cannot be undone is said in the end, and tried again by the next run."""
+        problems = []
         for entry in reversed(self.entries()):
-            UNDO[entry.pop("kind")](**entry)
+            try:
+                UNDO[entry.pop("kind")](**entry)
+            except CannotRun as problem:
+                problems.append(str(problem))
+        if problems:
+            raise CannotRun("\n".join(problems))
         self._path.unlink(missing_ok=True)
 
 
@@ -97,9 +105,9 @@ def cgroup_processes(name: str) -> set[int]:
     """Every process in the cgroup or below it."""
     found: set[int] = set()
     for folder in cgroup_folders(name):
-        for file in folder.rglob("cgroup.procs") if folder.exists() else ():
-            with contextlib.suppress(OSError):  # it went while we looked
-                found.update(map(int, file.read_text().split()))
+        for path, _, _ in os.walk(folder):  # which passes over what goes while we look
+            with contextlib.suppress(OSError):
+                found.update(map(int, Path(path, "cgroup.procs").read_text().split()))
     return found
 
 

@@ -34,3 +34,14 @@ def test_a_pod_without_privileges_is_admitted(kubernetes: Client, kubectl: Kubec
         item["metadata"]["name"]
         for item in json.loads(kubectl("get", "pods", "-n", jobs_namespace, "-o", "json"))["items"]
     ] == ["p"]
+
+
+def test_a_pod_that_tolerates_it_is_bound_to_the_fake_node(
+    kubernetes: Client, jobs_namespace: str, fake_node: str
+) -> None:
+    pods = f"/api/v1/namespaces/{jobs_namespace}/pods"
+    containers = [{"name": "main", "image": "localhost/none:1", "securityContext": RESTRICTED_POD}]
+    tolerations = [{"key": "test", "operator": "Equal", "value": fake_node, "effect": "NoSchedule"}]
+    selector = {"kubernetes.io/hostname": fake_node}
+    kubernetes.create(pods, pod(containers=containers, tolerations=tolerations, nodeSelector=selector))
+    kubernetes.until(f"{pods}/p", lambda bound: bound["spec"].get("nodeName") == fake_node, "its node")

@@ -109,6 +109,8 @@ class Gateway(Application):
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names as they come; what happened is in our own lines.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
+        # asyncssh wants a name for whoever runs it, and in a container the uid may have none. It is told to nobody.
+        os.environ.setdefault("LOGNAME", self.name)
 
     def start(self) -> None:
         """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""

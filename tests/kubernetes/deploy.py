@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ class Deployment:
     url: str
     ssh_host: str
     ssh_port: int
-    password: str
-    admin_password: str
+    password: str = field(repr=False)
+    admin_password: str = field(repr=False)
     seconds: float  # from `kubectl apply` to the login page
 
     def remove(self) -> None:

@@ -1,6 +1,7 @@
 """A Kubernetes client that adds nothing: paths, JSON and status codes, for tests that state the protocol."""
 
 import base64
+import copy
 import http.client
 import json
 import ssl
@@ -69,11 +70,19 @@ class Client:
         self.server = urllib.parse.urlsplit(cluster["server"])
         self.headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
         self.context = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())
+        self.unarmed = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())
         if "client-certificate-data" in user or "client-certificate" in user:
             with tempfile.NamedTemporaryFile() as chain:
                 chain.write(_pem(user, "client-certificate") + _pem(user, "client-key"))
                 chain.flush()
                 self.context.load_cert_chain(chain.name)
+
+    def stranger(self) -> "Client":
+        """Somebody who trusts the same authority and has no credentials."""
+        other = copy.copy(self)
+        other.headers = {}
+        other.context = self.unarmed
+        return other
 
     def connect(self) -> http.client.HTTPSConnection:
         assert self.server.hostname

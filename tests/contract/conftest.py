@@ -1,5 +1,6 @@
 """The cluster that the contract is stated about: the one of $KUBECONFIG, or an embedded API server of our own.
 
+Nothing here may skip on either: what is about the embedded server alone lies in `embedded`, pure functions in `pure`.
 Every test has a namespace of its own; objects without a namespace get names of their own.
 """
 
@@ -72,14 +73,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     server = Server(tmp_path_factory.mktemp("cluster"))
     yield server.start()
     assert server.stop() == 0
-
-
-@pytest.fixture
-def embedded(cluster: Client) -> Client:
-    """For what only the embedded server promises, or only it can be tested with."""
-    if os.environ.get("KUBECONFIG"):
-        pytest.skip("about the embedded API server")
-    return cluster
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from tests.contract.client import Client, pod
 
 @pytest.fixture
 def three(cluster: Client, pods: str) -> str:
-    cluster.create(pods, pod("a", labels={"app": "web", "tier": "front"}))
-    cluster.create(pods, pod("b", labels={"app": "web"}))
-    cluster.create(pods, pod("c", labels={"app": "db", "size": "12"}))
+    cluster.create(pods, pod("a", labels={"app": "web", "tier": "front"}, schedulerName="nobody"))
+    cluster.create(pods, pod("b", labels={"app": "web"}, schedulerName="nobody"))
+    cluster.create(pods, pod("c", labels={"app": "db", "size": "12"}, schedulerName="nobody"))
     return pods
 
 
@@ -56,8 +56,6 @@ def test_a_bad_label_selector_is_refused(cluster: Client, pods: str, selector: s
     ],
 )
 def test_field_selectors(cluster: Client, three: str, selector: str, names: str) -> None:
-    body = {"metadata": {"name": "x"}}
-    assert body  # the pods stay unbound: no node of theirs exists
     assert _names(cluster.get(three, fieldSelector=selector)) == list(names)
 
 
@@ -76,6 +74,12 @@ def test_events_are_found_by_what_they_are_about(cluster: Client, namespace: str
         )
     selector = f"involvedObject.name=one,involvedObject.namespace={namespace},involvedObject.kind=Pod,type!=Warning"
     assert _names(cluster.get(events, fieldSelector=selector)) == ["one.1"]
+
+
+def test_an_event_lies_in_the_namespace_of_what_it_is_about(cluster: Client, namespace: str) -> None:
+    event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "elsewhere"}}
+    status = cluster.expect(422, "POST", f"/api/v1/namespaces/{namespace}/events", event)
+    assert status["details"]["causes"][0]["field"] == "involvedObject.namespace"
 
 
 def test_a_merge_patch_replaces_lists_and_removes_nulls(cluster: Client, services: str) -> None:
@@ -139,12 +143,33 @@ def test_a_patch_of_nothing_is_not_found(cluster: Client, services: str) -> None
     assert cluster.patch(f"{services}/none", {}).code == 404
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"), [(b"{", "merge"), (b"[]", "strategic"), (b"{}", "json"), (b'[{"op": "jump"}]', "json")]
-)
+@pytest.mark.parametrize(("body", "kind"), [(b"{", "merge"), (b"[]", "merge"), (b"[]", "strategic"), (b"{}", "json")])
 def test_a_malformed_patch_is_refused(cluster: Client, services: str, body: bytes, kind: str) -> None:
     _service(cluster, services)
     assert cluster.patch(f"{services}/s", body, kind).code == 400
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "jump"},
+        {"op": "replace", "path": "/nothing/here", "value": 1},
+        {"op": "remove", "path": "/metadata/labels/none"},
+    ],
+)
+def test_a_json_patch_that_cannot_be_applied_is_invalid(cluster: Client, services: str, operation: Any) -> None:
+    _service(cluster, services)
+    status = cluster.patch(f"{services}/s", [operation], "json")
+    assert (status.code, status.json["reason"]) == (422, "Invalid")
+    assert status.json["message"].startswith("the server rejected our request due to an error in our request")
+
+
+def test_a_patch_cannot_be_of_another_object(cluster: Client, services: str) -> None:
+    _service(cluster, services)
+    other = cluster.patch(f"{services}/s", {"metadata": {"uid": "other"}}, "merge")
+    assert (other.code, other.json["details"]["causes"][0]["field"]) == (422, "metadata.uid")
+    assert cluster.patch(f"{services}/s", {"metadata": {"name": "other"}}, "merge").code == 400
+    assert cluster.patch(f"{services}/s", {"metadata": {"namespace": "other"}}, "merge").code == 400
 
 
 def test_an_unknown_kind_of_patch_is_refused(cluster: Client, services: str) -> None:

@@ -1,6 +1,5 @@
 """Binding, eviction, and the refusals of log and exec that need no node."""
 
-import http.client
 from typing import Any
 
 import pytest
@@ -24,10 +23,44 @@ def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node
     assert f'pod p is already assigned to node "{node}"' in status["message"]
 
 
-@pytest.mark.parametrize("body", [[], {}, {"target": None}, {"target": {"kind": "Pod", "name": "p"}}])
-def test_a_binding_to_nothing_is_refused(cluster: Client, pods: str, body: Any) -> None:
+@pytest.mark.parametrize("subresource", ["binding", "eviction"])
+@pytest.mark.parametrize("body", [{}, {"metadata": {"name": "other"}, "target": {"kind": "Node", "name": "n"}}])
+def test_a_binding_or_eviction_of_another_name_is_refused(
+    cluster: Client, pods: str, subresource: str, body: Any
+) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
-    assert cluster.request("POST", f"{pods}/p/binding", body).code in (400, 422)
+    status = cluster.expect(400, "POST", f"{pods}/p/{subresource}", body)
+    assert status["message"] == f"name in URL does not match name in {subresource.capitalize()} object"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({}, "target.name: Required value"),
+        ({"kind": "Node", "name": ""}, "target.name: Required value"),
+        ({"kind": "Pod", "name": "p"}, 'target.kind: Unsupported value: "Pod"'),
+    ],
+)
+def test_a_binding_to_nothing_is_refused(cluster: Client, pods: str, target: Any, words: str) -> None:
+    cluster.create(pods, pod(**UNSCHEDULED))
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": target}
+    assert words in cluster.expect(500, "POST", f"{pods}/p/binding", body)["message"]
+    assert not cluster.get(f"{pods}/p")["spec"].get("nodeName")
+
+
+def test_a_binding_of_another_pod_conflicts(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+    cluster.create(pods, pod(**UNSCHEDULED))
+    metadata = {"name": "p", "uid": "00000000-0000-0000-0000-000000000000"}
+    body = {"metadata": metadata, "target": {"kind": "Node", "name": make_node()}}
+    assert cluster.expect(409, "POST", f"{pods}/p/binding", body)["reason"] == "Conflict"
+
+
+def test_eviction_of_an_unbound_pod_is_its_end(cluster: Client, pods: str) -> None:
+    cluster.create(pods, pod(**UNSCHEDULED))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
+    cluster.create(f"{pods}/p/eviction", eviction)
+    cluster.until_gone(f"{pods}/p")
+    assert cluster.expect(404, "POST", f"{pods}/p/eviction", eviction)["reason"] == "NotFound"
 
 
 def test_eviction_deletes_with_the_pods_grace(cluster: Client, pods: str, make_node: NodeMaker) -> None:
@@ -37,9 +70,26 @@ def test_eviction_deletes_with_the_pods_grace(cluster: Client, pods: str, make_n
     assert cluster.get(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 33
 
 
-def test_logs_of_an_unbound_pod_are_refused(cluster: Client, pods: str) -> None:
+def test_an_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
-    assert cluster.request("GET", f"{pods}/p/log").code == 400
+    assert cluster.request("GET", f"{pods}/p/log").code == 204
+    status = cluster.expect(400, "POST", f"{pods}/p/exec", command="true")
+    assert status["message"] == "pod p does not have a host assigned"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ({"tailLines": "x"}, 400, 'strconv.ParseInt: parsing "x": invalid syntax'),
+        ({"tailLines": "-1"}, 422, "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ({"limitBytes": "0"}, 422, "limitBytes: Invalid value: 0: must be greater than 0"),
+    ],
+)
+def test_logs_cannot_be_cut_by_nonsense(
+    cluster: Client, pods: str, options: dict[str, str], code: int, words: str
+) -> None:
+    cluster.create(pods, pod(**UNSCHEDULED))
+    assert words in cluster.expect(code, "GET", f"{pods}/p/log", **options)["message"]
 
 
 def test_a_container_must_be_named_when_there_are_several(cluster: Client, pods: str) -> None:
@@ -50,26 +100,26 @@ def test_a_container_must_be_named_when_there_are_several(cluster: Client, pods:
     assert "three is not valid for pod p" in cluster.expect(400, "GET", f"{pods}/p/log", container="three")["message"]
 
 
-def test_logs_say_why_a_container_has_none_yet(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_a_node_that_says_not_where_it_is_cannot_be_asked(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     cluster.create(pods, pod(nodeName=make_node()))
-    waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}, "ready": False}
-    waiting |= {"image": "i:1", "imageID": "", "restartCount": 0}
-    cluster.patched(f"{pods}/p/status", {"status": {"containerStatuses": [waiting]}})
-    answer = cluster.request("GET", f"{pods}/p/log")
-    assert answer.code in (400, 500)
-    assert "ContainerCreating" in answer.json["message"] or "kubelet" in answer.json["message"]
+    for method, path in (("GET", "log"), ("GET", "exec?command=true"), ("POST", "exec?command=true")):
+        status = cluster.expect(500, method, f"{pods}/p/{path}")
+        assert status["message"] == "no preferred addresses found; known addresses: []"
 
 
-def test_logs_of_a_pod_whose_node_is_gone_name_the_node(embedded: Client, pods: str, make_node: NodeMaker) -> None:
+def test_logs_of_a_pod_whose_node_is_gone_name_the_node(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
-    embedded.create(pods, pod(nodeName=node))
-    embedded.delete(f"/api/v1/nodes/{node}")
-    assert embedded.expect(404, "GET", f"{pods}/p/log")["message"] == f'nodes "{node}" not found'
+    cluster.create(pods, pod(nodeName=node))
+    cluster.delete(f"/api/v1/nodes/{node}")
+    assert f'"{node}" not found' in cluster.expect(404, "GET", f"{pods}/p/log")["message"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_exec_without_an_upgrade_is_refused(cluster: Client, pods: str, method: str, make_node: NodeMaker) -> None:
-    cluster.create(pods, pod(nodeName=make_node()))
+    node = make_node()
+    status = {"addresses": [{"type": "InternalIP", "address": "10.199.199.199"}]}
+    status |= {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}
+    cluster.patched(f"/api/v1/nodes/{node}/status", {"status": status})
+    cluster.create(pods, pod(nodeName=node))
     answer = cluster.request(method, f"{pods}/p/exec", query={"command": "true", "container": "main"})
-    assert answer.code == 400
-    assert http.client.responses[answer.code]
+    assert (answer.code, answer.json["message"]) == (400, "Upgrade request required")

@@ -102,6 +102,19 @@ def test_a_version_that_is_not_yet_there_is_a_timeout(cluster: Client, config_ma
     assert answer.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
+def test_an_object_of_a_version_that_is_not_yet_there_is_a_timeout(cluster: Client, config_maps: str) -> None:
+    _create(cluster, config_maps, "a")
+    status = cluster.expect(504, "GET", f"{config_maps}/a", resourceVersion="999999999999")
+    assert status["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+def test_a_watch_from_a_version_that_is_not_yet_there_waits(cluster: Client, config_maps: str) -> None:
+    _create(cluster, config_maps, "a")
+    with cluster.watch(config_maps, resourceVersion="999999999999", timeoutSeconds=1) as watch:
+        _create(cluster, config_maps, "b")
+        assert watch.rest() == []
+
+
 def test_a_version_that_is_no_number_is_refused(cluster: Client, config_maps: str) -> None:
     assert cluster.request("GET", config_maps, query={"resourceVersion": "soon"}).code == 400
 

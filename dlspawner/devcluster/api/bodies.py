@@ -37,14 +37,19 @@ def decode(body: bytes, content_type: str) -> Any:
         )
     try:
         value = json.loads(body, parse_constant=_no_number)
-        if b"\\u" in body:
-            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
-        return value
+        return _whole_characters(value) if b"\\ud" in body.lower() else value
     except (ValueError, RecursionError) as error:
         raise errors.bad_request(
             f"the object provided is unrecognized (must be of a registered type): couldn't get version/kind; "
             f"json parse error: {error}"
         ) from error
+
+
+def _whole_characters(value: Any) -> Any:
+    """Half a surrogate pair is no text: like Go's decoder, put the replacement character in its place."""
+    return json.loads(
+        json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
 def _no_number(word: str) -> None:
@@ -131,11 +136,24 @@ def delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> 
     return DeleteOptions(grace, policy, conditions.get("uid"), conditions.get("resourceVersion"), dry_run)
 
 
+def named(body: Any, name: str, kind: str) -> dict[str, Any]:
+    """The body of a subresource that repeats the name of the object it is about."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    if not isinstance(metadata, dict) or metadata.get("name") != name:
+        raise errors.bad_request(f"name in URL does not match name in {kind} object")
+    return dict(body)
+
+
 def binding(body: Any) -> Binding:
     given = body if isinstance(body, dict) else {}
     target, metadata = given.get("target"), given.get("metadata") or {}
-    if not isinstance(target, dict) or not isinstance(metadata, dict) or target.get("kind", "Node") != "Node":
-        raise errors.bad_request("a binding must be an object with a target of kind Node")
+    if not isinstance(target, dict) or not isinstance(metadata, dict):
+        raise errors.bad_request("a binding must be an object with a target")
+    if target.get("kind", "Node") != "Node":
+        kind = target["kind"]
+        raise errors.plain(f'target.kind: Unsupported value: "{kind}": supported values: "Node", "<empty>"')
+    if not target.get("name"):
+        raise errors.plain("target.name: Required value")
     annotations = metadata.get("annotations") or {}
     strings = isinstance(annotations, dict) and all(isinstance(value, str) for value in annotations.values())
     if not isinstance(target.get("name"), str) or not strings:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.api.resources import Resource
+from dlspawner.devcluster.api.resources import Resource, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,9 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
+        if self.reason:
+            status["reason"] = self.reason
         if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code
@@ -112,6 +113,43 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
     return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
 
 
+def invalid_options(kind: str, group: str, name: str, cause: Cause) -> ApiError:
+    """The options of a request, not an object."""
+    details: dict[str, Any] = {"name": name, "group": group, "kind": kind}
+    details = {key: value for key, value in details.items() if value}
+    details["causes"] = [{"reason": cause.reason, "message": cause.detail, "field": cause.field}]
+    title = f"{kind}.{group}" if group else kind
+    return ApiError(422, "Invalid", f'{title} "{name}" is invalid: {cause.field}: {cause.detail}', details)
+
+
+def precondition(resource: Resource, name: str, why: str) -> ApiError:
+    """A deletion that names another object than the one there; Kubernetes says the kind here."""
+    details = {"name": name, "group": resource.group, "kind": resource.kind}
+    title = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return ApiError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {title} "{name}": {why}',
+        {key: value for key, value in details.items() if value},
+    )
+
+
+def forbidden_user(target: Target, verb: str) -> ApiError:
+    """What somebody without credentials is told about objects."""
+    resource = target.resource
+    asked = "/".join(part for part in (resource.plural, target.subresource) if part)
+    where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+    what = f'cannot {verb} resource "{asked}" in API group "{resource.group}" {where}'
+    named = f'{resource.qualified} "{target.name}"' if target.name else resource.qualified
+    message = f'{named} is forbidden: User "system:anonymous" {what}'
+    return ApiError(403, "Forbidden", message, _details(resource, target.name))
+
+
+def forbidden_path(verb: str, path: str) -> ApiError:
+    """What somebody without credentials is told about everything else."""
+    return ApiError(403, "Forbidden", f'forbidden: User "system:anonymous" cannot {verb} path "{path}"', {})
+
+
 def forbidden(resource: Resource, name: str, why: str, cause: str | None = None) -> ApiError:
     details = _details(resource, name)
     if cause is not None:
@@ -154,6 +192,11 @@ def not_acceptable(accepted: Sequence[str]) -> ApiError:
 
 def too_large(limit: int) -> ApiError:
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}", {})
+
+
+def plain(message: str) -> ApiError:
+    """A failure that Kubernetes gives no reason for."""
+    return ApiError(500, "", message)
 
 
 def internal(message: str) -> ApiError:

@@ -75,8 +75,18 @@ class BaseHandler(RequestHandler):
         if self.request.path.startswith(_OPEN_PATHS):
             return
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.api.token.encode()):
+        if scheme.lower() != "bearer" or not token.strip():
+            self.fail(self._anonymous())
+        elif not hmac.compare_digest(token.strip().encode(), self.api.token.encode()):
             self.fail(errors.unauthorized())
+
+    def _anonymous(self) -> ApiError:
+        """Who shows nothing is somebody who may do nothing, not somebody unknown."""
+        try:
+            target = requests.parse_path(self.request.path)
+        except ApiError:
+            return errors.forbidden_path((self.request.method or "").lower(), self.request.path)
+        return errors.forbidden_user(target, requests.verb(self.request.method or "", target, self.query))
 
     def compute_etag(self) -> str | None:
         return None
@@ -205,9 +215,11 @@ class ResourceHandler(BaseHandler):
         result: Version | Page | bytes
         match self.request.method, target.subresource:
             case "GET", "" | "status":
+                self._require_reached(requests.resource_version(self.query))
                 result = registry.get(resource, target.namespace, target.name)
             case "POST", "binding":
-                registry.bind(target.namespace, target.name, bodies.binding(self._body()))
+                body = bodies.named(self._body(), target.name, "Binding")
+                registry.bind(target.namespace, target.name, bodies.binding(body))
                 return 201, _success()
             case "POST", "eviction":
                 return 201, self._evict(target)
@@ -225,9 +237,7 @@ class ResourceHandler(BaseHandler):
         return 200, result
 
     def _evict(self, target: Target) -> bytes:
-        body = self._body()
-        if not isinstance(body, dict):
-            raise errors.bad_request("an eviction must be an object")
+        body = bodies.named(self._body(), target.name, "Eviction")
         options = encode(body.get("deleteOptions") or {})
         deletion = bodies.delete_options(options, "", self.query)
         self.api.registry.delete(PODS, target.namespace, target.name, deletion)
@@ -244,7 +254,8 @@ class ResourceHandler(BaseHandler):
                 registry.delete(resource, version.namespace, version.name, options)
             return page
         version = registry.delete(resource, target.namespace, target.name, options)
-        if resource.returns_deleted or self.api.store.get(resource, *version.key) is not None:
+        pending = "deletionTimestamp" in version.read()["metadata"] if options.dry_run else True
+        if resource.returns_deleted or (pending and self.api.store.get(resource, *version.key) is not None):
             return version
         return _success({"name": target.name, "group": resource.group, "kind": resource.plural, "uid": version.uid})
 
@@ -267,13 +278,19 @@ class ResourceHandler(BaseHandler):
         query = self.query
         scope = requests.parse_scope(target, query)
         asked = requests.resource_version(query)
-        if asked is not None and asked > self.api.store.revision:
-            raise errors.too_large_version(asked, self.api.store.revision)
+        requests.check_list_options(query)
         if requests.flag(query, "watch"):
             await self._stream(target, scope, asked)
             return
+        self._require_reached(asked)
         limit = requests.number(query, "limit") or 0
+        if query.get("resourceVersionMatch") == "Exact" and asked != self.api.store.revision:
+            raise errors.expired("The resourceVersion for the provided list is too old.")
         self._respond(target, 200, self.api.lister.page(target, scope, limit, query.get("continue", "")))
+
+    def _require_reached(self, asked: int | None) -> None:
+        if asked is not None and asked > self.api.store.revision:
+            raise errors.too_large_version(asked, self.api.store.revision)
 
     async def _stream(self, target: Target, scope: requests.Scope, asked: int | None) -> None:
         query = self.query

@@ -76,12 +76,13 @@ class Lister:
 
 
 def _write_token(revision: int, start: Key) -> str:
-    return base64.urlsafe_b64encode(encode({"v": "embedded/v1", "rv": revision, "start": start})).decode()
+    token = base64.urlsafe_b64encode(encode({"v": "embedded/v1", "rv": revision, "start": start}))
+    return token.decode().rstrip("=")
 
 
 def _read_token(token: str) -> tuple[int, Key]:
     try:
-        content = json.loads(base64.urlsafe_b64decode(token))
+        content = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         namespace, name = content["start"]
         return int(content["rv"]), (str(namespace), str(name))
     except (ValueError, KeyError, TypeError) as error:

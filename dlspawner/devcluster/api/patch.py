@@ -108,19 +108,19 @@ def _operate(document: Any, operation: Mapping[str, Any]) -> Any:
             moved = _look_up(document, source)
             return _add(_remove(document, source), path, moved)
         case other:
-            raise PatchError(f"unknown JSON patch operation {other!r}", malformed=True)
+            raise PatchError(f"unknown JSON patch operation {other!r}")
 
 
 def _value(operation: Mapping[str, Any]) -> Any:
     if "value" not in operation:
-        raise PatchError(f"JSON patch operation {operation.get('op')!r} needs a value", malformed=True)
+        raise PatchError(f"JSON patch operation {operation.get('op')!r} needs a value")
     return copy.deepcopy(operation["value"])
 
 
 def _pointer(operation: Mapping[str, Any], field: str) -> list[str]:
     text = operation.get(field)
     if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise PatchError(f"{field!r} of a JSON patch operation is a path that starts with /", malformed=True)
+        raise PatchError(f"{field!r} of a JSON patch operation is a path that starts with /")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 

@@ -234,9 +234,13 @@ class Registry:
 
     def patch(self, target: Target, change: Callable[[Object], Any], *, dry_run: bool = False) -> Version:
         """Applies `change` to the object as it is now; conflicts only when the patch itself names another version."""
-        changed = change(self.get(target.resource, target.namespace, target.name).read())
+        version = self.get(target.resource, target.namespace, target.name)
+        changed = change(version.read())
         if not isinstance(changed, dict) or not isinstance(changed.get("metadata"), dict):
             raise errors.bad_request("the patch leaves no object")
+        if changed["metadata"].get("uid") not in (None, "", version.uid):
+            cause = errors.wrong("metadata.uid", changed["metadata"]["uid"], "field is immutable")
+            raise errors.invalid(target.resource, target.name, [cause])
         return self.update(target, changed, dry_run=dry_run)
 
     def edit(self, version: Version, change: Callable[[Object], None]) -> Version:
@@ -304,11 +308,17 @@ class Registry:
 
     @staticmethod
     def _precondition(version: Version, options: DeleteOptions) -> None:
-        held = (("UID", options.uid, version.uid), ("ResourceVersion", options.resource_version, str(version.revision)))
-        for what, wanted, actual in held:
+        held = (
+            ("UID", options.uid, version.uid, "deleted and then recreated"),
+            ("ResourceVersion", options.resource_version, str(version.revision), "modified"),
+        )
+        for what, wanted, actual, happened in held:
             if wanted is not None and wanted != actual:
-                why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}"
-                raise errors.conflict(version.resource, version.name, why)
+                why = (
+                    f"the {what} in the precondition ({wanted}) does not match the {what} in record ({actual}). "
+                    f"The object might have been {happened}"
+                )
+                raise errors.precondition(version.resource, version.name, why)
 
     @staticmethod
     def _grace(resource: Resource, pod: Object, options: DeleteOptions) -> int:

@@ -16,7 +16,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 from tornado.web import RequestHandler
 
-from dlspawner.devcluster.api import errors
+from dlspawner.devcluster.api import errors, requests
 from dlspawner.devcluster.api.errors import ApiError
 from dlspawner.devcluster.api.resources import NODES
 from dlspawner.devcluster.api.store import Object, Store, Version
@@ -42,8 +42,12 @@ class Relay:
 
     async def stream_log(self, handler: RequestHandler, pod: Version, query: Mapping[str, str]) -> None:
         manifest = pod.read()
+        requests.check_log_options(pod.name, query)
         container = _container(pod, manifest, query.get("container", ""))
-        _require_started(manifest, container)
+        if not manifest["spec"].get("nodeName"):
+            handler.set_status(204)  # nothing can have been written yet
+            handler.clear_header("Content-Type")
+            return
         host, port = self._kubelet(pod, manifest)
         options = {name: query[name] for name in _LOG_OPTIONS if name in query}
         url = f"http://{host}:{port}/containerLogs/{pod.namespace}/{pod.name}/{container}"
@@ -72,16 +76,10 @@ class Relay:
         """Hands the client's connection over to the kubelet, upgrade and all."""
         manifest = pod.read()
         arguments = handler.request.query_arguments
+        container = _container(pod, manifest, _last(arguments, "container"))
+        host, port = self._kubelet(pod, manifest)
         if "Upgrade" not in handler.request.headers:
             raise errors.bad_request("Upgrade request required")
-        container = _container(pod, manifest, _last(arguments, "container"))
-        if not arguments.get("command"):
-            raise errors.bad_request("you must specify at least 1 command for the container")
-        if manifest.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            phase = manifest["status"]["phase"]
-            raise errors.bad_request(f"cannot exec into a container in a completed pod; current phase is {phase}")
-        _require_started(manifest, container)
-        host, port = self._kubelet(pod, manifest)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 kubelet = await TCPClient().connect(host, port)
@@ -122,7 +120,7 @@ class Relay:
         addresses = {address["type"]: address["address"] for address in status.get("addresses") or []}
         port = status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
         if "InternalIP" not in addresses or not port:
-            raise errors.internal(f'node "{name}" has not said where its kubelet listens')
+            raise errors.plain(f"no preferred addresses found; known addresses: {list(addresses.values())}")
         return addresses["InternalIP"], int(port)
 
 
@@ -155,16 +153,6 @@ def _container(pod: Version, manifest: Object, asked: str) -> str:
     if initial:
         choices += f" or one of the init containers: [{' '.join(initial)}]"
     raise errors.bad_request(f"a container name must be specified for pod {pod.name}, {choices}")
-
-
-def _require_started(manifest: Object, container: str) -> None:
-    status = manifest.get("status", {})
-    known = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
-    state = next((entry.get("state") or {} for entry in known if entry.get("name") == container), {})
-    if "waiting" in state and not any(entry.get("lastState") for entry in known if entry.get("name") == container):
-        why = state["waiting"].get("reason", "ContainerCreating")
-        name = manifest["metadata"]["name"]
-        raise errors.bad_request(f'container "{container}" in pod "{name}" is waiting to start: {why}')
 
 
 def _reason(code: int) -> str:

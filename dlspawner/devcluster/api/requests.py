@@ -63,7 +63,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.lstrip("-").isdecimal():
-        raise errors.bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
     return int(text)
 
 
@@ -75,6 +75,49 @@ def resource_version(query: Mapping[str, str]) -> int | None:
     if not text.isdecimal():
         raise errors.bad_request(f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: invalid syntax')
     return int(text)
+
+
+_MATCHES = ("", "Exact", "NotOlderThan")
+
+
+def check_list_options(query: Mapping[str, str]) -> None:
+    """What may be asked together about a list's version; ApiError 400 or 422."""
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    if query.get("continue") and version not in ("", "0"):
+        raise errors.bad_request("specifying resource version is not allowed when using continue")
+    field = "resourceVersionMatch"
+    watching = flag(query, "watch")
+    cause = None
+    if watching and "sendInitialEvents" in query and match != "NotOlderThan":
+        cause = errors.denied(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    elif match and not version and not watching:
+        cause = errors.denied(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+    elif match not in _MATCHES:
+        cause = errors.unsupported(field, match, _MATCHES)
+    elif match == "Exact" and version == "0":
+        cause = errors.denied(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    if cause is not None:
+        raise errors.invalid_options("ListOptions", "meta.k8s.io", "", cause)
+
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def verb(method: str, target: Target, query: Mapping[str, str]) -> str:
+    """The word by which authorisation knows a request."""
+    if method == "GET":
+        return "get" if target.name else "watch" if flag(query, "watch") else "list"
+    return "deletecollection" if method == "DELETE" and not target.name else _VERBS.get(method, method.lower())
+
+
+def check_log_options(pod: str, query: Mapping[str, str]) -> None:
+    """ApiError 400 or 422 for numbers that a log cannot be cut by."""
+    wishes = (("tailLines", 0, "or equal to 0"), ("limitBytes", 1, "0"), ("sinceSeconds", 1, "0"))
+    for field, least, words in wishes:
+        value = number(query, field)
+        if value is not None and value < least:
+            cause = errors.wrong(field, value, f"must be greater than {words}")
+            raise errors.invalid_options("PodLogOptions", "", pod, cause)
 
 
 def wants_table(accept: str) -> bool:

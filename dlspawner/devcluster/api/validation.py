@@ -13,6 +13,7 @@ from dlspawner.devcluster.api.errors import Cause, denied, duplicate, required, 
 from dlspawner.devcluster.api.resources import (
     CLAIMS,
     CONFIG_MAPS,
+    EVENTS,
     NAMESPACES,
     NODES,
     PODS,
@@ -39,6 +40,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*$")
 _MAX_CONTENT = 1024 * 1024
 _SERVICE_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
 
@@ -71,16 +73,31 @@ def _metadata(resource: Resource, metadata: Object) -> Causes:
         yield Cause(
             "metadata.annotations", "FieldValueTooLong", f"Too long: may not be more than {MAX_ANNOTATIONS} bytes"
         )
-    for index, owner in enumerate(metadata.get("ownerReferences") or []):
-        for field in ("apiVersion", "kind", "name", "uid"):
+    yield from _ties(metadata)
+
+
+def _ties(metadata: Object) -> Causes:
+    """What binds an object to others: owners, and those who want a word before it goes."""
+    for owner in metadata.get("ownerReferences") or []:
+        for field, word in (("apiVersion", "version "), ("kind", ""), ("name", ""), ("uid", "")):
             if not (isinstance(owner, dict) and owner.get(field)):
-                yield wrong(f"metadata.ownerReferences[{index}].{field}", "", f"{field} must not be empty")
+                yield wrong(f"metadata.ownerReferences.{field}", "", f"{word}must not be empty")
+    for index, finalizer in enumerate(metadata.get("finalizers") or []):
+        if "/" not in str(finalizer) and finalizer not in _STANDARD_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield wrong(f"metadata.finalizers[{index}]", finalizer, why)
 
 
 def _name_rule(resource: Resource) -> Callable[[str], str | None]:
     if resource is SERVICES:
         return dns1035_label
     return dns_label if resource is NAMESPACES else dns_subdomain
+
+
+def _event(event: Object) -> Causes:
+    namespace = (event.get("involvedObject") or {}).get("namespace") or "default"
+    if namespace != event["metadata"].get("namespace"):
+        yield wrong("involvedObject.namespace", namespace, "does not match event.namespace")
 
 
 def _service(service: Object) -> Causes:
@@ -229,6 +246,7 @@ def _priority_class(priority_class: Object) -> Causes:
 _CHECKS: Mapping[Resource, Callable[[Object], Causes]] = {
     CLAIMS: _claim,
     CONFIG_MAPS: _config_map,
+    EVENTS: _event,
     NODES: _node,
     PODS: check_pod,
     PRIORITY_CLASSES: _priority_class,

@@ -84,11 +84,11 @@ class Watch:
             reached = self.store.revision
             for chunk in _joined(self._lines(cursor)):
                 yield chunk
-            cursor = reached
+            cursor = max(cursor, reached)  # a version that is not there yet is waited for
             if self.options.bookmarks and time.monotonic() >= bookmark:
                 yield self._bookmark(cursor)
                 bookmark = time.monotonic() + _BOOKMARK_SECONDS
-            if self.store.revision == cursor and not await self._sleep(min(end, bookmark)) and time.monotonic() >= end:
+            if self.store.revision <= cursor and not await self._sleep(min(end, bookmark)) and time.monotonic() >= end:
                 break
         if self.options.bookmarks and not self.stopped:
             yield self._bookmark(cursor)

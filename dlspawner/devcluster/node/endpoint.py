@@ -128,7 +128,8 @@ class Endpoint:
         if not path.exists():
             if head.flag("previous"):
                 raise Answer(400, f'previous terminated container "{container.name}" in pod "{pod.name}" not found')
-            raise Answer(400, f'container "{container.name}" in pod "{pod.name}" is waiting to start')
+            why = container.run.state.get("waiting", {}).get("reason", "ContainerCreating")
+            raise Answer(400, f'container "{container.name}" in pod "{pod.name}" is waiting to start: {why}')
         live = container.log if container.log and container.log.path == path else None
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"

@@ -64,9 +64,9 @@ FAILURES: dict[str, tuple[Any, bool]] = {
     "a move into itself": ([{"op": "move", "from": "/l", "path": "/l/0"}], False),
     "no list": ({"op": "remove"}, True),
     "no object": (["remove"], True),
-    "no such operation": ([{"op": "jump", "path": "/a"}], True),
-    "no value": ([{"op": "add", "path": "/a"}], True),
-    "no slash": ([{"op": "remove", "path": "a"}], True),
+    "no such operation": ([{"op": "jump", "path": "/a"}], False),
+    "no value": ([{"op": "add", "path": "/a"}], False),
+    "no slash": ([{"op": "remove", "path": "a"}], False),
 }
 
 

@@ -54,16 +54,16 @@ def kubelet() -> Iterator[Kubelet]:
 
 
 @pytest.fixture
-def running(embedded: Client, pods: str, make_node: NodeMaker, kubelet: Kubelet) -> str:
+def running(cluster: Client, pods: str, make_node: NodeMaker, kubelet: Kubelet) -> str:
     """A pod whose node's kubelet is ours."""
     node = make_node()
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
     }
-    embedded.patched(f"/api/v1/nodes/{node}/status", {"status": status})
-    embedded.create(pods, pod(nodeName=node))
-    embedded.patched(f"{pods}/p/status", {"status": {"phase": "Running"}})
+    cluster.patched(f"/api/v1/nodes/{node}/status", {"status": status})
+    cluster.create(pods, pod(nodeName=node))
+    cluster.patched(f"{pods}/p/status", {"status": {"phase": "Running"}})
     return f"{pods}/p"
 
 
@@ -75,22 +75,22 @@ def _answer(body: bytes, code: str = "200 OK") -> Callable[[socket.socket, bytes
     return serve
 
 
-def test_logs_come_from_the_kubelet(embedded: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
+def test_logs_come_from_the_kubelet(cluster: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
     kubelet.serve = _answer("eins\nzwei ✓\n".encode())
-    answer = embedded.request("GET", f"{running}/log", query={"tailLines": "2", "timestamps": "true", "pretty": "1"})
+    answer = cluster.request("GET", f"{running}/log", query={"tailLines": "2", "timestamps": "true", "pretty": "1"})
     assert (answer.code, answer.raw.decode()) == (200, "eins\nzwei ✓\n")
     first, *headers = kubelet.heads[0].split("\r\n")
     assert first == f"GET /containerLogs/{namespace}/p/main?tailLines=2&timestamps=true HTTP/1.1"
-    assert embedded.headers["Authorization"] in "".join(headers)
+    assert cluster.headers["Authorization"] in "".join(headers)
 
 
-def test_the_kubelets_refusal_becomes_a_status(embedded: Client, running: str, kubelet: Kubelet) -> None:
+def test_the_kubelets_refusal_becomes_a_status(cluster: Client, running: str, kubelet: Kubelet) -> None:
     kubelet.serve = _answer(b"previous terminated container not found", "400 Bad Request")
-    status = embedded.expect(400, "GET", f"{running}/log", previous="true")
+    status = cluster.expect(400, "GET", f"{running}/log", previous="true")
     assert (status["reason"], status["message"]) == ("BadRequest", "previous terminated container not found")
 
 
-def test_followed_logs_are_streamed(embedded: Client, running: str, kubelet: Kubelet) -> None:
+def test_followed_logs_are_streamed(cluster: Client, running: str, kubelet: Kubelet) -> None:
     go_on = threading.Event()
 
     def serve(connection: socket.socket, _: bytes) -> None:
@@ -99,8 +99,8 @@ def test_followed_logs_are_streamed(embedded: Client, running: str, kubelet: Kub
         connection.sendall(b"4\r\ntwo\n\r\n0\r\n\r\n")
 
     kubelet.serve = serve
-    connection = embedded.connect()
-    connection.request("GET", f"{running}/log?follow=true", headers=embedded.headers)
+    connection = cluster.connect()
+    connection.request("GET", f"{running}/log?follow=true", headers=cluster.headers)
     response = connection.getresponse()
     assert response.readline() == b"one\n"
     go_on.set()
@@ -108,23 +108,23 @@ def test_followed_logs_are_streamed(embedded: Client, running: str, kubelet: Kub
     connection.close()
 
 
-def test_a_kubelet_that_does_not_answer_is_an_error(embedded: Client, running: str, kubelet: Kubelet) -> None:
-    node = embedded.get(running)["spec"]["nodeName"]
+def test_a_kubelet_that_does_not_answer_is_an_error(cluster: Client, running: str, kubelet: Kubelet) -> None:
+    node = cluster.get(running)["spec"]["nodeName"]
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
-    embedded.patched(f"/api/v1/nodes/{node}/status", {"status": status})
+    cluster.patched(f"/api/v1/nodes/{node}/status", {"status": status})
     for path, headers in (("log", {}), ("exec?command=true", {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"})):
-        answer = embedded.request("GET", f"{running}/{path}", headers=headers)
+        answer = cluster.request("GET", f"{running}/{path}", headers=headers)
         assert (answer.code, answer.json["reason"]) == (500, "InternalError")
         assert "error dialing backend" in answer.json["message"]
 
 
-def _upgrade(embedded: Client, path: str) -> socket.socket:
-    raw = socket.create_connection((str(embedded.server.hostname), embedded.server.port or 0), timeout=10)
-    stream = embedded.context.wrap_socket(raw, server_hostname="localhost")
+def _upgrade(cluster: Client, path: str) -> socket.socket:
+    raw = socket.create_connection((str(cluster.server.hostname), cluster.server.port or 0), timeout=10)
+    stream = cluster.context.wrap_socket(raw, server_hostname="localhost")
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: SPDY/3.1", "Content-Length: 0"]
-    lines += ["X-Stream-Protocol-Version: v4.channel.k8s.io", f"Authorization: {embedded.headers['Authorization']}"]
+    lines += ["X-Stream-Protocol-Version: v4.channel.k8s.io", f"Authorization: {cluster.headers['Authorization']}"]
     stream.sendall("\r\n".join([*lines, "", ""]).encode())
     return stream
 
@@ -161,7 +161,7 @@ def _exchange(stream: ssl.SSLSocket, payload: bytes) -> bytes:
     return bytes(received)
 
 
-def test_exec_tunnels_both_ways(embedded: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
+def test_exec_tunnels_both_ways(cluster: Client, running: str, kubelet: Kubelet, namespace: str) -> None:
     def serve(connection: socket.socket, rest: bytes) -> None:
         connection.sendall(SWITCH)
         connection.sendall(rest)
@@ -169,7 +169,7 @@ def test_exec_tunnels_both_ways(embedded: Client, running: str, kubelet: Kubelet
             connection.sendall(chunk)
 
     kubelet.serve = serve
-    stream = _upgrade(embedded, f"{running}/exec?command=sh&command=-c&command=a%26b&stdin=true&tty=true")
+    stream = _upgrade(cluster, f"{running}/exec?command=sh&command=-c&command=a%26b&stdin=true&tty=true")
     payload = bytes(range(256)) * (BIG // 256)
     with stream:
         assert _read(stream, len(SWITCH)) == SWITCH
@@ -179,10 +179,10 @@ def test_exec_tunnels_both_ways(embedded: Client, running: str, kubelet: Kubelet
     assert "input=1" in first
     assert "X-Stream-Protocol-Version: v4.channel.k8s.io" in headers
     assert "Upgrade: SPDY/3.1" in headers
-    assert headers.count(f"Authorization: {embedded.headers['Authorization']}") == 1
+    assert headers.count(f"Authorization: {cluster.headers['Authorization']}") == 1
 
 
-def test_the_end_of_one_side_ends_the_other(embedded: Client, running: str, kubelet: Kubelet) -> None:
+def test_the_end_of_one_side_ends_the_other(cluster: Client, running: str, kubelet: Kubelet) -> None:
     ended = threading.Event()
 
     def serve(connection: socket.socket, _: bytes) -> None:
@@ -191,12 +191,12 @@ def test_the_end_of_one_side_ends_the_other(embedded: Client, running: str, kube
         ended.set()
 
     kubelet.serve = serve
-    with _upgrade(embedded, f"{running}/exec?command=true") as stream:
+    with _upgrade(cluster, f"{running}/exec?command=true") as stream:
         assert _read(stream, len(SWITCH) + 3).endswith(b"bye")
     assert ended.wait(10)
 
 
-def test_a_reader_that_stops_reading_stops_the_kubelet(embedded: Client, running: str, kubelet: Kubelet) -> None:
+def test_a_reader_that_stops_reading_stops_the_kubelet(cluster: Client, running: str, kubelet: Kubelet) -> None:
     sent = []
     stuck = threading.Event()
 
@@ -210,7 +210,7 @@ def test_a_reader_that_stops_reading_stops_the_kubelet(embedded: Client, running
             stuck.set()
 
     kubelet.serve = serve
-    with _upgrade(embedded, f"{running}/exec?command=yes") as stream:
+    with _upgrade(cluster, f"{running}/exec?command=yes") as stream:
         _read(stream, len(SWITCH))
         assert stuck.wait(20)
     assert sum(sent) < 5 * BIG

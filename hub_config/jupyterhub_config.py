@@ -99,7 +99,8 @@ c.DLSpawner.ssh_ca_public_key_file = env["DLSPAWNER_SSH_CA"]
 c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT']}"
 c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
-c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/jobs:latest")
+c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/job:latest")
+c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
 # Jobs run as the person: a uid from the authenticator's auth_state, else the one that the Manager keeps for them.
 c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself

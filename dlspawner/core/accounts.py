@@ -155,11 +155,11 @@ def account(user: str, numbers: Numbers, home: str) -> Account:
     return Account(name, numbers.uid, numbers.gid, tuple(groups), home)
 
 
-def passwd(who: Account) -> str:
-    """The accounts in the container: root, whose the image's files are, the person, nobody."""
+def passwd(who: Account, shell: str = "/bin/bash") -> str:
+    """The accounts in the container: root, whose the image's files are, the person with their shell, nobody."""
     lines = ["root:x:0:0:root:/root:/bin/sh"]
     if who.uid:
-        lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:/bin/bash")
+        lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:{shell}")
     lines.append("nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin")
     return "\n".join(lines) + "\n"
 

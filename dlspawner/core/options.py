@@ -30,6 +30,7 @@ BUILT_IN = {
     "team": Option("team", Kind.CHOICE, "Team"),
     "log_dir": Option("log_dir", Kind.PATH, "Log directory"),
     "image": Option("image", Kind.IMAGE, "Image"),
+    "http_port": Option("http_port", Kind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
 }
 
 _SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}

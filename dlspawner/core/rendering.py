@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dlspawner.core import holes, naming, quantity
+from dlspawner.core import holes, naming, own_image, quantity
 from dlspawner.core.manifest import Manifest, hide_gpus, merge_pod
 from dlspawner.core.model import TeamMount
 from dlspawner.core.options import Choices, Rejected
@@ -25,23 +25,15 @@ __all__ = ["Facts", "hide_gpus", "hole_names", "log_dir", "merge_pod", "render"]
 JOB_FILES = "/etc/dlspawner"
 JOB_DIRECTORY = "/job"
 HOME_VOLUME, FILES_VOLUME = "home", "job-files"
-START = ("/bin/sh", f"{JOB_FILES}/start")
+START = f"{JOB_FILES}/start"
 
-# What a template without a command answers the Hub with: the page on how to get in, behind the Hub's login. A unix
-# socket, because a port would be open without login to whoever shares the pod's network.
-_PAGE_SERVER = f"""
-import http.server, socketserver, sys
-class Page(http.server.SimpleHTTPRequestHandler):
-    def __init__(self, *args): super().__init__(*args, directory="{JOB_FILES}/page")
-    def log_message(self, *args): pass
-class Server(socketserver.ThreadingUnixStreamServer):
-    def handle_error(self, *args): pass
-Server(sys.argv[1], Page).serve_forever()
-"""
+# What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
+# `http_port`, or the page on how to get in.
 PAGE_COMMAND = (
     *("jupyter", "standaloneproxy", "--activity-interval=0", "--unix-socket=true", "--"),
-    *("python3", "-c", _PAGE_SERVER, "{unix_socket}"),
+    *("python3", f"{JOB_FILES}/door.py", "{unix_socket}"),
 )
+HTTP_PORT = "http_port"
 
 _POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
@@ -73,9 +65,10 @@ class Facts:
     team_mounts: tuple[TeamMount, ...] = ()  # of the team that was chosen
     files_secret: str | None = None  # the job's Secret; None where the job needs no files
     files: tuple[tuple[str, str], ...] = ()  # its (key, path below /etc/dlspawner)
+    ssh_image: str | None = None  # brings sshd to images of the person's own; None where they must have it
 
 
-_NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files"})
+_NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files", "ssh_image"})
 FACT_HOLES = frozenset(field.name for field in fields(Facts)) - _NOT_HOLES
 CHOICE_HOLES = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
 PATH_HOLES = frozenset({"home", "notebook_dir"})
@@ -149,9 +142,11 @@ def _fragment(template: Template, choices: Choices, facts: Facts, values: Mappin
     if template.work_container != NOTEBOOK_CONTAINER:
         containers.append(_login_proxy(template, facts, values))
     base = {"containers": containers, **_pod(template, choices, facts)}
+    if _brings_ssh(template, facts):
+        base["initContainers"] = [own_image.init_container(str(facts.ssh_image))]
     spec = merge_pod(base, holes.fill(template.pod, values))
-    if template.ssh is not None:
-        spec = _with_sshd(template, spec)
+    if facts.files_secret is not None:
+        spec = _with_start(template, facts, spec)
     metadata = {
         "labels": holes.fill(dict(template.labels), values, ("labels",)),
         "annotations": holes.fill(dict(template.annotations), values, ("annotations",)),
@@ -170,6 +165,8 @@ def _work_container(template: Template, choices: Choices, facts: Facts, values: 
         "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
         "terminationMessagePolicy": "FallbackToLogsOnError",  # a failed job's last words reach its owner
     }
+    if _is_watched(template):
+        container["volumeMounts"] += own_image.main_mounts(_brings_ssh(template, facts))
     if template.endpoints:
         container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]
     if template.mounts.home is not Access.NONE:
@@ -187,12 +184,15 @@ def _login_proxy(template: Template, facts: Facts, values: Mapping[str, Any]) ->
         "name": NOTEBOOK_CONTAINER,
         "args": _command(template, values),
         "env": [_POD_IP, {"name": "HOME", "value": "/nonexistent"}],
-        "volumeMounts": _file_mounts(facts),
+        "volumeMounts": _file_mounts(facts) + (own_image.proxy_mounts() if _is_watched(template) else []),
     }
 
 
 def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
-    filled: list[Any] = holes.fill(list(template.command or PAGE_COMMAND), values, ("args",))
+    if not template.command:
+        port = values.get(HTTP_PORT)
+        return [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
+    filled: list[Any] = holes.fill(list(template.command), values, ("args",))
     return filled
 
 
@@ -243,7 +243,7 @@ def _pod(template: Template, choices: Choices, facts: Facts) -> Manifest:
 
 
 def _volumes(template: Template, facts: Facts) -> list[Manifest]:
-    volumes: list[Manifest] = []
+    volumes: list[Manifest] = own_image.volumes(_brings_ssh(template, facts)) if _is_watched(template) else []
     if template.mounts.home is not Access.NONE or template.mounts.job_directory:
         claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
         volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
@@ -261,16 +261,31 @@ def _team_volume(mount: TeamMount) -> str:
     return naming.slug(f"team-{mount.claim}")
 
 
-def _with_sshd(template: Template, spec: Manifest) -> Manifest:
-    """Let the work container begin with the job's ``start``, which runs sshd beside the command it was given."""
+def _with_start(template: Template, facts: Facts, spec: Manifest) -> Manifest:
+    """Let the containers begin with the job's ``start``: an init for each, sshd beside the work, the end together."""
+    begins: dict[str, list[str]] = {}
+    if template.work_container != NOTEBOOK_CONTAINER:
+        begins[NOTEBOOK_CONTAINER] = ["/bin/sh", START, "--login-proxy"]
+    if template.ssh is not None:
+        shell = own_image.shell(_brings_ssh(template, facts))
+        begins[template.work_container] = [*shell, START, *(["--main"] if _is_watched(template) else [])]
     wrapped = []
     for container in spec["containers"]:
-        if container["name"] == template.work_container:
+        if container["name"] in begins:
             original = [*container.get("command", []), *container.get("args", [])]
-            wrapped.append({**container, "command": list(START), "args": original})
+            wrapped.append({**container, "command": begins[container["name"]], "args": original})
         else:
             wrapped.append(container)
     return {**spec, "containers": wrapped}
+
+
+def _is_watched(template: Template) -> bool:
+    """Whether the work container is ``main`` and begins with ``start``, so that the login proxy can see it end."""
+    return template.work_container != NOTEBOOK_CONTAINER and template.ssh is not None
+
+
+def _brings_ssh(template: Template, facts: Facts) -> bool:
+    return _is_watched(template) and bool(facts.ssh_image)
 
 
 def _needed(name: str, values: Mapping[str, Any]) -> Any:

@@ -40,11 +40,13 @@ def read_options(template: Section, cluster: Cluster) -> tuple[Option, ...]:
 def _option(name: str, entry: Entry, base: Option | None) -> Option:
     section = entry.section(_KEYS)
     kind = _kind(section, base)
+    own = base or Option(name, kind, title=name.replace("_", " ").capitalize())
+    low, high = _bound(section, "min", kind), _bound(section, "max", kind)
     option = replace(
-        base or Option(name, kind, title=name.replace("_", " ").capitalize()),
+        own,
         default=_default(section),
-        minimum=_bound(section, "min", kind),
-        maximum=_bound(section, "max", kind),
+        minimum=own.minimum if low is None else low,
+        maximum=own.maximum if high is None else high,
         choices=_choices(section, kind),
         pattern=_pattern(section, kind),
         multiline=section.boolean("multiline", default=False),

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.core import accounts, naming, security
+from dlspawner.core import accounts, naming, own_image, security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 from dlspawner.spawner.pods import Pods
 
@@ -39,6 +39,7 @@ _PACKAGED = {
     "start": "start.sh",
     "profile.sh": "profile.sh",
     "suggest_keys.py": "suggest_keys.py",
+    "door.py": "door.py",
 }
 _ATTEMPTS = 5
 
@@ -86,6 +87,12 @@ def account(pod: PodDict, user: str) -> accounts.Account:
     return accounts.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
 
 
+def login_shell(pod: PodDict) -> tuple[str, ...]:
+    """The shell of a pod that brings one, for `accounts.passwd`; nothing where it is the usual one."""
+    volumes = pod["spec"].get("volumes") or ()
+    return (own_image.LOGIN_SHELL,) if any(one["name"] == own_image.BUNDLE_VOLUME for one in volumes) else ()
+
+
 def wants_secret(pod: PodDict) -> bool:
     """Whether the pod mounts the Secret that is made for it."""
     name = naming.ssh_object(pod["metadata"]["name"])
@@ -117,7 +124,7 @@ def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, 
         PUBLIC_HOST_KEY: given.host_key.public + "\n",
         "user_ca.pub": given.user_ca,
         "principals": job.id + "\n",
-        "passwd": accounts.passwd(who),
+        "passwd": accounts.passwd(who, *login_shell(pod)),
         "group": accounts.group(who),
         "index.html": given.page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},

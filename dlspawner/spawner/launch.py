@@ -17,7 +17,7 @@ from dlspawner.spawner.refusal import Refused
 # Where the keys of a job's Secret appear below /etc/dlspawner.
 _FILES = (
     *((name, name) for name in (children.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")),
-    *((name, name) for name in ("suggest_keys.py", "passwd", "group")),
+    *((name, name) for name in ("suggest_keys.py", "door.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
 
@@ -101,6 +101,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     image: str | None,
     ssh: tuple[str, int] | None,
     numbers: accounts.Numbers | None = None,
+    ssh_image: str = "",
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
@@ -121,6 +122,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         team_mounts=team_of(person.teams, choices.team).mounts,
         files_secret=naming.ssh_object(pod_name) if host_key else None,
         files=_FILES if host_key else (),
+        ssh_image=ssh_image or None,
     )
     job = naming.Job(
         id=identifier,
@@ -151,26 +153,12 @@ def fragment(launch: Launch) -> Manifest:
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
-    spec = _with_init(rendered["spec"], launch) if launch.host_key else rendered["spec"]
-    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": spec}
+    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": rendered["spec"]}
 
 
 def _group_names(launch: Launch) -> dict[str, str]:
     groups = (*(launch.numbers.groups if launch.numbers else ()), *launch.groups)
     return {naming.GROUPS_ANNOTATION: accounts.write_groups(groups)} if groups else {}
-
-
-def _with_init(spec: Manifest, launch: Launch) -> Manifest:
-    """Let a login proxy beside the person's container end when it is asked to: as process 1 it would hear nothing."""
-    if launch.wish.template.work_container == NOTEBOOK_CONTAINER:
-        return spec
-    containers = [
-        {**one, "command": [*rendering.START, "--no-ssh", *one.get("command", ())]}
-        if one["name"] == NOTEBOOK_CONTAINER
-        else one
-        for one in spec["containers"]
-    ]
-    return {**spec, "containers": containers}
 
 
 def pod(plain: Manifest, launch: Launch) -> Manifest:

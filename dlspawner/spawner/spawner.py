@@ -94,6 +94,14 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         is 22. Empty, the default: the pages show no SSH commands.
         """,
     )
+    ssh_image = Unicode(
+        "",
+        config=True,
+        help="""
+        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
+        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
+        """,
+    )
     manager_url = Unicode(
         "",
         config=True,
@@ -222,6 +230,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             image=self.image or None,
             ssh=self.ssh_target,
             numbers=await account.numbers(self, self.settings.cluster.accounts),
+            ssh_image=self.ssh_image,
         )
         # What cannot be made is refused here, before anything is created.
         launch.fragment(self._launch)

@@ -158,14 +158,44 @@ def test_an_own_image_runs_in_main_and_the_login_proxy_sees_nothing_of_it() -> N
     fragment = rendered(CUSTOM, image="debian:12", gpus=1, program="make $(nproc)")
     main, proxy = container(fragment, "main"), container(fragment)
     assert main["image"] == "debian:12"
-    assert main["command"] == ["/bin/sh", "/etc/dlspawner/start"]
+    assert main["command"] == ["/bin/sh", "/etc/dlspawner/start", "--main"]
     assert main["args"] == ["/bin/sh", "-c", "make $$(nproc)"]
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert proxy["args"][:2] == ["jupyter", "standaloneproxy"]
-    assert "command" not in proxy
+    assert proxy["command"] == ["/bin/sh", "/etc/dlspawner/start", "--login-proxy"]
     assert "resources" not in proxy
     assert "/home/alice" not in mounts(fragment)
     assert fragment["spec"]["restartPolicy"] == "Never"
+
+
+def test_an_own_image_gets_an_sshd_from_the_image_ssh() -> None:
+    fragment = rendered(CUSTOM, replace(FACTS, ssh_image="dlspawner/ssh:1"), image="scratch:1")
+    (bringing,) = fragment["spec"]["initContainers"]
+    assert (bringing["name"], bringing["image"]) == ("dlspawner-ssh", "dlspawner/ssh:1")
+    assert bringing["volumeMounts"] == [{"name": "dlspawner-ssh", "mountPath": "/copy"}]
+    assert container(fragment, "main")["command"] == ["/dl/bin/busybox", "sh", "/etc/dlspawner/start", "--main"]
+    assert mounts(fragment, "main")["/dl"] == {"name": "dlspawner-ssh", "mountPath": "/dl", "readOnly": True}
+    assert "/dl" not in mounts(fragment)
+    assert {"name": "dlspawner-ssh", "emptyDir": {}} in fragment["spec"]["volumes"]
+
+
+def test_an_image_of_ours_brings_its_own_sshd() -> None:
+    spec = rendered(facts=replace(FACTS, ssh_image="dlspawner/ssh:1"))["spec"]
+    assert "initContainers" not in spec
+    assert "dlspawner-ssh" not in [one["name"] for one in spec["volumes"]]
+
+
+def test_the_login_proxy_can_see_main_end() -> None:
+    fragment = rendered(CUSTOM, image="debian:12")
+    assert mounts(fragment, "main")["/run/dlspawner"] == {"name": "dlspawner-alive", "mountPath": "/run/dlspawner"}
+    assert mounts(fragment)["/run/dlspawner"]["readOnly"]
+    assert {"name": "dlspawner-alive", "emptyDir": {}} in fragment["spec"]["volumes"]
+
+
+def test_the_login_proxy_leads_to_the_port_that_was_chosen() -> None:
+    template = replace(CUSTOM, options=(*CUSTOM.options, BUILT_IN["http_port"]))
+    assert container(rendered(template, image="debian:12", http_port=8000))["args"][-2:] == ["{unix_socket}", "8000"]
+    assert container(rendered(template, image="debian:12"))["args"][-1] == "{unix_socket}"
 
 
 def test_an_image_that_is_not_given_is_a_sentence() -> None:

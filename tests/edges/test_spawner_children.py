@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.core import naming
+from dlspawner.core import naming, own_image
 from dlspawner.core.naming import Job
 from dlspawner.spawner import children
 
@@ -48,6 +48,12 @@ def test_the_secret_has_what_sshd_reads() -> None:
     assert text(secret, "sshd_config").endswith("\nPort 2299\n")
     assert text(secret, "index.html") == "<p>hello</p>"
     assert text(secret, "start").startswith("#!/bin/sh\n")
+
+
+def test_who_logs_in_to_an_image_of_their_own_gets_the_shell_that_was_brought() -> None:
+    pod = {**POD, "spec": {**POD["spec"], "volumes": [*POD["spec"]["volumes"], *own_image.volumes(bundled=True)]}}
+
+    assert "alice:x:1234:1234:alice:/home/al:/dl/bin/shell\n" in text(the_secret(pod=pod), "passwd")
 
 
 def test_the_key_pair_is_openssh_s(tmp_path: Path) -> None:

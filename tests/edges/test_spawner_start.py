@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -268,9 +268,75 @@ def test_an_image_without_sshd_runs_its_job(job: Job, tmp_path: Path) -> None:
         assert found is not None
         (tools / name).symlink_to(found)
     # The usual places of sshd are looked at whatever PATH says: an empty directory covers them.
-    script = (job.files / "start").read_text().replace(":/usr/sbin:/usr/local/sbin:/sbin:/dl/bin", "")
+    script = (job.files / "start").read_text().replace(":/usr/sbin:/usr/local/sbin:/sbin", "")
     (job.files / "start").write_text(script)
     done = run(job, "sh", "-c", "sleep 0.3; echo done", PATH=str(tools))
 
     assert done.stdout == "done\n"
     assert "sshd was not found in this image: the job runs without SSH" in done.stderr
+
+
+def test_a_program_that_the_image_does_not_have_is_named(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "jupyterhub-singleuser", PATH="/usr/bin:/bin")
+
+    assert done.returncode == 127
+    assert done.stderr == (
+        "dlspawner: this image has no jupyterhub-singleuser. "
+        "A notebook needs JupyterLab and JupyterHub in it: pip install jupyterlab jupyterhub\n"
+    )
+
+
+@pytest.fixture
+def pair(job: Job, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts containers of one pod: they share a directory, and are process 1 each."""
+    (job.files / "sshd_config").unlink()
+    alive = tmp_path / "alive"
+    alive.mkdir()
+    running = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        inner = job.command(*command, DLSPAWNER_ALIVE=str(alive))
+        inside = ["unshare", "-Urp", "--fork", "--kill-child", *inner]
+        process = subprocess.Popen(inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def process_one(process: subprocess.Popen[str]) -> int:
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
+def test_the_login_proxy_ends_when_main_is_killed(pair: Callable[..., subprocess.Popen[str]]) -> None:
+    proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 60")
+    assert first_line(proxy) == "started\n"
+    main = pair("--main", "sh", "-c", "echo started; exec sleep 60")
+    assert first_line(main) == "started\n"
+    assert proxy.poll() is None
+
+    os.kill(process_one(main), signal.SIGKILL)
+
+    assert proxy.wait(10) == 0
+    assert "main has ended" in proxy.communicate()[1]
+
+
+def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
+    pair: Callable[..., subprocess.Popen[str]],
+) -> None:
+    assert pair("--main", "true").wait(10) == 0
+    assert pair("--login-proxy", "sleep", "60").wait(10) == 0
+
+
+def test_what_main_starts_does_not_inherit_the_lock(pair: Callable[..., subprocess.Popen[str]]) -> None:
+    main = pair("--main", "sh", "-c", "[ -e /proc/self/fd/9 ] && echo inherited || echo closed")
+    assert first_line(main) == "closed\n"

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 from tensorboardX import SummaryWriter
-from tornado import web
-from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado import web, websocket
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from dlspawner import settings
 from dlspawner.core import options, rendering
 
 ROOT = Path(__file__).parents[2]
+DOOR = ROOT / "dlspawner/spawner/files/door.py"
 PREFIX = "/user/alice/one/"
 DEADLINE = 60
 
@@ -43,16 +44,21 @@ def hub() -> Iterator[str]:
     server.stop()
 
 
-def command(name: str) -> list[str]:
+def make_page(directory: Path) -> None:
+    (directory / "page").mkdir()
+    (directory / "page" / "index.html").write_text("<p>ssh alice+one@gateway</p>", encoding="utf-8")
+
+
+def command(name: str, **given: object) -> list[str]:
     loaded = settings.load(ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
     template = loaded.template(name)
     assert template is not None
-    choices = options.choose(template, loaded.cluster, {})
+    choices = options.choose(template, loaded.cluster, given)
     assert isinstance(choices, options.Choices)
     fragment = rendering.render(template, choices, rendering.Facts("alice", "one", "alice", "j-abcdefghij23", "pod"))
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
-    return list(notebook["args"])
+    return [part.replace(f"{rendering.JOB_FILES}/door.py", str(DOOR)) for part in notebook["args"]]
 
 
 def free_port() -> int:
@@ -134,17 +140,65 @@ def tcp_listeners(session: int) -> set[str]:
 async def test_only_the_owner_gets_in_and_only_through_the_login(
     template: str, page: str, expected: str, tmp_path: Path
 ) -> None:
-    pages, runs = tmp_path / "page", tmp_path / "runs"
-    pages.mkdir()
-    (pages / "index.html").write_text("<p>ssh alice+one@gateway</p>", encoding="utf-8")
+    runs = tmp_path / "runs"
+    make_page(tmp_path)
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 0.5, 1)
-    arguments = [part.replace(f"{rendering.JOB_FILES}/page", str(pages)) for part in command(template)]
     with hub() as hub_api:
-        async with job(arguments, hub_api, DLSPAWNER_LOG_DIR=str(runs), TMPDIR=str(tmp_path)) as (url, session):
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs), "TMPDIR": str(tmp_path)}
+        async with job(command(template), hub_api, **files) as (url, session):
             nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
             listening = tcp_listeners(session)
     assert (nobody.code, owner.code, other.code) == (302, 200, 403)
     assert nobody.headers["Location"].startswith("/hub/api/oauth2/authorize")
     assert expected in owner.body.decode()
     assert len(listening) == 1
+
+
+class Theirs(web.RequestHandler):
+    """A person's own server: what it gets to see of a request."""
+
+    def get(self) -> None:
+        seen = (self.request.headers.get("Authorization"), self.request.headers.get("Cookie"))
+        self.write(f"theirs {self.request.path} {seen}")
+
+
+class Echo(websocket.WebSocketHandler):
+    def on_message(self, message: str | bytes) -> None:
+        self.write_message(message)
+
+
+@contextmanager
+def their_server() -> Iterator[int]:
+    server = web.Application([("/echo", Echo), (".*", Theirs)]).listen(0, "127.0.0.1")
+    yield int(next(iter(server._sockets.values())).getsockname()[1])
+    server.stop()
+
+
+async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp_path: Path) -> None:
+    with hub() as hub_api, their_server() as port:
+        arguments = command("custom", http_port=port)
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path), TMPDIR=str(tmp_path)) as (url, _):
+            nobody, other = [await get(f"{url}{PREFIX}data", token) for token in (None, "bob")]
+            headers = {"Authorization": "token alice", "Cookie": "jupyterhub-user-alice-one=secret; theirs=1"}
+            request = HTTPRequest(f"{url}{PREFIX}data?x=1", headers=headers)
+            owner = await AsyncHTTPClient().fetch(request)
+            socket_url = f"{url}{PREFIX}echo".replace("http", "ws")
+            echo = await websocket.websocket_connect(HTTPRequest(socket_url, headers=headers))
+            await echo.write_message("hello")
+            said = await asyncio.wait_for(echo.read_message(), DEADLINE)
+            echo.close()
+    assert (nobody.code, other.code) == (302, 403)
+    assert owner.body.decode() == "theirs /data (None, 'theirs=1')"
+    assert said == "hello"
+
+
+async def test_while_the_own_web_server_is_not_there_the_page_says_so(tmp_path: Path) -> None:
+    make_page(tmp_path)
+    port = free_port()
+    with hub() as hub_api:
+        arguments = command("custom", http_port=port)
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path), TMPDIR=str(tmp_path)) as (url, _):
+            owner = await get(f"{url}{PREFIX}", "alice")
+    assert f"Nothing listens on port {port} of this job yet" in owner.body.decode()
+    assert "ssh alice+one@gateway" in owner.body.decode()

@@ -1,21 +1,36 @@
 #!/bin/sh
-# Runs first in a job's containers: sh /etc/dlspawner/start [--no-ssh] COMMAND [ARGUMENT…]
+# Runs first in a job's containers: sh /etc/dlspawner/start [--main | --login-proxy] COMMAND [ARGUMENT…]
 #
 # It starts the job's own sshd in the background, keeps it running, and runs the command as an init would: signals are
 # passed on, the dead are collected, the exit status is the command's. (As process 1 itself, a command without a handler
-# for TERM would sit out the whole grace period.) Nothing here can fail the job: without sshd, awk or python3 in the
-# image the job runs on, and the log says what is missing. POSIX sh only, because any image may come here.
+# for TERM would sit out the whole grace period.) Nothing here can fail the job but a command that is not there: without
+# sshd, awk or python3 in the image the job runs on, and the log says what is missing. POSIX sh only, because any image
+# may come here. Where the image `ssh` brought its bundle to /dl, that has what is missing.
+#
+# A person's own image runs with --main, beside a login proxy that has no sshd and ends when main ends: main holds a lock
+# as long as this very process lives, and the proxy waits for it.
 set -u
 
 files=${DLSPAWNER_FILES:-/etc/dlspawner}
+alive=${DLSPAWNER_ALIVE:-/run/dlspawner}
+bundle=/dl
+image_path=${PATH:-/usr/local/bin:/usr/bin:/bin}
+if [ -x $bundle/bin/busybox ]; then
+    # For this script and for SSH sessions, after everything that the image has; the command does not see it.
+    PATH=$image_path:$bundle/bin:$bundle/applets
+    export PATH
+else
+    bundle=
+fi
 
 say() {
     echo "dlspawner: $*" >&2
 }
 
 find_sshd() {
+    if [ -n "$bundle" ]; then echo "$bundle/bin/sshd"; return 0; fi
     # sshd starts itself again for every connection and therefore wants its absolute path.
-    for directory in $(echo "${PATH:-/usr/bin:/bin}:/usr/sbin:/usr/local/sbin:/sbin:/dl/bin" | tr ':' ' '); do
+    for directory in $(echo "${PATH:-/usr/bin:/bin}:/usr/sbin:/usr/local/sbin:/sbin" | tr ':' ' '); do
         case $directory in
             /*) if [ -x "$directory/sshd" ]; then echo "$directory/sshd"; return 0; fi ;;
         esac
@@ -49,7 +64,7 @@ environment_line() {
         for (name in ENVIRON) {
             value = ENVIRON[name]
             if (name !~ /^[A-Za-z_][A-Za-z0-9_]*$/ || value ~ /[\n\r]/ || length(value) > 8192) continue
-            if (toupper(name) ~ /TOKEN|SECRET|PASSW|CREDENTIAL|KEY|^JUPYTER|^JPY_|^MEM_|^CPU_|^SSH_|^DLSPAWNER_FILES$/) continue
+            if (toupper(name) ~ /TOKEN|SECRET|PASSW|CREDENTIAL|KEY|^JUPYTER|^JPY_|^MEM_|^CPU_|^SSH_|^DLSPAWNER_(FILES|ALIVE)$/) continue
             if (name ~ /^(HOME|USER|LOGNAME|SHELL|MAIL|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|_)$/) continue
             line = line " \"" name "=" quoted(value) "\""
         }
@@ -83,6 +98,8 @@ serve_ssh() {
         say "no directory to write to: the job runs without SSH"
         return
     fi
+    # The bundle's OpenSSL has no business with the settings of the image's.
+    if [ -n "$bundle" ]; then export OPENSSL_CONF=/dev/null; fi
     # From OpenSSH 9.8 on, everybody who comes through the gateway would share the penalties of its address.
     if "$sshd" -t -f "$directory/sshd_config" -o PerSourcePenalties=no 2>/dev/null; then
         set -- -o PerSourcePenalties=no
@@ -119,7 +136,9 @@ suggest_keys() {
 # POSIX shells let background processes ignore INT and QUIT, and what is ignored stays ignored in everything that they
 # start: Ctrl-C in every SSH session, the interrupt of every kernel. Whatever can undo that becomes the program.
 find_reset() {
-    if env --default-signal=INT,QUIT true 2>/dev/null; then
+    if [ -n "$bundle" ]; then
+        reset=bundle
+    elif env --default-signal=INT,QUIT true 2>/dev/null; then
         reset=env
     elif command -v perl >/dev/null; then
         reset=perl
@@ -132,6 +151,7 @@ find_reset() {
 
 become() {
     case $reset in
+        bundle) exec $bundle/libexec/env --default-signal=INT,QUIT "PATH=$image_path" "$@" ;;
         env) exec env --default-signal=INT,QUIT "$@" ;;
         perl) exec perl -e '$SIG{INT} = $SIG{QUIT} = "DEFAULT"; exec { $ARGV[0] } @ARGV or exit 127' -- "$@" ;;
         python3) exec python3 -c 'import os, signal, sys
@@ -142,32 +162,76 @@ os.execvp(sys.argv[1], sys.argv[1:])' "$@" ;;
     esac
 }
 
-with_ssh=yes
-if [ "${1:-}" = "--no-ssh" ]; then
-    with_ssh=no
-    shift
-fi
+# Whether the command is there, before anything else is said: these are then the job's last words.
+check_command() {
+    if (PATH=$image_path && command -v "$1") >/dev/null 2>&1; then return; fi
+    case $1 in
+        jupyterhub-singleuser | jupyter | jupyter-lab)
+            say "this image has no $1. A notebook needs JupyterLab and JupyterHub in it: pip install jupyterlab jupyterhub" ;;
+        *) say "this image has no $1, which the job's command begins with" ;;
+    esac
+    exit 127
+}
+
+hold_lock() {
+    # Under its own name only when it is locked: who finds it needs to ask no more than that.
+    (umask 022 && : >"$alive/.main") 2>/dev/null && exec 9<"$alive/.main" && flock -n 9 && mv "$alive/.main" "$alive/main" ||
+        say "cannot lock a file in $alive: the login proxy will not see this container end"
+}
+
+end_with_main() { # the login proxy's command; in the background
+    until [ -e "$alive/main" ]; do sleep 0.5; done
+    if ! { exec 8<"$alive/main" && flock -s 8; }; then
+        say "flock is missing: this container stays when main has ended"
+        return
+    fi
+    say "main has ended, and so does its login proxy"
+    kill -s ALRM $$
+    sleep 10
+    kill -s KILL "$1"
+}
+
+role=work
+case ${1:-} in
+    --main | --login-proxy) role=${1#--}; shift ;;
+esac
 if [ $# -eq 0 ]; then
     say "no command was given"
     exit 64
 fi
+if [ "$1" = /bin/sh ] && [ ! -e /bin/sh ] && [ -n "$bundle" ]; then
+    shift
+    set -- $bundle/applets/sh "$@"
+fi
+check_command "$1"
 find_reset
-make_directories
-if [ $with_ssh = yes ] && [ -r "$files/sshd_config" ]; then
-    serve_ssh </dev/null &
-    suggest_keys &
+if [ $role = main ]; then hold_lock; fi
+if [ $role != login-proxy ]; then
+    make_directories
+    if [ -r "$files/sshd_config" ]; then
+        serve_ssh </dev/null 9>&- &
+        suggest_keys 9>&- &
+    fi
 fi
 if [ -z "$reset" ]; then exec "$@"; fi
 
-become "$@" <&0 &
+become "$@" <&0 9>&- &
 command=$!
+main_ended=no
 for signal in TERM INT HUP QUIT USR1 USR2; do
     # shellcheck disable=SC2064 # the names of now
     trap "kill -s $signal $command 2>/dev/null" $signal
 done
+if [ $role = login-proxy ] && [ -d "$alive" ]; then
+    trap 'main_ended=yes; kill -s TERM $command 2>/dev/null' ALRM
+    end_with_main "$command" </dev/null >&2 &
+fi
 while :; do
     wait "$command"
     status=$?
     # A signal ends the waiting as well: only a command that is gone has a status.
-    kill -0 "$command" 2>/dev/null || exit "$status"
+    kill -0 "$command" 2>/dev/null && continue
+    # How the job ended is what main says.
+    if [ $main_ended = yes ]; then status=0; fi
+    exit "$status"
 done

@@ -97,10 +97,10 @@ def one_at_a_time(hub: Hub, user: str) -> float:
     return seconds
 
 
-def crowd(hub: Hub, prefix: str) -> list[float]:
-    """Seconds until each of CROWD spawns, posted at once, was ready."""
-    users = [f"{prefix}{number}" for number in range(CROWD)]
-    with ThreadPoolExecutor(CROWD) as pool:
+def crowd(hub: Hub, prefix: str, size: int = CROWD) -> list[float]:
+    """Seconds until each of as many spawns, posted at once, was ready."""
+    users = [f"{prefix}{number}" for number in range(size)]
+    with ThreadPoolExecutor(size) as pool:
         seconds = list(pool.map(hub.spawn, users))
         list(pool.map(hub.stop, users))
     return seconds

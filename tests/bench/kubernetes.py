@@ -1,0 +1,193 @@
+"""POST to ready in real containers: the deployed product against stock KubeSpawner on the same cluster.
+
+`python -m tests.bench.kubernetes` deploys the product by its manifests on the cluster of $KUBECONFIG, and beside it a Hub
+with KubeSpawner as it comes, from the same images with the same proxy, database kind, limits and namespace rules for
+jobs. Both start the same tiny HTTP server from the same image on a claim of the same class, so what differs is the
+spawner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from tests.bench.figures import Figure, publish, ratio
+from tests.bench.spawn import RESPONDER, Hub, answers, crowd, one_at_a_time
+from tests.e2e.deployed import Deployed, deployed
+from tests.e2e.people import wait_for
+from tests.e2e.stack import ROOT
+
+ROUNDS = 5
+CROWD = 20
+SYSTEM, JOBS = "stock", "stock-jobs"
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+LABELS = {"app.kubernetes.io/name": "stock-hub"}
+CONFIG = """
+import os
+c.JupyterHub.bind_url = "http://:8000"
+c.JupyterHub.hub_bind_url = "http://:8081"
+c.JupyterHub.hub_connect_url = "http://hub.stock.svc:8081"
+c.ConfigurableHTTPProxy.should_start = False
+c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:8001"
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.db_url = "sqlite:////tmp/hub.sqlite"
+c.JupyterHub.cookie_secret_file = "/tmp/cookie_secret"
+c.JupyterHub.authenticator_class = "null"
+c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
+c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+c.JupyterHub.concurrent_spawn_limit = 0
+c.KubeSpawner.namespace = "stock-jobs"
+c.KubeSpawner.image = os.environ["BENCH_IMAGE"]
+c.KubeSpawner.ip = "$(POD_IP)"
+c.KubeSpawner.port = 8888
+c.KubeSpawner.uid = c.KubeSpawner.gid = c.KubeSpawner.fs_gid = 1000
+c.KubeSpawner.environment = {"POD_IP": {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+c.KubeSpawner.container_security_context = {
+    "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+}
+c.KubeSpawner.cmd = ["python3", "-S", "-c", os.environ["BENCH_RESPONDER"]]
+c.KubeSpawner.cpu_guarantee, c.KubeSpawner.mem_guarantee = 0.01, "32M"
+c.KubeSpawner.storage_pvc_ensure = True
+c.KubeSpawner.storage_capacity = "1Gi"
+c.KubeSpawner.volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}]
+c.KubeSpawner.volume_mounts = [{"name": "home", "mountPath": "/home/{username}"}]
+"""
+# As stock KubeSpawner's documentation asks for.
+RULES = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "persistentvolumeclaims", "secrets", "services"],
+        "verbs": ["get", "watch", "list", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
+]
+
+
+def manifest(kind: str, name: str, namespace: str | None = SYSTEM, version: str = "v1", **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+
+
+def stock(product: Deployed, token: str) -> list[dict[str, Any]]:
+    """A Hub with stock KubeSpawner: the product's images, and one pod for the Hub and its proxy."""
+    secret = {"CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16)}
+    given = {**secret, "BENCH_TOKEN": token, "BENCH_IMAGE": product.name_of("job"), "BENCH_RESPONDER": RESPONDER}
+    limits = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+    hub = {
+        "name": "hub",
+        "image": product.name_of("hub"),
+        "command": ["jupyterhub", "--config=/config/config.py"],
+        "workingDir": "/tmp",
+        "env": [{"name": name, "value": value} for name, value in given.items()],
+        "resources": limits,
+        "volumeMounts": [{"name": "config", "mountPath": "/config"}],
+    }
+    proxy = {
+        "name": "proxy",
+        "image": product.name_of("proxy"),
+        "command": ["configurable-http-proxy"],
+        "args": ["--port=8000", "--api-ip=127.0.0.1", "--default-target=http://127.0.0.1:8081"],
+        "env": [{"name": name, "value": value} for name, value in secret.items()],
+        "resources": limits,
+    }
+    pod = {
+        "serviceAccountName": "hub",
+        "enableServiceLinks": False,
+        "containers": [hub, proxy],
+        "volumes": [{"name": "config", "configMap": {"name": "stock"}}],
+    }
+    subject = {"kind": "ServiceAccount", "name": "hub", "namespace": SYSTEM}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"}
+    namespaces = [manifest("Namespace", SYSTEM, None), manifest("Namespace", JOBS, None)]
+    namespaces[1]["metadata"]["labels"] = RESTRICTED
+    http = {"name": "http", "port": 80, "targetPort": 8000}
+    return [
+        *namespaces,
+        manifest("ServiceAccount", "hub"),
+        manifest("Role", "hub", JOBS, "rbac.authorization.k8s.io/v1", rules=RULES),
+        manifest("RoleBinding", "hub", JOBS, "rbac.authorization.k8s.io/v1", subjects=[subject], roleRef=role),
+        manifest("ConfigMap", "stock", data={"config.py": CONFIG}),
+        manifest("Service", "hub", spec={"selector": LABELS, "ports": [{"port": 8081, "targetPort": 8081}]}),
+        manifest("Service", "proxy", spec={"type": "NodePort", "selector": LABELS, "ports": [http]}),
+        manifest(
+            "Deployment",
+            "hub",
+            version="apps/v1",
+            spec={"selector": {"matchLabels": LABELS}, "template": {"metadata": {"labels": LABELS}, "spec": pod}},
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def stock_hub(product: Deployed) -> Iterator[Hub]:
+    """It runs, and answers at a NodePort as the product's proxy does."""
+    token = secrets.token_hex(16)
+    objects = {"apiVersion": "v1", "kind": "List", "items": stock(product, token)}
+    product.kubectl("apply", "-f", "-", input=json.dumps(objects))
+    try:
+        product.kubectl("rollout", "status", "deployment/hub", f"--namespace={SYSTEM}", "--timeout=120s")
+        service = json.loads(product.kubectl("get", "service", "proxy", f"--namespace={SYSTEM}", "-o", "json"))
+        url = f"http://{product.ssh_host}:{service['spec']['ports'][0]['nodePort']}"
+        wait_for(lambda: answers(url), "the stock Hub answers", 120)
+        yield Hub(url, token, {})
+    finally:
+        product.kubectl("delete", "namespace", SYSTEM, JOBS, "--wait=false")
+
+
+def add_template(product: Deployed) -> None:
+    """One more template, as an administrator adds it: in the ConfigMap, then a restart of the Hub."""
+    tiny = {
+        "title": "Tiny",
+        "description": "A server that answers the Hub and does nothing else.",
+        "options": {"cpu": {"default": "10m"}, "memory": {"default": "32Mi"}},
+        "command": ["python3", "-S", "-c", RESPONDER],
+    }
+    system = f"--namespace={product.namespace}"
+    hub = json.loads(product.kubectl("get", "deployment", "hub", system, "-o", "json"))
+    volumes = hub["spec"]["template"]["spec"]["volumes"]
+    names = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
+    maps = {name: json.loads(product.kubectl("get", "configmap", name, system, "-o", "json")) for name in names}
+    name = next(name for name, found in maps.items() if "ipython.yaml" in found["data"])
+    patch = json.dumps({"data": {"tiny.yaml": json.dumps(tiny)}})
+    product.kubectl("patch", "configmap", name, system, "--type=merge", f"--patch={patch}")
+    product.kubectl("rollout", "restart", "deployment/hub", system)
+    product.kubectl("rollout", "status", "deployment/hub", system, "--timeout=120s")
+    wait_for(lambda: answers(product.url), "the Hub answers", 60)
+
+
+def measure(product: Deployed) -> list[Figure]:
+    """One at a time in interleaved rounds, then the crowd, twice."""
+    add_template(product)
+    admin = product.person("admin")
+    ours = Hub(product.url, admin.token, {"user_options": {"template": "tiny"}})
+    with stock_hub(product) as theirs:
+        one_at_a_time(ours, "warm"), one_at_a_time(theirs, "warm")
+        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(theirs, f"one{n}")) for n in range(ROUNDS)]
+        crowds = [(crowd(ours, f"a{n}x", CROWD), crowd(theirs, f"a{n}x", CROWD)) for n in range(2)]
+    admin.close()
+    one = [list(column) for column in zip(*pairs, strict=True)]
+    last = [[max(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
+    peer, where = "stock KubeSpawner", "in containers"
+    return [
+        Figure(f"POST to ready {where}, one at a time", median(one[0]), "s"),
+        Figure(f"POST to ready {where}, one at a time, {peer}", median(one[1]), "s"),
+        ratio(f"POST to ready {where}, one at a time", one[0], one[1], peer, 1.0),
+        Figure(f"POST to all {CROWD} ready {where}", median(last[0]), "s"),
+        Figure(f"POST to all {CROWD} ready {where}, {peer}", median(last[1]), "s"),
+        ratio(f"POST to all {CROWD} ready {where}", last[0], last[1], peer, 1.0),
+    ]
+
+
+def main() -> None:
+    os.environ.setdefault("DLSPAWNER_KUBECTL", "kubectl")
+    with deployed() as product:
+        publish(measure(product), ROOT / "build" / "bench-kubernetes.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
 """POST to ready in real containers: the deployed product against stock KubeSpawner on the same cluster.
 
-`python -m tests.bench.kubernetes` deploys the product by its manifests on the cluster of $KUBECONFIG, and beside it a Hub
-with KubeSpawner as it comes, from the same images with the same proxy, database kind, limits and namespace rules for
-jobs. Both start the same tiny HTTP server from the same image on a claim of the same class, so what differs is the
-spawner.
+`python -m tests.bench.kubernetes` deploys the product by its manifests on the cluster of $KUBECONFIG, and beside it a
+Hub with KubeSpawner as it comes, from the same images with the same proxy, limits and rules for jobs (its database is
+SQLite, the quicker one). Both start the same tiny HTTP server from the same image on a claim of the same class, so what
+differs is the spawner.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ RULES = [
 ]
 
 
-def manifest(kind: str, name: str, namespace: str | None = SYSTEM, version: str = "v1", **fields: Any) -> dict[str, Any]:
+def manifest(
+    kind: str, name: str, namespace: str | None = SYSTEM, version: str = "v1", **fields: Any
+) -> dict[str, Any]:
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
 

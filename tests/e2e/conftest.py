@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.e2e.deployed import WANTED, deployed
 from tests.e2e.people import Person, Stack
 from tests.e2e.stack import ROOT, running
 
@@ -26,6 +29,13 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
+    """The launcher's product, or the one that manifests deploy on a real cluster."""
+    with deployed() if os.environ.get(WANTED) == "deployed" else launched() as stack:
+        yield stack
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Stack]:
     """Its state lies in the checkout, as with `make run`: jobs have a /tmp of their own and could not see it there."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)

@@ -1,0 +1,58 @@
+"""The product as its manifests deploy it, on the cluster of $KUBECONFIG: real containers, reached through NodePorts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.e2e.people import Stack
+from tests.e2e.stack import KUBECTL
+from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
+from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy
+
+WANTED = "DLSPAWNER_E2E"  # "deployed": the end-to-end tests run against this product instead of the launcher's
+
+
+@dataclass
+class Deployed(Stack):
+    """A product that runs in the cluster."""
+
+    deployment: Deployment
+    namespace: str = NAMESPACE
+
+    def __post_init__(self) -> None:
+        self.url = self.deployment.url
+        self.ssh_host, self.ssh_port = self.deployment.ssh_host, self.deployment.ssh_port
+        self.image = os.environ.get("DLSPAWNER_E2E_IMAGE", self.name_of("job"))
+
+    def name_of(self, image: str) -> str:
+        """One of the project's images as this cluster knows it."""
+        return f"{IMAGE_PREFIX}/{image}:{IMAGE_TAG}"
+
+    def password(self, name: str) -> str:
+        return self.deployment.admin_password if name == "admin" else self.deployment.password
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        return kubectl(f"--namespace={JOBS}", *arguments, input=input)
+
+
+def kubectl(*arguments: str, input: str | None = None, timeout: float = 120) -> str:
+    """What it printed; a later --namespace wins over an earlier one."""
+    done = subprocess.run(
+        [KUBECTL, *arguments], input=input, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def deployed() -> Iterator[Deployed]:
+    """It answers; at the end everything of it is gone."""
+    product = deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG)
+    try:
+        yield Deployed(product)
+    finally:
+        product.remove()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tests.e2e.people import Stack
 from tests.e2e.stack import KUBECTL
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
-from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy
+from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy, remove
 
 WANTED = "DLSPAWNER_E2E"  # "deployed": the end-to-end tests run against this product instead of the launcher's
 
@@ -51,8 +51,7 @@ def kubectl(*arguments: str, input: str | None = None, timeout: float = 120) -> 
 @contextlib.contextmanager
 def deployed() -> Iterator[Deployed]:
     """It answers; at the end everything of it is gone."""
-    product = deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG)
     try:
-        yield Deployed(product)
+        yield Deployed(deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG))
     finally:
-        product.remove()
+        remove(kubectl)

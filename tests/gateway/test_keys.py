@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "user_ca").chmod(0o644)
     with pytest.raises(KeysUnusable, match=r"user_ca can be read by others \(mode 644\)"):
         load_or_make(tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0o440, True), (0o444, False)])
+def test_a_key_that_is_not_ours_may_be_readable_for_our_group(
+    mode: int, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a Secret that Kubernetes mounts for a pod's fsGroup."""
+    load_or_make(tmp_path)
+    (tmp_path / "user_ca").chmod(mode)
+    (tmp_path / "ssh_host_ed25519_key").chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    if used:
+        load_or_make(tmp_path)
+    else:
+        with pytest.raises(KeysUnusable, match="can be read by others"):
+            load_or_make(tmp_path)
 
 
 def test_what_is_no_key_is_said_to_be_none(tmp_path: Path) -> None:

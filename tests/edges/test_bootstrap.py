@@ -1,0 +1,68 @@
+"""Making the shared secrets: each once, all of them, without a word about their values."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner import bootstrap, cluster
+
+
+class Namespace:
+    """Keeps Secrets as an API server does, for somebody who may only create them."""
+
+    namespace = "dlspawner"
+
+    def __init__(self) -> None:
+        self.secrets: dict[str, Mapping[str, Any]] = {}
+
+    async def create(self, kind: cluster.Kind, manifest: Mapping[str, Any], namespace: str) -> None:
+        assert (kind, namespace) == (cluster.SECRETS, "dlspawner")
+        if manifest["metadata"]["name"] in self.secrets:
+            raise cluster.Conflict("already exists", status=409)
+        self.secrets[manifest["metadata"]["name"]] = manifest
+
+    def value(self, name: str, key: str) -> str:
+        return base64.b64decode(self.secrets[name]["data"][key]).decode()
+
+
+async def test_an_interrupted_run_is_completed_by_the_next() -> None:
+    there = Namespace()
+    making = bootstrap.wanted(login=True, database_server="db")
+    await bootstrap.make(there, "dlspawner", dict(list(making.items())[:3]))  # type: ignore[arg-type] # a stand-in
+    before = dict(there.secrets)
+    made = await bootstrap.make(there, "dlspawner", making)  # type: ignore[arg-type] # a stand-in
+    assert [name for name, new in made.items() if not new] == list(before)
+    assert set(there.secrets) == set(making)
+    assert {name: there.secrets[name] for name in before} == before
+
+
+async def test_a_database_s_url_has_its_password() -> None:
+    there = Namespace()
+    await bootstrap.make(there, "dlspawner", bootstrap.wanted(login=False, database_server="db:5433"))  # type: ignore[arg-type] # a stand-in
+    password = there.value("hub-database", "password")
+    assert there.value("hub-database", "url") == f"postgresql+psycopg://hub:{password}@db:5433/hub"
+
+
+@pytest.mark.parametrize(
+    ("login", "database", "more"),
+    [(False, "", set()), (True, "", {"login"}), (False, "db", {"hub-database", "manager-database"})],
+)
+def test_what_a_deployment_brings_itself_is_not_made(login: bool, database: str, more: set[str]) -> None:
+    always = {"proxy-token", "manager-token", "gateway-token", "hub-keys", "gateway-keys"}
+    assert set(bootstrap.wanted(login, database)) == always | more
+
+
+def test_without_a_cluster_it_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    given = argparse.Namespace(namespace="", kubeconfig=Path("/nowhere"), login=False, database="")
+    assert bootstrap.main(given) == 1
+    assert capsys.readouterr().err.startswith("The secrets could not be made: cannot configure the Kubernetes client")

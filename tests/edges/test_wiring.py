@@ -1,0 +1,97 @@
+"""hub_config/jupyterhub_config.py: what it makes of the environment, and of a deployment's own file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from traitlets.config.loader import PyFileConfigLoader
+
+from dlspawner import settings
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    "DLSPAWNER_BIND_URL": "http://:8000/",
+    "DLSPAWNER_HUB_BIND_URL": "http://:8081",
+    "DLSPAWNER_HUB_URL": "http://hub.dlspawner.svc:8081",
+    "DLSPAWNER_HUB_DB_URL": "postgresql+psycopg://hub:secret@postgresql/hub",
+    "DLSPAWNER_PROXY_API_URL": "http://proxy-api:8001",
+    "DLSPAWNER_MANAGER_URL": "http://manager.dlspawner.svc:8082",
+    "DLSPAWNER_MANAGER_TOKEN": "manager's token",
+    "DLSPAWNER_GATEWAY_TOKEN": "gateway's token",
+    "DLSPAWNER_SSH_HOST": "ssh.example.org",
+    "DLSPAWNER_SSH_PORT": "22",
+    "DLSPAWNER_SSH_CA": "/etc/dlspawner/ssh/user_ca.pub",
+    "DLSPAWNER_NAMESPACE": "dlspawner-jobs",
+    "DLSPAWNER_TEMPLATES": str(ROOT / "templates"),
+}
+LOGIN = {"DLSPAWNER_PASSWORD": "a password", "DLSPAWNER_ADMIN_PASSWORD": "another password"}
+
+
+@pytest.fixture
+def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("cluster.yaml", "teams.yaml"):
+        shutil.copy(ROOT / "hub_config" / name, tmp_path / name)
+    monkeypatch.setenv("DLSPAWNER_CONFIG_DIR", str(tmp_path))
+    for name in ("DLSPAWNER_STATE", *LOGIN):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def load() -> Any:
+    return PyFileConfigLoader("jupyterhub_config.py", str(ROOT / "hub_config")).load_config()
+
+
+def test_addresses_and_the_database_come_from_the_environment(
+    config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    c = load()
+    assert c.JupyterHub.hub_bind_url == "http://:8081"
+    assert c.JupyterHub.hub_connect_url == "http://hub.dlspawner.svc:8081"
+    assert c.JupyterHub.db_url == ENVIRONMENT["DLSPAWNER_HUB_DB_URL"]
+    assert c.ConfigurableHTTPProxy.api_url == "http://proxy-api:8001"
+    assert c.JupyterHub.authenticator_class == "shared-password"
+    assert "cookie_secret_file" not in c.JupyterHub
+
+
+def test_a_deployment_s_own_file_comes_last(config_dir: Path) -> None:
+    own = 'c.JupyterHub.authenticator_class = "github"\nc.Spawner.start_timeout = 1200\n'
+    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
+    c = load()
+    assert (c.JupyterHub.authenticator_class, c.Spawner.start_timeout) == ("github", 1200)
+    assert c.JupyterHub.spawner_class == "dlspawner.spawner.DLSpawner"
+
+
+def test_the_hub_does_not_start_without_a_way_to_log_in(config_dir: Path) -> None:
+    with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
+        load()
+
+
+def test_the_files_of_a_configmap_are_read_like_any_others(tmp_path: Path) -> None:
+    """Kubernetes mounts them as links into a directory whose name begins with two dots."""
+    real = tmp_path / "..2026_11_21_05_00_00.1"
+    shutil.copytree(ROOT / "templates" / "jobs", real)
+    (tmp_path / "..data").symlink_to(real.name)
+    for path in real.iterdir():
+        (tmp_path / path.name).symlink_to(f"..data/{path.name}")
+    config = ROOT / "hub_config"
+    mounted = settings.load(tmp_path, config / "cluster.yaml", config / "teams.yaml")
+    assert mounted == settings.load(ROOT / "templates" / "jobs", config / "cluster.yaml", config / "teams.yaml")
+
+
+def test_every_template_is_in_the_configmap() -> None:
+    listed = yaml.safe_load((ROOT / "templates" / "kustomization.yaml").read_text())["configMapGenerator"][0]["files"]
+    assert listed == [f"jobs/{path.name}" for path in sorted((ROOT / "templates" / "jobs").glob("*.yaml"))]
+
+
+def test_the_demo_s_cluster_and_teams_fit_the_templates() -> None:
+    demo = ROOT / "hub_config" / "kubernetes" / "overlays" / "demo"
+    found = settings.load(ROOT / "templates" / "jobs", demo / "cluster.yaml", demo / "teams.yaml")
+    assert not [mount for team in found.teams.teams for mount in team.mounts], "no claim exists on a new cluster"

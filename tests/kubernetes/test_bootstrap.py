@@ -1,0 +1,120 @@
+"""`dlspawner bootstrap` with the rights that the manifests give it, on a real API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ssh_gateway.keys import load_or_make
+from tests.contract.client import Client
+from tests.kubernetes import deploy
+from tests.kubernetes.conftest import Kubectl
+from tests.kubernetes.manifests import as_list, moved, of_kind
+
+pytestmark = pytest.mark.kubernetes
+
+NAMES = {
+    *("proxy-token", "manager-token", "gateway-token", "hub-keys", "gateway-keys"),
+    *("login", "hub-database", "manager-database"),
+}
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """With the account `bootstrap`, and what it may do."""
+    name = f"manifests-{secrets.token_hex(4)}"
+    objects = moved(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))), name, f"{name}-jobs")
+    mine = [
+        one
+        for one in of_kind(objects, "Namespace", "ServiceAccount", "Role", "RoleBinding")
+        if name in {one["metadata"].get("namespace"), one["metadata"]["name"]}
+    ]
+    kubectl("create", "-f", "-", input=as_list(mine))
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def kubeconfig(namespace: str, kubernetes: Client, kubectl: Kubectl, tmp_path: Path) -> Path:
+    return as_account("bootstrap", namespace, kubernetes, kubectl, tmp_path)
+
+
+def as_account(account: str, namespace: str, kubernetes: Client, kubectl: Kubectl, folder: Path) -> Path:
+    """A kubeconfig for one of the namespace's service accounts."""
+    config = yaml.safe_load(kubernetes.kubeconfig.read_text())
+    token = kubectl("create", "token", account, "-n", namespace).strip()
+    config["users"] = [{"name": account, "user": {"token": token}}]
+    context = {"cluster": config["clusters"][0]["name"], "user": account, "namespace": namespace}
+    config |= {"contexts": [{"name": "it", "context": context}], "current-context": "it"}
+    path = folder / f"{account}.conf"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def run(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlspawner.cli", "bootstrap", f"--kubeconfig={kubeconfig}"]
+    return subprocess.run(
+        [*command, "--login", "--database=postgresql"], check=False, capture_output=True, text=True, timeout=60
+    )
+
+
+def kept(kubectl: Kubectl, namespace: str) -> dict[str, dict[str, str]]:
+    items = json.loads(kubectl("get", "secrets", "-n", namespace, "-o", "json"))["items"]
+    return {
+        one["metadata"]["name"]: {key: base64.b64decode(value).decode() for key, value in one["data"].items()}
+        for one in items
+    }
+
+
+def test_a_second_run_changes_nothing_and_neither_prints_a_value(
+    namespace: str, kubeconfig: Path, kubectl: Kubectl
+) -> None:
+    first = run(kubeconfig)
+    made = kept(kubectl, namespace)
+    second = run(kubeconfig)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert set(made) == NAMES
+    assert sorted(first.stdout.splitlines()) == sorted(f"secret {name}: made" for name in NAMES)
+    assert sorted(second.stdout.splitlines()) == sorted(f"secret {name}: kept" for name in NAMES)
+    assert kept(kubectl, namespace) == made
+    printed = first.stdout + first.stderr + second.stdout + second.stderr
+    assert not [value for values in made.values() for value in values.values() if value in printed]
+    values = [value for name, values in made.items() for key, value in values.items() if key != "url"]
+    assert len(set(values)) == len(values), "two secrets are the same"
+
+
+def test_a_secret_that_an_administrator_made_is_kept(namespace: str, kubeconfig: Path, kubectl: Kubectl) -> None:
+    kubectl("create", "secret", "generic", "hub-database", "-n", namespace, "--from-literal=url=postgresql://mine")
+    done = run(kubeconfig)
+    assert "secret hub-database: kept" in done.stdout
+    assert kept(kubectl, namespace)["hub-database"] == {"url": "postgresql://mine"}
+
+
+def test_the_gateway_takes_the_keys(namespace: str, kubeconfig: Path, kubectl: Kubectl, tmp_path: Path) -> None:
+    run(kubeconfig)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    files = kept(kubectl, namespace)["gateway-keys"]
+    for name, content in files.items():
+        (state / name).write_text(content, encoding="utf-8")
+        (state / name).chmod(0o600)
+    found = load_or_make(state)
+    assert {path.name: path.read_text() for path in state.iterdir()} == files
+    assert files["user_ca.pub"].split()[:2] == found.user_ca.export_public_key().decode().split()[:2]
+
+
+def test_without_the_right_to_create_secrets_it_says_so(
+    namespace: str, kubernetes: Client, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    done = run(as_account("proxy", namespace, kubernetes, kubectl, tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("The secrets could not be made: ")
+    assert "cannot create resource" in done.stderr

@@ -27,6 +27,7 @@ SERVER_LABEL = PREFIX + "server"
 TEAM_LABEL = PREFIX + "team"
 TEMPLATE_LABEL = PREFIX + "template"
 GPUS_LABEL = PREFIX + "gpus"
+HOME_LABEL = PREFIX + "home"
 PREEMPTION_LABEL = "preemption"
 PREEMPTION_ALLOWED = "allow"
 

@@ -23,7 +23,7 @@ from dlspawner.core.template import NOTEBOOK_CONTAINER, Access, Kind, Template
 __all__ = ["Facts", "hide_gpus", "hole_names", "log_dir", "merge_pod", "render"]
 
 JOB_FILES = "/etc/dlspawner"
-JOB_DIRECTORY = "/job"
+JOB_DIRECTORY = "/job"  # how a path option says it
 HOME_VOLUME, FILES_VOLUME = "home", "job-files"
 START = f"{JOB_FILES}/start"
 
@@ -71,7 +71,7 @@ class Facts:
 _NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files", "ssh_image"})
 FACT_HOLES = frozenset(field.name for field in fields(Facts)) - _NOT_HOLES
 CHOICE_HOLES = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
-PATH_HOLES = frozenset({"home", "notebook_dir"})
+PATH_HOLES = frozenset({"home", "notebook_dir", "job_directory"})
 
 
 def hole_names(template: Template) -> frozenset[str]:
@@ -94,10 +94,7 @@ def log_dir(choices: Choices, facts: Facts, home: str) -> str | None:
     """Where the job logs to, as another job of the same person finds it: absolute, and below the home directory."""
     if choices.log_dir is None:
         return None
-    path = _absolute(choices.log_dir, home)
-    if facts.home_claim and (path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")):
-        return posixpath.join(home, job_subpath(facts), posixpath.relpath(path, JOB_DIRECTORY)).removesuffix("/.")
-    return path
+    return _absolute(choices.log_dir, home, facts)
 
 
 def home(template: Template, facts: Facts) -> str:
@@ -105,9 +102,12 @@ def home(template: Template, facts: Facts) -> str:
     return str(holes.fill(template.home, _facts(facts)))
 
 
-def job_subpath(facts: Facts) -> str:
-    """The directory of this job below the home directory, which the job sees as ``/job``."""
-    return f"jobs/{facts.job}"
+def job_directory(facts: Facts, home: str) -> str:
+    """The directory of this job, made in the home directory by ``start``.
+
+    Not a mount of its own: a subPath is made by the kubelet, as root, where the person may not write.
+    """
+    return posixpath.join(home, "jobs", facts.job)
 
 
 def _facts(facts: Facts) -> dict[str, Any]:
@@ -124,17 +124,27 @@ def _values(template: Template, choices: Choices, facts: Facts) -> dict[str, Any
         "memory": quantity.memory(choices.amount.memory_bytes),
         "home": home(template, facts),
     }
+    values["job_directory"] = job_directory(facts, values["home"])
     values["notebook_dir"] = holes.fill(template.notebook_dir, values)
     for name, value in choices.values:
         option = template.option(name)
         is_path = option is not None and option.kind is Kind.PATH and isinstance(value, str)
         if name not in CHOICE_HOLES:
-            values[name] = _absolute(str(value), values["home"]) if is_path else value
+            values[name] = _absolute(str(value), values["home"], facts) if is_path else value
     return values
 
 
-def _absolute(path: str, home_directory: str) -> str:
-    return posixpath.normpath(posixpath.join(home_directory, path.removeprefix("~/")))
+def _absolute(path: str, home: str, facts: Facts) -> str:
+    absolute = posixpath.normpath(posixpath.join(home, path.removeprefix("~/")))
+    # A launch that is only imagined, of a job that has ended, has no directory.
+    if facts.job and in_job_directory(absolute):
+        return posixpath.join(job_directory(facts, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")
+    return absolute
+
+
+def in_job_directory(path: str) -> bool:
+    """Whether an option's path means the directory of whichever job it is used for."""
+    return path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")
 
 
 def _fragment(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> Manifest:
@@ -202,6 +212,8 @@ def _environment(template: Template, choices: Choices, facts: Facts, values: Map
         plain["JUPYTERHUB_ROOT_DIR"] = values["notebook_dir"]
     if choices.log_dir is not None:
         plain["DLSPAWNER_LOG_DIR"] = values["log_dir"]
+    if template.mounts.job_directory and template.mounts.home is Access.READ_WRITE:
+        plain["DLSPAWNER_JOB_DIR"] = values["job_directory"]
     return [_POD_IP, *({"name": name, "value": holes.as_typed(str(value))} for name, value in plain.items())]
 
 
@@ -209,8 +221,6 @@ def _storage_mounts(template: Template, facts: Facts, home_directory: str) -> li
     mounts: list[Manifest] = []
     if template.mounts.home is not Access.NONE:
         mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is Access.READ_ONLY))
-    if template.mounts.job_directory:
-        mounts.append(_mount(HOME_VOLUME, JOB_DIRECTORY, read_only=False) | {"subPath": job_subpath(facts)})
     if template.mounts.team_data is not Access.NONE:
         only_read = template.mounts.team_data is Access.READ_ONLY
         mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in facts.team_mounts]
@@ -244,7 +254,7 @@ def _pod(template: Template, choices: Choices, facts: Facts) -> Manifest:
 
 def _volumes(template: Template, facts: Facts) -> list[Manifest]:
     volumes: list[Manifest] = own_image.volumes(_brings_ssh(template, facts)) if _is_watched(template) else []
-    if template.mounts.home is not Access.NONE or template.mounts.job_directory:
+    if template.mounts.home is not Access.NONE:
         claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
         volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
     if template.mounts.team_data is not Access.NONE:

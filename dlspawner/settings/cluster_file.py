@@ -132,9 +132,9 @@ def _accounts(file: Section) -> UidRange:
     uids = UidRange(first, section.integer("last_uid", max(UidRange().last, first), 1000, LARGEST))
     if uids.first > uids.last:
         section.entry.problem("first_uid is more than last_uid.")
-    for number in sorted(NOBODY):
-        if number in uids:
-            section.entry.problem(f"{number} is in this range and means nobody; end below or begin above it.")
+    nobody = [number for number in sorted(NOBODY) if number in uids]
+    if nobody:
+        section.entry.problem(f"{nobody[0]} is in this range and means nobody; end below or begin above it.")
     return uids
 
 

@@ -2,7 +2,8 @@
 
 Kubernetes drops fields that it does not know without a word, so names are checked here. What a pod may ask of its node
 (root, privileges, the host's network, paths or devices) needs a special permission, which the template must name and
-``cluster.yaml`` must switch on. Deep values are left to Kubernetes, which refuses them with a sentence of its own.
+``cluster.yaml`` must switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. Deep
+values are left to Kubernetes, which refuses them with a sentence of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ _CONTAINER_FIELDS = """
     resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
     terminationMessagePolicy tty volumeDevices volumeMounts workingDir
 """
+_IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
+
+# Where a volume of another type is wanted (nfs, cephfs …), an administrator makes a claim of it.
+_VOLUMES = "configMap csi downwardAPI emptyDir ephemeral hostPath persistentVolumeClaim projected secret"
+_VOLUME_TYPES = frozenset(_VOLUMES.split())
 
 # What the product decides about every pod, so that a template can not undo it by accident.
 _NOT_HERE = {
@@ -49,6 +55,8 @@ def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[Special
             _check_container(container, names)
     for volume in spec.items("volumes"):
         _check_name(volume, "volume")
+        for kind in sorted(set(_keys(volume)) - _VOLUME_TYPES - {"name"}):
+            volume.problem(f"{kind} is no volume that a job may have; make it a PersistentVolumeClaim and name that.")
     main = next((one for one in spec.items("containers") if _name(one) == MAIN_CONTAINER), None)
     if main is not None:
         _check_main(main, ssh=ssh, image=image)
@@ -94,6 +102,10 @@ def _check_name(entry: Entry, what: str) -> str:
     return name
 
 
+def _keys(entry: Entry) -> Collection[str]:
+    return entry.value if isinstance(entry.value, dict) else ()
+
+
 def _name(entry: Entry) -> str:
     found = entry.value.get("name") if isinstance(entry.value, dict) else None
     return found.value if found is not None and isinstance(found.value, str) else ""
@@ -103,18 +115,42 @@ def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
     """Everything in the fragment that reaches beyond the container, wherever it stands."""
     for entry in pod.walk():
         key = entry.path.rpartition(".")[2]
-        wanted = entry.value is not None and entry.value is not False
-        if key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and wanted:
+        if entry.value is None:
+            continue
+        what = _privilege(key, entry)
+        if what:
+            yield entry, Special.PRIVILEGED, what
+        elif key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and entry.value is not False:
             yield entry, Special.HOST_NETWORK, key
-        elif key in {"privileged", "allowPrivilegeEscalation", "procMount"} and wanted:
-            yield entry, Special.PRIVILEGED, key
-        elif key == "add" and ".capabilities." in entry.path and entry.value:
-            yield entry, Special.PRIVILEGED, "adding capabilities"
-        elif (key == "runAsUser" and entry.value == 0) or (key == "runAsNonRoot" and entry.value is False):
+        elif key == "host" and ("Probe." in entry.path or ".lifecycle." in entry.path):
+            yield entry, Special.HOST_NETWORK, "a probe of another host"
+        elif (key in _IDS and entry.value == 0) or (key == "runAsNonRoot" and entry.value is False):
             yield entry, Special.ROOT, f"{key} {entry.plain()}"
+        elif key == "supplementalGroups" and _has(entry, 0):
+            yield entry, Special.ROOT, "supplementalGroups with 0"
         elif key in {"runAsUser", "runAsNonRoot"} and isinstance(entry.value, str):
             entry.problem(f"{key} must be written out, without holes.")
-        elif key == "hostPath" and wanted:
+        elif key == "hostPath" and entry.value is not False:
             yield entry, Special.HOST_PATHS, key
         elif key in {"volumeDevices", "resourceClaims"} and entry.value:
             yield entry, Special.DEVICES, key
+
+
+def _privilege(key: str, entry: Entry) -> str:
+    """What about the container's rights is looser than *restricted*; empty when nothing is."""
+    if key in {"privileged", "allowPrivilegeEscalation", "procMount", "hostProcess"} and entry.value is not False:
+        return key
+    if key in {"seLinuxOptions", "sysctls"} and entry.value:
+        return key
+    if key == "add" and ".capabilities." in entry.path and entry.value:
+        return "adding capabilities"
+    if key == "drop" and ".capabilities." in entry.path and not _has(entry, "ALL"):
+        return "keeping capabilities (drop without ALL)"
+    if key == "type" and entry.value == "Unconfined":
+        return f"{entry.path.split('.')[-2]} Unconfined"
+    return ""
+
+
+def _has(entry: Entry, wanted: object) -> bool:
+    plain = entry.plain()
+    return isinstance(plain, list) and wanted in plain

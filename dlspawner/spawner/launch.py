@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlspawner.core import accounts, naming, options, rendering, security
+from dlspawner.core import accounts, naming, options, placement, rendering, security
 from dlspawner.core.manifest import Manifest, merge_pod
 from dlspawner.core.model import Team
 from dlspawner.core.options import Choices, Rejected
@@ -59,6 +59,7 @@ class Launch:
     host_key: children.HostKey | None
     numbers: accounts.Numbers | None  # None: what KubeSpawner is configured with
     groups: tuple[accounts.Group, ...]  # the teams'
+    home_modes: tuple[str, ...]  # access modes of the claim with the home directory
 
 
 def unnested(given: object) -> Mapping[str, object]:
@@ -102,6 +103,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     ssh: tuple[str, int] | None,
     numbers: accounts.Numbers | None = None,
     ssh_image: str = "",
+    home_modes: Sequence[str] = (placement.MANY_NODES,),
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
@@ -135,7 +137,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         ssh_login=account if wish.template.ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
     )
-    return Launch(job, wish, facts, host_key, numbers, person.groups)
+    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes))
 
 
 def log_dir(wish: Wish, person: Person) -> str | None:
@@ -171,7 +173,9 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
-    return security.restricted(as_one_person(merge_pod(plain, fragment(launch))))
+    whole = security.restricted(as_one_person(merge_pod(plain, fragment(launch))))
+    claim = launch.facts.home_claim
+    return placement.beside_home(whole, claim, launch.home_modes) if claim else whole
 
 
 def as_one_person(pod: Manifest) -> Manifest:

@@ -233,7 +233,7 @@ def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | Non
     except Refused:
         return None
     path = launch.log_dir(wish, spawner.person)
-    return None if path is None or path.startswith(rendering.JOB_DIRECTORY + "/") else path
+    return None if path is None or rendering.in_job_directory(path) else path
 
 
 def _tensorboard(

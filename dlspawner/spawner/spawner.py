@@ -231,6 +231,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             ssh=self.ssh_target,
             numbers=await account.numbers(self, self.settings.cluster.accounts),
             ssh_image=self.ssh_image,
+            home_modes=self.storage_access_modes,
         )
         # What cannot be made is refused here, before anything is created.
         launch.fragment(self._launch)

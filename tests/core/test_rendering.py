@@ -90,7 +90,7 @@ def test_a_template_without_a_command_shows_the_page_behind_the_login() -> None:
 def test_storage_is_mounted_where_it_belongs() -> None:
     seen = mounts(rendered())
     assert seen["/home/alice"] == {"name": "home", "mountPath": "/home/alice"}
-    assert seen["/job"] == {"name": "home", "mountPath": "/job", "subPath": "jobs/j-abcdefghij23"}
+    assert environment(rendered())["DLSPAWNER_JOB_DIR"] == "/home/alice/jobs/j-abcdefghij23"
     assert seen["/data/vision"] == {"name": "team-vision-data", "mountPath": "/data/vision"}
     volumes = {one["name"]: one for one in rendered()["spec"]["volumes"]}
     assert volumes["home"]["persistentVolumeClaim"] == {"claimName": "claim-alice"}
@@ -111,7 +111,8 @@ def test_team_data_is_written_only_if_team_and_template_allow_it(
 
 
 def test_a_job_without_storage_mounts_none() -> None:
-    bare = replace(NOTEBOOK, options=(), mounts=Mounts(Access.NONE, Access.NONE, job_directory=False))
+    bare = replace(NOTEBOOK, options=(), mounts=Mounts(Access.NONE, Access.NONE))
+    assert "DLSPAWNER_JOB_DIR" not in environment(rendered(bare))
     assert set(mounts(rendered(bare))) == {"/etc/dlspawner", "/etc/passwd"}
 
 

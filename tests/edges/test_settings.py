@@ -224,6 +224,22 @@ WRONG_JOBS = {
         "pod: {containers: [{name: notebook, securityContext: {runAsUser: 0}}]}",
         "jobs/job.yaml:3: pod.containers[0].securityContext.runAsUser: runAsUser 0 needs the special permission root",
     ),
+    "the root group": (
+        "pod: {securityContext: {supplementalGroups: [5, 0]}}",
+        "jobs/job.yaml:3: pod.securityContext.supplementalGroups: supplementalGroups with 0 needs the special",
+    ),
+    "a container without seccomp": (
+        "pod: {containers: [{name: notebook, securityContext: {seccompProfile: {type: Unconfined}}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.seccompProfile.type: seccompProfile Unconfined needs",
+    ),
+    "capabilities that are kept": (
+        "pod: {containers: [{name: notebook, securityContext: {capabilities: {drop: [NET_RAW]}}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.capabilities.drop: keeping capabilities (drop without ALL)",
+    ),
+    "a volume that should be a claim": (
+        "pod: {volumes: [{name: v, nfs: {server: filer, path: /home}}]}",
+        "jobs/job.yaml:3: pod.volumes[0]: nfs is no volume that a job may have; make it a PersistentVolumeClaim",
+    ),
     "a special permission that is off": (
         "special_permissions: [privileged]",
         "jobs/job.yaml:3: special_permissions[0]: privileged is not switched on",
@@ -232,6 +248,15 @@ WRONG_JOBS = {
 }
 
 WRONG_CLUSTERS = {
+    "uids of nobody": (
+        "accounts: {first_uid: 60000, last_uid: 70000}",
+        "cluster.yaml:6: accounts: 65534 is in this range and means nobody",
+    ),
+    "uids of the system": ("accounts: {first_uid: 10}", "cluster.yaml:6: accounts.first_uid: must be"),
+    "uids from the end to the beginning": (
+        "accounts: {first_uid: 30000, last_uid: 20000}",
+        "cluster.yaml:6: accounts: first_uid is more than last_uid.",
+    ),
     "a GPU type without its resource": (
         "  b:\n    cpu_per_gpu: 1\n    memory_per_gpu: 1Gi",
         "cluster.yaml:6: gpu_types.b.resource: is missing.",
@@ -269,6 +294,12 @@ WRONG_CLUSTERS = {
 }
 
 WRONG_TEAMS = {
+    "a gid of people's own": ("  b: {gid: 20001}", "teams.yaml:4: teams.b.gid: 20001 is in the range of people's own"),
+    "the gid of nobody": ("  b: {gid: 65534}", "teams.yaml:4: teams.b.gid: 65534 is nobody's"),
+    "one gid for two teams": (
+        "  b: {gid: 5001}\n  c: {gid: 5001}",
+        "teams.yaml:5: teams.c: the team b has the gid 5001 already.",
+    ),
     "a GPU type that does not exist": (
         "  b: {quota: {a10: 1}}",
         "teams.yaml:4: teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). The cluster has: a100.",

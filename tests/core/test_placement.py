@@ -1,0 +1,49 @@
+"""Which pods must be on the node of a person's home directory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlspawner.core import naming, placement
+
+POD: dict[str, Any] = {
+    "metadata": {"labels": {"app": "x"}},
+    "spec": {"volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}, {"name": "tmp"}]},
+}
+TERM = {
+    "labelSelector": {"matchLabels": {naming.HOME_LABEL: "home-alice"}},
+    "topologyKey": "kubernetes.io/hostname",
+}
+
+
+def required(pod: dict[str, Any]) -> Any:
+    together = (pod["spec"].get("affinity") or {}).get("podAffinity") or {}
+    return together.get("requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
+    pod = placement.beside_home(POD, "home-alice", ["ReadWriteOnce"])
+
+    assert pod["metadata"]["labels"] == {"app": "x", naming.HOME_LABEL: "home-alice"}
+    assert required(pod) == [TERM]
+    assert "affinity" not in POD["spec"]
+
+
+def test_a_volume_of_many_nodes_does_not() -> None:
+    pod = placement.beside_home(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
+
+    assert required(pod) is None
+    assert naming.HOME_LABEL in pod["metadata"]["labels"]
+
+
+def test_a_pod_without_the_home_directory_is_neither_bound_nor_binding() -> None:
+    assert placement.beside_home(POD, "home-bob", ["ReadWriteOnce"]) is POD
+
+
+def test_what_an_administrator_wants_as_well_stays() -> None:
+    zone = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "zone"}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [zone]}, "nodeAffinity": {"x": 1}}
+    pod = placement.beside_home({**POD, "spec": {**POD["spec"], "affinity": affinity}}, "home-alice", ["ReadWriteOnce"])
+
+    assert required(pod) == [zone, TERM]
+    assert pod["spec"]["affinity"]["nodeAffinity"] == {"x": 1}

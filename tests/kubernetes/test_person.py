@@ -1,0 +1,223 @@
+"""The person in real containers: one owner for all their files, nobody else's, and pods that *restricted* accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client, config
+
+from dlspawner.core import naming
+from dlspawner.core.manifest import merge_pod
+from dlspawner.spawner import Refused
+from tests.contract.client import Client
+from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl
+from tests.kubernetes.jobs import SHARED, World, shipped
+
+pytestmark = pytest.mark.kubernetes
+
+ALICE, BOB, CAROL = 21_001, 21_002, 21_003
+
+
+@pytest.fixture
+def world(  # noqa: PLR0917 - fixtures
+    kubernetes: Client,
+    kubectl: Kubectl,
+    jobs_namespace: str,
+    image: Image,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    return World(kubernetes, kubectl, jobs_namespace, image("job"), tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def team_data(kubernetes: Client, kubectl: Kubectl, jobs_namespace: str) -> Iterator[None]:
+    """The claim of the team vision, of a kind of volume that no fsGroup changes, as an administrator prepares it."""
+    name, path = f"person-{secrets.token_hex(4)}", f"/var/tmp/{jobs_namespace}"
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": name}
+    own = {"claimRef": {"namespace": jobs_namespace, "name": SHARED.claim}, "capacity": {"storage": "1Gi"}}
+    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    volume = {**spec, **own, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    kubernetes.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
+    claim = {**spec, "resources": {"requests": {"storage": "1Gi"}}}
+    claims = f"/api/v1/namespaces/{jobs_namespace}/persistentvolumeclaims"
+    kubernetes.create(claims, {"metadata": {"name": SHARED.claim}, "spec": claim})
+    administer(kubectl, name, path, "chgrp 5001 /data && chmod 2770 /data")
+    yield
+    kubectl("-n", jobs_namespace, "delete", "pods", "--all", "--now")
+    administer(kubectl, name, path, "rm -rf /data/*")
+    kubernetes.request("DELETE", f"/api/v1/persistentvolumes/{name}")
+    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def administer(kubectl: Kubectl, namespace: str, path: str, script: str) -> None:
+    """Run a script as root on a directory of the node, in a namespace that allows it."""
+    name, image_name = f"admin-{secrets.token_hex(3)}", f"{IMAGE_PREFIX}/job:{IMAGE_TAG}"
+    container = {
+        "name": "admin",
+        "image": image_name,
+        "command": ["sh", "-c", script],
+        "securityContext": {"runAsUser": 0},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    volume = {"name": "data", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(pod))
+    kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=60s")
+
+
+CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "command": "sleep 60"}}
+
+
+@pytest.mark.parametrize("template", [one.name for one in shipped().templates])
+async def test_every_shipped_template_is_accepted(template: str, world: World) -> None:
+    job = await world.render("alice", ALICE, template, **CHOICES.get(template, {}))
+    answer = world.kubernetes.request("POST", job.path.rpartition("/")[0], job.pod, query={"dryRun": "All"})
+
+    assert answer.code == 201, answer.raw.decode()
+    assert "warning" not in answer.headers
+
+
+BREAKS: dict[str, dict[str, Any]] = {
+    "hostNetwork": {"hostNetwork": True},
+    "allowPrivilegeEscalation": {
+        "containers": [{"name": "notebook", "securityContext": {"allowPrivilegeEscalation": True}}]
+    },
+    "seccompProfile": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+    "nfs": {"volumes": [{"name": "more", "nfs": {"server": "filer", "path": "/"}}]},
+}
+
+
+@pytest.mark.parametrize("field", BREAKS)
+async def test_what_a_hook_breaks_is_refused_and_the_field_is_named(field: str, world: World) -> None:
+    job = await world.render("alice", ALICE, "ssh")
+    broken = merge_pod(job.pod, {"spec": BREAKS[field]})
+    spawner = world.spawner("alice", ALICE, job.job.server)
+    await config.load_kube_config(os.environ["KUBECONFIG"])
+    async with client.ApiClient() as api:
+        pods = replace(spawner.pods, api=client.CoreV1Api(api), name=job.name)
+        with pytest.raises(Refused) as refused:
+            await pods.create(broken, job.job)
+
+    assert field in refused.value.message
+
+
+async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(world: World, tmp_path: Path) -> None:
+    first = await world.job("carol", CAROL, "ipython")
+    second = await world.job("carol", CAROL, "ssh")
+    (tmp_path / "local").write_text("x")
+
+    first.run("touch ~/by-notebook $DLSPAWNER_JOB_DIR/in-job-directory")
+    second.run("touch ~/by-another-job $DLSPAWNER_JOB_DIR/in-job-directory")
+    first.ssh("touch ~/by-ssh; mkdir ~/.ssh; chmod 700 ~/.ssh")
+    second.sftp(f"put {tmp_path / 'local'} by-sftp\n")
+    owners = second.run("stat -c '%u:%g %a %n' ~/by-* ~/jobs/*/* ~/.ssh").splitlines()
+
+    assert {line.split()[0] for line in owners} == {f"{CAROL}:{CAROL}"}
+    assert [line.rpartition("/")[2] for line in owners] == [
+        *("by-another-job", "by-notebook", "by-sftp", "by-ssh"),
+        *("in-job-directory", "in-job-directory", ".ssh"),
+    ]
+    assert {line.split()[1] for line in owners} == {"644", "2700"}  # setgid comes with a volume's fsGroup
+
+
+async def test_the_person_has_a_name_a_home_and_groups(world: World) -> None:
+    job = await world.job("Ann Lee", CAROL)
+    name = naming.unix_name("Ann Lee")
+
+    assert job.run("id -un; id -gn; pwd; echo $HOME; awk -F: -v u=$(id -u) '$3 == u {print $6, $7}' /etc/passwd") == (
+        f"{name}\n{name}\n/home/{name}\n/home/{name}\n/home/{name} /bin/bash"
+    )
+    commit = "git -c user.email=a@b.c commit --quiet --allow-empty -m x && git log --format=%an"
+    assert job.run(f"cd ~; git init -q repo; cd repo; {commit}") == name
+    assert "ssh: connect to host" in job.run("ssh -T -o ConnectTimeout=1 127.0.0.1 -p 1 2>&1 || true")
+
+
+@pytest.mark.usefixtures("team_data")
+async def test_ssh_and_notebook_are_the_same_person(world: World) -> None:
+    job = await world.job("alice", ALICE, "ipython")
+
+    assert job.run("id") == job.ssh("id")
+    assert job.run("id") == f"uid={ALICE}(alice) gid={ALICE}(alice) groups={ALICE}(alice),5001(vision)"
+    assert job.ssh("cd; pwd; umask") == "/home/alice\n0022"
+
+
+@pytest.mark.usefixtures("team_data")
+async def test_others_do_not_read_what_is_private_on_a_shared_volume(world: World) -> None:
+    alice, bob = await world.job("alice", ALICE), await world.job("bob", BOB)
+    alice.run("cd /data/vision && mkdir -m 700 private && echo secret > private/f && echo hello > public")
+
+    assert bob.run("cat /data/vision/public") == "hello"
+    assert bob.run("cat /data/vision/private/f 2>&1 || id -u").splitlines() == [
+        "cat: /data/vision/private/f: Permission denied",
+        str(BOB),
+    ]
+    assert (
+        bob.run("stat -c %u:%g:%a /data/vision/private /data/vision/public") == f"{ALICE}:5001:2700\n{ALICE}:5001:644"
+    )
+
+
+@pytest.fixture
+def other_node(kubernetes: Client) -> Iterator[str]:
+    """A node that is Ready in name only, empty, and tainted so that nobody else's pods come."""
+    name = f"person-{secrets.token_hex(3)}"
+    taints = [{"key": "dlspawner.dev/test", "effect": "NoSchedule"}]
+    labels = {"kubernetes.io/hostname": name, "dlspawner.dev/test": name}
+    kubernetes.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}})
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    assert kubernetes.patch(f"/api/v1/nodes/{name}/status", {"status": status}).code == 200
+    yield name
+    kubernetes.request("DELETE", f"/api/v1/nodes/{name}")
+
+
+@pytest.fixture
+def free_volume(kubernetes: Client, jobs_namespace: str) -> Iterator[str]:
+    """A storage class whose volume, bound to carol's home, is ReadWriteOnce and says nothing of nodes."""
+    name = f"person-{secrets.token_hex(3)}"
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "storageClassName": name,
+        "claimRef": {"namespace": jobs_namespace, "name": "home-carol"},
+        "nfs": {"server": "203.0.113.1", "path": "/"},  # never mounted: only the scheduler looks at it
+    }
+    kubernetes.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": spec})
+    yield name
+    kubernetes.request("DELETE", f"/api/v1/persistentvolumes/{name}")
+
+
+@pytest.mark.parametrize("modes", [("ReadWriteOnce",), ("ReadWriteMany",)], ids="".join)
+async def test_a_tensorboard_goes_where_a_home_of_one_node_is(
+    modes: tuple[str, ...], world: World, other_node: str, free_volume: str
+) -> None:
+    """Both pods would rather be elsewhere: the job on a real node, its TensorBoard on the empty one."""
+    world.access_modes, world.storage_class = modes, free_volume
+    job = await world.render("carol", CAROL, "ssh")
+    board = await world.render("carol", CAROL, "tensorboard")
+    places = []
+    for made, operator in ((job, "NotIn"), (board, "In")):
+        rather = {"key": "dlspawner.dev/test", "operator": operator, "values": [other_node]}
+        preference = [{"weight": 100, "preference": {"matchExpressions": [rather]}}]
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preference}}
+        spec: dict[str, Any] = {"affinity": affinity, "tolerations": [{"operator": "Exists"}]}
+        made.pod = merge_pod(made.pod, {"spec": spec})
+        for container in made.pod["spec"]["containers"]:
+            container["resources"] = {}
+        made.create()
+        scheduled = world.kubernetes.until(made.path, lambda pod: bool(pod["spec"].get("nodeName")), "a node")
+        places.append(scheduled["spec"]["nodeName"])
+    for made in (job, board):
+        world.kubernetes.request("DELETE", made.path, {"gracePeriodSeconds": 0})
+
+    assert places[0] != other_node
+    assert places[1] == (places[0] if modes == ("ReadWriteOnce",) else other_node)

@@ -151,6 +151,7 @@ class World:
             "storage_capacity": "1Gi",
             "storage_access_modes": list(self.access_modes),
             "storage_class": self.storage_class,
+            "ssh_image": self.image.replace("/job:", "/ssh:"),
             "ssh_ca_public_key_file": str(self.folder / "user_ca.pub"),
         }
         spawner = make_spawner(self.monkeypatch, person, server, settings=self.settings, config=config)

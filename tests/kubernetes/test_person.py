@@ -86,28 +86,33 @@ async def test_every_shipped_template_is_accepted(template: str, world: World) -
     assert "warning" not in answer.headers
 
 
-BREAKS: dict[str, dict[str, Any]] = {
-    "hostNetwork": {"hostNetwork": True},
-    "allowPrivilegeEscalation": {
-        "containers": [{"name": "notebook", "securityContext": {"allowPrivilegeEscalation": True}}]
-    },
-    "seccompProfile": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
-    "nfs": {"volumes": [{"name": "more", "nfs": {"server": "filer", "path": "/"}}]},
+# What a hook adds: the field, the rule that it breaks as the person reads it.
+BREAKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hostNetwork": ("host namespaces", {"hostNetwork": True}),
+    "allowPrivilegeEscalation": (
+        "allowPrivilegeEscalation",
+        {"containers": [{"name": "notebook", "securityContext": {"allowPrivilegeEscalation": True}}]},
+    ),
+    "seccompProfile": ("seccompProfile", {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+    "nfs": ("restricted volume types", {"volumes": [{"name": "more", "nfs": {"server": "filer", "path": "/"}}]}),
 }
 
 
 @pytest.mark.parametrize("field", BREAKS)
-async def test_what_a_hook_breaks_is_refused_and_the_field_is_named(field: str, world: World) -> None:
+async def test_what_a_hook_breaks_is_refused_and_the_operator_reads_the_field(
+    field: str, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule, spec = BREAKS[field]
     job = await world.render("alice", ALICE, "ssh")
-    broken = merge_pod(job.pod, {"spec": BREAKS[field]})
     spawner = world.spawner("alice", ALICE, job.job.server)
     await config.load_kube_config(os.environ["KUBECONFIG"])
     async with client.ApiClient() as api:
         pods = replace(spawner.pods, api=client.CoreV1Api(api), name=job.name)
         with pytest.raises(Refused) as refused:
-            await pods.create(broken, job.job)
+            await pods.create(merge_pod(job.pod, {"spec": spec}), job.job)
 
-    assert field in refused.value.message
+    assert rule in refused.value.message
+    assert field in caplog.text
 
 
 async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.contract import machines
 from tests.contract.client import Client
+from tests.contract.machines import Machine
 from tests.ports import free_port
 
 
@@ -73,6 +75,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     server = Server(tmp_path_factory.mktemp("cluster"))
     yield server.start()
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def machine(cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Where pods really run: a node of the cluster, else one of ours."""
+    found = machines.real(cluster)
+    if found is not None:
+        yield found
+        return
+    with machines.simulated(cluster, tmp_path_factory.mktemp("node")) as made:
+        yield made
 
 
 @pytest.fixture

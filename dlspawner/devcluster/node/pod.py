@@ -366,9 +366,9 @@ class Pod:
                 return
 
     def _container(self, spec: Mapping[str, Any], policy: str) -> Container:
-        return Container(
-            self, spec, status.previous(self._before, spec["name"], spec.get("image", ""), now()), policy=policy
-        )
+        why = status.INITIALIZING if self.manifest["spec"].get("initContainers") else status.CREATING
+        run = status.previous(self._before, spec["name"], spec.get("image", ""), now(), why)
+        return Container(self, spec, run, policy=policy)
 
     def _phase(self) -> str:
         if self._failed:

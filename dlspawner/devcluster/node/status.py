@@ -14,6 +14,7 @@ from typing import Any
 from dlspawner.devcluster.node import quantities
 
 Json = dict[str, Any]
+CREATING, INITIALIZING = "ContainerCreating", "PodInitializing"  # why a container does not run yet
 NEVER = "1970-01-01T00:00:00Z"
 
 
@@ -76,19 +77,19 @@ class Run:
         }
 
 
-def previous(status: Mapping[str, Any], name: str, image: str, now: str) -> Run:
-    """The run as an earlier life of the node left it in the API.
+def previous(status: Mapping[str, Any], name: str, image: str, now: str, why: str = CREATING) -> Run:
+    """The run as an earlier life of the node left it in the API; ``why`` is what a container waits for until it runs.
 
     A container that was running then died with the node: it counts as restarted.
     """
     entries = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     entry = next((entry for entry in entries if entry["name"] == name), None)
     if entry is None:
-        return Run(name, image, waiting("ContainerCreating"))
+        return Run(name, image, waiting(why))
     run = Run(
         name,
         image,
-        entry.get("state") or waiting("ContainerCreating"),
+        entry.get("state") or waiting(why),
         entry.get("lastState") or {},
         int(entry.get("restartCount", 0)),
         id=entry.get("containerID", ""),
@@ -97,7 +98,7 @@ def previous(status: Mapping[str, Any], name: str, image: str, now: str) -> Run:
         run.last_state = terminated(
             137, started=run.state["running"]["startedAt"], finished=now, message="the node was stopped", id=run.id
         )
-        run.state = waiting("ContainerCreating")
+        run.state = waiting(why)
         run.restarts += 1
     return run
 

@@ -1,0 +1,257 @@
+"""What a pod's status, logs and exec tell while it runs and when it ends; whoever plays the kubelet."""
+
+import os
+import shutil
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.contract.client import Client
+from tests.contract.machines import IMAGE, Machine
+
+KUBECTL = os.environ.get("DLSPAWNER_KUBECTL") or shutil.which("kubectl") or "kubectl"
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def _main(found: dict[str, Any]) -> dict[str, Any]:
+    return next(iter(found["status"].get("containerStatuses") or [{}]))
+
+
+def _conditions(found: dict[str, Any]) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in found["status"].get("conditions") or []}
+
+
+def _ended(found: dict[str, Any]) -> bool:
+    return found["status"].get("phase") in {"Succeeded", "Failed"}
+
+
+def _ready(found: dict[str, Any]) -> bool:
+    return _conditions(found).get("Ready") == "True"
+
+
+def _output(cluster: Client, pods: str, manifest: Any) -> str:
+    """What a pod printed until its good end."""
+    name = manifest["metadata"]["name"]
+    cluster.create(pods, manifest)
+    ended = cluster.until(f"{pods}/{name}", _ended, "its end")
+    text = cluster.request("GET", f"{pods}/{name}/log").raw.decode()
+    assert ended["status"]["phase"] == "Succeeded", text
+    return text
+
+
+def _kubectl(cluster: Client, pods: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [KUBECTL, f"--kubeconfig={cluster.kubeconfig}", f"--namespace={pods.split('/')[-2]}", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_a_running_pod_is_ready_and_has_an_address(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("exec sleep 60"))
+    status = cluster.until(f"{pods}/p", _ready, "ready")["status"]
+    assert set(_conditions({"status": status}).items()) >= {
+        (kind, "True")
+        for kind in ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+    }
+    assert (status["phase"], status["podIPs"]) == ("Running", [{"ip": status["podIP"]}])
+    assert status["hostIP"]
+    main = _main({"status": status})
+    assert (main["ready"], main["started"], main["restartCount"]) == (True, True, 0)
+    assert main["state"]["running"]["startedAt"]
+    assert "://" in main["containerID"]
+
+
+def test_a_pod_that_succeeds_says_so(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("true"))
+    found = cluster.until(f"{pods}/p", _ended, "its end")
+    state = _main(found)["state"]["terminated"]
+    assert (found["status"]["phase"], state["exitCode"], state["reason"]) == ("Succeeded", 0, "Completed")
+    ready = next(entry for entry in found["status"]["conditions"] if entry["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodCompleted")
+
+
+def test_a_pod_that_fails_says_how(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("echo no memory of it > /dev/termination-log; exit 3"))
+    found = cluster.until(f"{pods}/p", _ended, "its end")
+    state = _main(found)["state"]["terminated"]
+    assert (found["status"]["phase"], state["exitCode"], state["reason"]) == ("Failed", 3, "Error")
+    assert state["message"] == "no memory of it\n"
+
+
+def test_a_failure_is_tried_again(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("echo again; exit 4", restartPolicy="OnFailure"))
+    found = cluster.until(f"{pods}/p", lambda found: _main(found).get("restartCount", 0) > 0, "a restart")
+    assert _main(found)["lastState"]["terminated"]["exitCode"] == 4
+    found = cluster.until(f"{pods}/p", lambda found: "waiting" in _main(found)["state"], "waiting for the next try")
+    assert _main(found)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+
+
+def test_containers_wait_for_the_init_containers(cluster: Client, pods: str, machine: Machine) -> None:
+    manifest = machine.pod("cat /shared/made", container={"volumeMounts": [{"name": "v", "mountPath": "/shared"}]})
+    spec = manifest["spec"]
+    script = "echo by init > /shared/made; until [ -e /shared/go ]; do sleep 0.1; done"
+    spec["initContainers"] = [spec["containers"][0] | {"name": "first", "command": ["sh", "-c", script]}]
+    spec["volumes"] = [{"name": "v", "emptyDir": {}}]
+    cluster.create(pods, manifest)
+
+    def initializing(found: dict[str, Any]) -> bool:
+        first = next(iter(found["status"].get("initContainerStatuses") or [{}]))
+        return "running" in first.get("state", {})
+
+    found = cluster.until(f"{pods}/p", initializing, "its init container")
+    assert (found["status"]["phase"], _conditions(found)["Initialized"]) == ("Pending", "False")
+    assert _main(found)["state"] == {"waiting": {"reason": "PodInitializing"}}
+    answer = cluster.request("GET", f"{pods}/p/log", query={"container": "main"})
+    assert (answer.code, answer.json["reason"]) == (400, "BadRequest")
+    assert answer.json["message"] == 'container "main" in pod "p" is waiting to start: PodInitializing'
+    assert _kubectl(cluster, pods, "exec", "p", "-c", "first", "--", "touch", "/shared/go").returncode == 0
+    cluster.until(f"{pods}/p", _ended, "its end")
+    assert cluster.request("GET", f"{pods}/p/log").raw == b"by init\n"
+
+
+def test_logs_are_cut_as_asked(cluster: Client, pods: str, machine: Machine) -> None:
+    assert _output(cluster, pods, machine.pod("seq 1 5; echo error >&2")) == "1\n2\n3\n4\n5\nerror\n"
+
+    def log(**query: Any) -> str:
+        return cluster.request("GET", f"{pods}/p/log", query=query).raw.decode()
+
+    assert log(tailLines=2) == "5\nerror\n"
+    assert log(tailLines=0) == ""
+    assert log(limitBytes=3) == "1\n2"
+    assert log(sinceSeconds=3600, tailLines=1) == "error\n"
+    assert log(sinceTime="2100-01-01T00:00:00Z") == ""
+    stamp, _, rest = log(timestamps="true", tailLines=1).partition(" ")
+    assert (stamp[:2], stamp[10], rest) == ("20", "T", "error\n")
+    status = cluster.expect(400, "GET", f"{pods}/p/log", previous="true")
+    assert status["message"] == 'previous terminated container "main" in pod "p" not found'
+
+
+def test_the_log_of_the_run_before_is_kept(cluster: Client, pods: str, machine: Machine) -> None:
+    script = "if [ -e /v/second ]; then echo second; exec sleep 60; fi; touch /v/second; echo first; exit 1"
+    volume = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    volumes = [{"name": "v", "emptyDir": {}}]
+    cluster.create(pods, machine.pod(script, container=volume, volumes=volumes, restartPolicy="OnFailure"))
+    again = cluster.until(f"{pods}/p", lambda found: _main(found).get("restartCount") == 1 and _ready(found), "again")
+    assert again
+    assert cluster.request("GET", f"{pods}/p/log", query={"previous": "true"}).raw == b"first\n"
+
+
+def test_a_followed_log_ends_with_its_container(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("echo one; read -r line < /v/pipe; echo $line", **_pipe()))
+    cluster.until(f"{pods}/p", _ready, "ready")
+    connection = cluster.connect()
+    connection.request("GET", f"{pods}/p/log?follow=true", headers=cluster.headers)
+    response = connection.getresponse()
+    assert response.readline() == b"one\n"
+    assert _kubectl(cluster, pods, "exec", "p", "--", "sh", "-c", "echo two > /v/pipe").returncode == 0
+    assert response.read() == b"two\n"
+    connection.close()
+
+
+def _pipe() -> dict[str, Any]:
+    """A pod that waits for a line on /v/pipe."""
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    return {
+        "container": mount,
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "initContainers": [{"name": "pipe", "command": ["mkfifo", "/v/pipe"], "image": IMAGE, **mount}],
+    }
+
+
+def test_exec_carries_input_output_and_exit_status(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("exec sleep 60", container={"env": [{"name": "COLOUR", "value": "red"}]}))
+    cluster.until(f"{pods}/p", _ready, "ready")
+    script = "cat; echo $COLOUR; echo wrong >&2; exit 7"
+    done = _kubectl(cluster, pods, "exec", "-i", "p", "--", "sh", "-c", script, given="hello\n")
+    assert (done.returncode, done.stdout) == (7, "hello\nred\n")
+    assert "wrong\n" in done.stderr
+    assert "no-such-program" in _kubectl(cluster, pods, "exec", "p", "--", "no-such-program").stderr
+    assert "container none is not valid" in _kubectl(cluster, pods, "exec", "p", "-c", "none", "--", "true").stderr
+
+
+def test_a_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machine) -> None:
+    script = "trap 'echo goodbye; exit 0' TERM; while :; do sleep 0.1; done"
+    manifest = machine.pod(script)
+    manifest["metadata"]["finalizers"] = ["example.org/hold"]
+    cluster.create(pods, manifest)
+    cluster.until(f"{pods}/p", _ready, "ready")
+    assert cluster.delete(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 5
+    # The finalizer keeps the object, and with it how the pod ended.
+    found = cluster.until(f"{pods}/p", _ended, "its end")
+    assert (found["status"]["phase"], _main(found)["state"]["terminated"]["exitCode"]) == ("Succeeded", 0)
+    cluster.patched(f"{pods}/p", {"metadata": {"finalizers": None}}, "merge")
+    cluster.until_gone(f"{pods}/p")
+
+
+def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: Client, pods: str, machine: Machine) -> None:
+    cluster.create(pods, machine.pod("trap '' TERM; while :; do sleep 0.1; done"))
+    cluster.until(f"{pods}/p", _ready, "ready")
+    asked = time.monotonic()
+    cluster.delete(f"{pods}/p", gracePeriodSeconds=1)
+    cluster.until_gone(f"{pods}/p")
+    assert time.monotonic() - asked >= 1
+
+
+def test_a_pod_is_the_person_that_it_names(cluster: Client, pods: str, secrets_path: str, machine: Machine) -> None:
+    cluster.create(secrets_path, {"metadata": {"name": "key"}, "stringData": {"key": "secret"}})
+    volumes = [
+        {"name": "key", "secret": {"secretName": "key", "defaultMode": 0o440}},
+        {"name": "home", "emptyDir": {}},
+    ]
+    mounts = [
+        {"name": "key", "mountPath": "/key", "readOnly": True},
+        {"name": "home", "mountPath": "/home/person", "subPath": "person"},
+    ]
+    script = (
+        "id -u; id -g; cat /key/key; echo; mkdir -p $HOME/a && touch $HOME/a/b && stat -c %u $HOME/a/b;"
+        " test -w /key/key || echo read-only; echo $WHERE | grep -c ."
+    )
+    where = {"name": "WHERE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    container = {
+        "securityContext": RESTRICTED,
+        "volumeMounts": mounts,
+        "env": [{"name": "HOME", "value": "/home/person"}, where],
+    }
+    identity = {"runAsUser": 20001, "runAsGroup": 20002, "fsGroup": 20003, "supplementalGroups": [20004]}
+    manifest = machine.pod(script, container=container, volumes=volumes, securityContext=identity)
+    assert _output(cluster, pods, manifest).split() == ["20001", "20002", "secret", "20001", "read-only", "1"]
+
+
+def test_root_does_not_run_where_it_must_not(cluster: Client, pods: str, machine: Machine) -> None:
+    container = {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}
+    cluster.create(pods, machine.pod("true", container=container))
+    found = cluster.until(
+        f"{pods}/p",
+        lambda found: (
+            "waiting" in _main(found).get("state", {})
+            and _main(found)["state"]["waiting"]["reason"] != "ContainerCreating"
+        ),
+        "refused",
+    )
+    state = _main(found)["state"]["waiting"]
+    assert state["reason"] == "CreateContainerConfigError"
+    assert "runAsNonRoot" in state["message"]
+
+
+@pytest.mark.parametrize("kind", ["secret", "configMap"])
+def test_a_pod_waits_for_what_its_environment_refers_to(
+    cluster: Client, pods: str, machine: Machine, kind: str
+) -> None:
+    reference = {"name": "late", "key": "k"}
+    container = {"env": [{"name": "K", "valueFrom": {f"{kind}KeyRef": reference}}]}
+    cluster.create(pods, machine.pod("echo $K", container=container))
+    found = cluster.until(
+        f"{pods}/p", lambda found: "message" in _main(found).get("state", {}).get("waiting", {}), "a complaint"
+    )
+    waiting = _main(found)["state"]["waiting"]
+    assert (waiting["reason"], waiting["message"]) == ("CreateContainerConfigError", f'{kind.lower()} "late" not found')
+    folder = pods.replace("/pods", "/secrets" if kind == "secret" else "/configmaps")
+    text = {"stringData": {"k": "v"}} if kind == "secret" else {"data": {"k": "v"}}
+    cluster.create(folder, {"metadata": {"name": "late"}} | text)
+    cluster.until(f"{pods}/p", _ended, "its end")
+    assert cluster.request("GET", f"{pods}/p/log").raw == b"v\n"

@@ -47,7 +47,10 @@ def command(  # noqa: PLR0913  (the parts of a container, by name)
     context = (pod["spec"].get("securityContext") or {}) | (container.get("securityContext") or {})
     uid = int(context.get("runAsUser", USER))
     if context.get("runAsNonRoot") and uid == 0:
-        raise ConfigError("container has runAsNonRoot and image will run as root")
+        who = f"{pod['metadata']['name']}_{pod['metadata']['namespace']}({pod['metadata']['uid']})"
+        raise ConfigError(
+            f'container\'s runAsUser breaks non-root policy (pod: "{who}", container: {container["name"]})'
+        )
     own = tuple(_own_files(container, directory, ip, hostname))
     (directory / "root").mkdir()
     (directory / "tmp").mkdir()

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.kubernetes import build, cluster, packages, product
-from tests.kubernetes.images import ImageFile
+from tests.kubernetes.images import Image
 from tests.kubernetes.instance import ENVIRONMENT, MOST, PROJECT, CannotRun, Instance
 from tests.kubernetes.record import start_time
 
@@ -76,7 +76,7 @@ def announce(instance: Instance) -> None:
     say(f"  KUBECONFIG={instance.kubeconfig()}; NodePorts at {instance.node_ip}; logs in {instance.run / 'log'}")
 
 
-def up(instance: Instance, wanted: list[ImageFile]) -> int:
+def up(instance: Instance, wanted: list[Image]) -> int:
     """Start it, and leave it to `down`."""
     made = cluster.record(instance.number)
     try:
@@ -89,7 +89,7 @@ def up(instance: Instance, wanted: list[ImageFile]) -> int:
     return 0
 
 
-def with_cluster(instance: Instance, wanted: list[ImageFile], options: argparse.Namespace, lock: int) -> int:
+def with_cluster(instance: Instance, wanted: list[Image], options: argparse.Namespace, lock: int) -> int:
     """Start it, run the command on it, stop it, however the command or we are ended."""
     with guarded(instance.number, lock):
         try:

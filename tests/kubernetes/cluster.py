@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.contract.client import Client
 from tests.kubernetes import build, certificates, controlplane, images, machine, packages, provisioner
 from tests.kubernetes.build import Binaries, Say
-from tests.kubernetes.images import ImageFile
+from tests.kubernetes.images import Image
 from tests.kubernetes.instance import ENVIRONMENT, HERE, CannotRun, Instance, cache
 from tests.kubernetes.node import Node
 from tests.kubernetes.processes import Starter
@@ -68,7 +68,7 @@ def sweep(numbers: Iterable[int], say: Say, *, left: bool = False) -> None:
                     stop(number)
 
 
-def start(instance: Instance, wanted: Iterable[ImageFile], say: Say, *, keep: bool = False) -> None:
+def start(instance: Instance, wanted: Iterable[Image], say: Say, *, keep: bool = False) -> None:
     """Everything, until pods can run; without `keep` the cluster's state goes when it stops."""
     began = time.monotonic()
     say(f"Starting Kubernetes ({instance.name}) …")
@@ -81,7 +81,7 @@ def start(instance: Instance, wanted: Iterable[ImageFile], say: Say, *, keep: bo
     certificates.make(instance)
     instance.save()
     if instance.node:
-        _start_with_node(instance, binaries, [*images.of_programs(binaries, say), *wanted], kept, say)
+        _start_with_node(instance, binaries, [*images.of_programs(binaries), *wanted], kept, say)
     else:
         _start_control_plane(instance, binaries, Starter(instance, kept))
     say(f"Kubernetes is up after {time.monotonic() - began:.1f} s: export KUBECONFIG={instance.kubeconfig()}")
@@ -97,7 +97,7 @@ def _start_control_plane(instance: Instance, binaries: Binaries, starter: Starte
     return client
 
 
-def _start_with_node(instance: Instance, binaries: Binaries, wanted: list[ImageFile], kept: Record, say: Say) -> None:
+def _start_with_node(instance: Instance, binaries: Binaries, wanted: list[Image], kept: Record, say: Say) -> None:
     node = Node(instance, binaries, packages.programs(say), kept)
     node.prepare()  # the API server listens on the link to the node
     node.start_runtime()

@@ -1,6 +1,7 @@
-"""Images as files, and their import into the node.
+"""Images as files (OCI layouts in the user's cache), and their import into the node.
 
-pause and CoreDNS are one program each; the base is Debian's smallest, made by mmdebstrap.
+A layout holds every layer once, and what is streamed into containerd leaves out what it has already: after a change to
+the product that is one small layer, where a docker-archive would be half a gigabyte.
 """
 
 from __future__ import annotations
@@ -8,56 +9,74 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.kubernetes.build import Binaries, Say, locked
-from tests.kubernetes.instance import cache
+from tests.kubernetes.build import Binaries, Say
+from tests.kubernetes.instance import CannotRun, cache
 from tests.kubernetes.node import PAUSE, Node
 
 COREDNS = "localhost/coredns:1"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFile:
-    """A docker-archive, which its name identifies: another content has another name."""
+class Image:
+    """One image in a layout, under one or more names."""
 
-    name: str
-    path: Path
-    also: str = ""  # another name for it
+    names: tuple[str, ...]
+    layout: Path
+    digest: str  # of its manifest
+
+    def blob(self, digest: str) -> Path:
+        return self.layout / "blobs" / digest.replace(":", "/")
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return dict(json.loads(self.blob(self.digest).read_text()))
+
+    @property
+    def digests(self) -> list[str]:
+        """Every blob of it."""
+        manifest = self.manifest
+        return [self.digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])]
 
 
-def of_programs(binaries: Binaries, say: Say) -> list[ImageFile]:
+def of_programs(binaries: Binaries) -> list[Image]:
     """The images of one program each that a node needs to run any pod."""
-    found = []
-    for name in (PAUSE, COREDNS):
-        program = binaries.path(name.rpartition("/")[2].partition(":")[0])
-        path = cache() / "images" / f"{program.name}-{program.parent.name}.tar"
-        with locked(path.with_suffix(".lock"), say, name):
-            if not path.exists():
-                partial = path.with_suffix(".partial")
-                partial.write_bytes(archive(name, program))
-                partial.rename(path)
-        found.append(ImageFile(name, path))
-    return found
+    return [_of_program(name, binaries.path(name.rpartition("/")[2].partition(":")[0])) for name in (PAUSE, COREDNS)]
 
 
-def archive(name: str, program: Path) -> bytes:
-    """A docker-archive of one layer that holds one static program and /tmp."""
-    layer = _tar({program.name: program.read_bytes()}, mode=0o755)
-    difference = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+def _of_program(name: str, program: Path) -> Image:
+    layout = cache() / "images" / program.parent.name
+    layer = _put(layout, _tar({program.name: program.read_bytes()}, mode=0o755), LAYER)
     config = {
         "architecture": "amd64",
         "os": "linux",
         "config": {"Entrypoint": [f"/{program.name}"]},
-        "rootfs": {"type": "layers", "diff_ids": [difference]},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }
-    written = json.dumps(config).encode()
-    named = f"{hashlib.sha256(written).hexdigest()}.json"
-    manifest = [{"Config": named, "RepoTags": [name], "Layers": ["layer.tar"]}]
-    return _tar({named: written, "manifest.json": json.dumps(manifest).encode(), "layer.tar": layer})
+    parts = {"config": _put(layout, json.dumps(config).encode(), CONFIG), "layers": [layer]}
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, **parts}
+    return Image((name,), layout, _put(layout, json.dumps(manifest).encode(), MANIFEST)["digest"])
+
+
+def _put(layout: Path, content: bytes, kind: str) -> dict[str, Any]:
+    """Write a blob where it is missing, and describe it."""
+    named = hashlib.sha256(content).hexdigest()
+    path = layout / "blobs" / "sha256" / named
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(content)
+        partial.rename(path)
+    return {"mediaType": kind, "digest": f"sha256:{named}", "size": len(content)}
 
 
 def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
@@ -70,15 +89,49 @@ def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
     return buffer.getvalue()
 
 
-def load(node: Node, images: Iterable[ImageFile], say: Say) -> None:
-    """Import what the node has not got; containerd keeps images between runs, and so does our list of them."""
-    stamps = node.instance.state / "containerd" / "imported.json"
-    imported = json.loads(stamps.read_text()) if stamps.exists() else {}
+def load(node: Node, images: Iterable[Image], say: Say) -> None:
+    """Import what the node has not got; containerd keeps images between runs."""
+    has = {line.split()[0]: line.split()[2] for line in node.ctr("images", "ls").splitlines()[1:]}
     for image in images:
-        if imported.get(image.name) != str(image.path):
-            say(f"  importing {image.name}")
-            node.ctr("images", "import", image.path)
-            if image.also:
-                node.ctr("images", "tag", "--force", image.name, image.also)
-            imported[image.name] = str(image.path)
-            stamps.write_text(json.dumps(imported))
+        if any(has.get(name) != image.digest for name in image.names):
+            say(f"  importing {image.names[0]}")
+            known = set(node.ctr("content", "ls", "--quiet").split())
+            _import(node, image, [digest for digest in image.digests if digest not in known])
+
+
+def _import(node: Node, image: Image, digests: list[str]) -> None:
+    described = {"mediaType": MANIFEST, "digest": image.digest, "size": image.blob(image.digest).stat().st_size}
+    index = [described | {"annotations": {"io.containerd.image.name": name}} for name in image.names]
+    files = {
+        "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
+        "index.json": json.dumps({"schemaVersion": 2, "manifests": index}).encode(),
+    }
+    with subprocess.Popen(
+        node.ctr_command("images", "import", "-"),
+        env=node.programs.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin
+        assert process.stderr
+        try:
+            with tarfile.open(fileobj=process.stdin, mode="w|") as tar:
+                for name, content in files.items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+                for digest in digests:
+                    tar.add(image.blob(digest), f"blobs/{digest.replace(':', '/')}")
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # what it says below is why
+        said = process.stderr.read().decode()
+    if process.returncode:
+        raise CannotRun(f"The image {image.names[0]} cannot be imported: {said.strip()}")
+
+
+def read_layout(layout: Path) -> Iterator[tuple[str, str]]:
+    """The name and digest of every image that buildah put into a layout."""
+    for manifest in json.loads((layout / "index.json").read_text())["manifests"]:
+        yield manifest["annotations"]["org.opencontainers.image.ref.name"], manifest["digest"]

@@ -113,10 +113,13 @@ class Node:
     def _start(self, name: str, *command: str | Path) -> Started:
         return self.starter.start(name, self._inside(*command), env=self.programs.environment())[0]
 
-    def ctr(self, *arguments: str | Path) -> str:
+    def ctr_command(self, *arguments: str | Path) -> list[str | Path]:
         """containerd's own client, where Kubernetes' images are."""
         client = [self.programs.path("ctr"), "--address", self.socket, "--namespace", "k8s.io"]
-        return _run(self._inside(*client, *arguments), env=self.programs.environment())
+        return self._inside(*client, *arguments)
+
+    def ctr(self, *arguments: str | Path) -> str:
+        return _run(self.ctr_command(*arguments), env=self.programs.environment())
 
     def start_runtime(self) -> None:
         """containerd."""

@@ -1,9 +1,9 @@
 """The product's images for the test cluster: built by hub_config/images/build with buildah, on a base made here.
 
 Everything is in the user's cache: the base, buildah's storage (whose layers make the next build quick), and the images
-as files whose names contain their content's id, so that what did not change is neither written nor imported again. When
-the sources are those of the last build nothing runs at all. buildah leaves a mount behind; it gets a mount namespace of
-its own, and the mount goes with it.
+in an OCI layout, so that a layer that did not change is neither written nor imported again. When the sources are those
+of the last build nothing runs at all. buildah leaves a mount behind; in a mount namespace of its own, which takes it
+along.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from tests.kubernetes import packages
 from tests.kubernetes.build import Say, locked
-from tests.kubernetes.images import ImageFile
+from tests.kubernetes.images import Image, read_layout
 from tests.kubernetes.instance import PROJECT, CannotRun, cache
 
 PREFIX = "localhost/dlspawner"
@@ -42,20 +41,26 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile"))
 
 
-def images(say: Say) -> list[ImageFile]:
-    """The product's images as files, built where their sources changed."""
+def images(say: Say) -> list[Image]:
+    """The product's images, built where their sources changed."""
     folder = cache() / "images"
-    stamp = folder / f"product-{_fingerprint()}.json"
+    layout = folder / "product"
+    stamp = folder / "product.json"
     with locked(folder / "product.lock", say, "the product's images"):
-        if stamp.exists():
-            found = [_file(name, Path(path)) for name, path in json.loads(stamp.read_text()).items()]
-            if all(image.path.exists() for image in found):
-                return found
-        packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
-        found = _build(folder, say)
-        _forget_others(folder, found)
-        stamp.write_text(json.dumps({name: str(image.path) for name, image in zip(names(), found, strict=True)}))
-        return found
+        fingerprint = _fingerprint()
+        if not stamp.exists() or json.loads(stamp.read_text()) != fingerprint:
+            packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
+            stamp.unlink(missing_ok=True)
+            _build(folder, layout, say)
+            _forget_unused(layout)
+            stamp.write_text(json.dumps(fingerprint))
+        digests = dict(read_layout(layout))
+        return [_image(name, layout, digests[name]) for name in names()]
+
+
+def _image(name: str, layout: Path, digest: str) -> Image:
+    """Also under the name that the manifests have, which then means a registry's image that is there already."""
+    return Image((f"{PREFIX}/{name}:{tag()}", f"docker.io/dlspawner/{name}:{tag()}"), layout, digest)
 
 
 def _fingerprint() -> str:
@@ -72,28 +77,15 @@ def _files() -> Iterator[Path]:
         yield from (file for file in files if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _build(folder: Path, say: Say) -> list[ImageFile]:
+def _build(folder: Path, layout: Path, say: Say) -> None:
     _make_base(folder, say)
-    say("Building the product's images (what did not change is quick) …")
+    say("Building the product's images (minutes at first; then what did not change is quick) …")
     flags = f"{os.environ.get('BUILD_FLAGS', '')} {' '.join(_machine(folder))}".strip()
     settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
     _run([RECIPES / "build"], settings, log=folder / "build.log")
-    found = []
     for name in names():
         full = f"{PREFIX}/{name}:{tag()}"
-        path = folder / f"{name}-{_identity(full)[:16]}.tar"
-        if not path.exists():
-            say(f"  writing {full}")
-            partial = path.with_suffix(".partial")
-            _run(["buildah", "push", "--quiet", full, f"docker-archive:{partial}:{full}"])
-            partial.rename(path)
-        found.append(_file(name, path))
-    return found
-
-
-def _file(name: str, path: Path) -> ImageFile:
-    """Also under the name that the manifests have, which means a registry's image that is there already."""
-    return ImageFile(f"{PREFIX}/{name}:{tag()}", path, f"docker.io/dlspawner/{name}:{tag()}")
+        _run(["buildah", "push", "--quiet", full, f"oci:{layout}:{name}"])
 
 
 def _machine(folder: Path) -> list[str]:
@@ -121,7 +113,7 @@ def _machine(folder: Path) -> list[str]:
 
 def _make_base(folder: Path, say: Say) -> None:
     """Debian's smallest, where there is none in buildah's storage."""
-    if _identity(BASE, missing=True):
+    if _have(BASE):
         return
     say("Making a base image of Debian's smallest (once, half a minute) …")
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,14 +151,12 @@ def _release() -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _identity(image: str, *, missing: bool = False) -> str:
-    command = ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image]
+def _have(image: str) -> bool:
     try:
-        return _run(command).strip()
+        _run(["buildah", "inspect", "--type", "image", image])
     except CannotRun:
-        if missing:
-            return ""
-        raise
+        return False
+    return True
 
 
 def _run(command: list[str | Path], settings: dict[str, str] | None = None, log: Path | None = None) -> str:
@@ -196,13 +186,9 @@ def _storage() -> Path:
     return path
 
 
-def _forget_others(folder: Path, found: list[ImageFile]) -> None:
-    """Files and stamps of earlier builds would fill the disk."""
-    keep = {image.path for image in found}
-    for name in names():
-        for path in folder.glob(f"{name}-*.tar"):
-            if path not in keep:
-                path.unlink()
-    for path in folder.glob("product-*.json"):
-        path.unlink()
-    shutil.rmtree(folder / "partial", ignore_errors=True)
+def _forget_unused(layout: Path) -> None:
+    """Blobs that belong to earlier builds only."""
+    used = {digest for name, manifest in read_layout(layout) for digest in _image(name, layout, manifest).digests}
+    for path in (layout / "blobs" / "sha256").iterdir():
+        if f"sha256:{path.name}" not in used:
+            path.unlink()

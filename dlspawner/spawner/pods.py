@@ -126,6 +126,16 @@ class Pods:
             found = await self.api.list_namespaced_event(self.namespace, field_selector=selector, limit=100)
         return list(self.plain(found).get("items") or ())
 
+    async def why_ended(self, pod: PodDict, judged: verdict.Ended) -> str:
+        """The reason of an end; where the pod may not know it, its events are asked. Never fails."""
+        if verdict.may_be_eviction(judged):
+            try:
+                return verdict.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
+            except (ApiException, ClientError, TimeoutError) as problem:
+                said = message(problem) if isinstance(problem, ApiException) else type(problem).__name__
+                self.log.warning("pod=%s its events cannot be read: %s", self.key, said)
+        return judged.reason
+
     async def claim(self, name: str) -> PodDict | None:
         try:
             async with asyncio.timeout(self.request_seconds):

@@ -282,7 +282,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             await reach.until_accepting(url, self.http_timeout, self._is_alive)
             ended = verdict.judge(self.pod())
             if isinstance(ended, verdict.Ended):
-                self._ended = ended.reason
+                self._fails(ended.reason, "job-failed")
                 raise Refused(ended.reason, reason="job-failed")
         return url
 
@@ -293,12 +293,20 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         manifest = rendering.hide_gpus(dict(self.pods.plain(pod)), self.settings.cluster.gpu_resources)
         created = await self.pods.create(manifest, self._launch.job)
         self._save_state()
-        await self._ensure_children(created)
+        try:
+            await self._ensure_children(created)
+        except Refused as refused:
+            self._ended = refused.message  # nobody tries again while the Hub stops the pod
+            raise
         if not (self.internal_ssl or self.services_enabled or self.after_pod_created_hook):
             # Nothing is left to do before the pod may run: wait for the watch here, so that KubeSpawner finds it
             # running at its first look instead of at one of its increasingly rare ones.
             await self._until_running(created)
         return True
+
+    def _fails(self, sentence: str, reason: str) -> None:
+        self._ended = sentence
+        self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)
@@ -306,8 +314,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         try:
             await self._waiting.until_running(created)
         except Refused as refused:
-            self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, refused.reason, refused.message)
-            self._ended = refused.message
+            self._fails(refused.message, refused.reason)
             raise
 
     def _save_state(self) -> None:
@@ -424,8 +431,8 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         if isinstance(judged, verdict.Ended):
             # What the person stopped, or never started, needs no explanation; and the first one is the true one.
             if not (self._ended or self._stop_pending or self._start_pending):
-                self._ended = judged.reason
-                self.log.info("pod=%s ended: %s", self.pod_key, judged.reason)
+                self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
+                self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
             if pod is not None and not pod["metadata"].get("deletionTimestamp"):
                 try:
                     await self.pods.delete(pod, grace(pod))
@@ -435,7 +442,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
                     )
                     return None
             return judged.exit_code
-        if pod is not None and not self._start_pending:
+        if pod is not None and not self._start_pending and not self._ended:
             await self._mend_children(pod)
         # Alive: the parent keeps the Hub's idea of the pod's address up to date.
         if self.is_pod_running(pod):

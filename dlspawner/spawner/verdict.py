@@ -20,7 +20,7 @@ A sentence is written for the person whose job it was: the cause, and what to do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,19 @@ def judge(pod: PodDict | None) -> Verdict:
     if status.get("phase") == "Failed":
         return Ended(code, _failure(status, container))
     return Ended(code, container) if container else ALIVE
+
+
+def may_be_eviction(judged: Ended) -> bool:
+    """Whether the pod's events may know better: a program that is evicted and ends well looks as if it had finished."""
+    return judged.exit_code in (0, 128 + 9, 128 + 15)
+
+
+def evicted(events: Iterable[PodDict]) -> str | None:
+    """The sentence about an eviction by the kubelet that only the events tell of."""
+    for event in events:
+        if event.get("type") == "Warning" and event.get("reason") in ("Evicted", "Preempting"):
+            return _eviction(str(event.get("message") or ""))
+    return None
 
 
 def is_silent(pod: PodDict | None) -> bool:

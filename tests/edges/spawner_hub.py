@@ -1,4 +1,4 @@
-"""A real Hub with its real proxy and our configuration, on the embedded cluster; no Manager and no gateway."""
+"""A real Hub with its real proxy and our configuration, on the embedded cluster or another; no Manager, no gateway."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ class Hub:
     password: str = "a password for everybody"
     extra: str = ""
     python_path: str = ""
+    namespace: str = "jobs"
+    address: str = "127.0.0.1"  # where pods reach the Hub
+    cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -69,7 +72,11 @@ class Hub:
 
     @property
     def kubeconfig(self) -> Path:
-        return self.state / "cluster" / "kubeconfig"
+        return self.cluster or self.state / "cluster" / "kubeconfig"
+
+    @property
+    def kubectl_program(self) -> str:
+        return os.environ.get("DLSPAWNER_KUBECTL", "kubectl") if self.cluster else "kubectl"
 
     @property
     def log(self) -> str:
@@ -86,9 +93,9 @@ class Hub:
             "DLSPAWNER_STATE": str(self.state),
             "DLSPAWNER_CONFIG_DIR": str(self.config),
             "DLSPAWNER_TEMPLATES": str(self.templates),
-            "DLSPAWNER_NAMESPACE": "jobs",
+            "DLSPAWNER_NAMESPACE": self.namespace,
             "DLSPAWNER_BIND_URL": self.url,
-            "DLSPAWNER_HUB_URL": f"http://127.0.0.1:{self.hub_port}",
+            "DLSPAWNER_HUB_URL": f"http://{self.address}:{self.hub_port}",
             "DLSPAWNER_HUB_DB_URL": f"sqlite:///{self.state / 'hub.sqlite'}",
             "DLSPAWNER_PROXY_API_URL": f"http://127.0.0.1:{self.api_port}",
             "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{self.hub_port}",
@@ -126,13 +133,13 @@ class Hub:
     def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
         """kubectl apply of an object in the jobs' namespace."""
         manifest = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
-        command = ["kubectl", "-n", "jobs", "apply", "-f", "-"]
+        command = ["kubectl", "-n", self.namespace, "apply", "-f", "-"]
         subprocess.run(command, env=self.env(), input=json.dumps(manifest).encode(), check=True, capture_output=True)
 
     def start_proxy(self) -> None:
         beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
         program = str(beside) if beside.exists() else "configurable-http-proxy"
-        hub = f"http://127.0.0.1:{self.hub_port}"
+        hub = f"http://{self.address}:{self.hub_port}"
         self.run(
             "proxy",
             program,
@@ -174,7 +181,7 @@ class Hub:
             return process.wait(5)
 
     def kubectl(self, *arguments: str) -> str:
-        command = ["kubectl", "-n", "jobs", *arguments]
+        command = [self.kubectl_program, "-n", self.namespace, *arguments]
         done = subprocess.run(command, env=self.env(), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -220,6 +227,15 @@ class Person:
 
     def start(self, server: str, **options: object) -> requests.Response:
         return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
+
+    def progress(self, server: str) -> Iterator[dict[str, Any]]:
+        """What the progress page is told, until the start has ended."""
+        headers = {"Authorization": f"token {self.token}"}
+        url = f"{self.hub.url}/hub/api{self.server_path(server)}/progress"
+        with requests.get(url, headers=headers, stream=True, timeout=120) as answer:
+            for line in answer.iter_lines():
+                if line.startswith(b"data:"):
+                    yield json.loads(line.removeprefix(b"data:"))
 
     def server(self, server: str) -> dict[str, Any]:
         return dict(self.api("GET", f"/users/{self.name}").json().get("servers", {}).get(server, {}))

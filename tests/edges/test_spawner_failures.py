@@ -75,6 +75,17 @@ def test_has_ended(name: str, sentence: str, code: str) -> None:
     assert verdict.judge(recorded(name)["pod"]) == Ended(int(code), sentence)
 
 
+def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
+    """Such a pod is Succeeded: the kubelet reports the end of its program before its own reason."""
+    found = recorded("evicted-storage-container")
+    finished = Ended(0, "The job has finished.")
+
+    assert verdict.may_be_eviction(finished)
+    assert "temporary disk" in (verdict.evicted(found["events"]) or "")
+    assert verdict.evicted(recorded("crash-notebook")["events"]) is None
+    assert not verdict.may_be_eviction(Ended(3, "Its server failed."))
+
+
 def test_every_recorded_object_is_on_the_page() -> None:
     named = {f"refused-{row[0]}" for row in REFUSED} | {row[0] for row in (*STARTING, *ENDED)}
 

@@ -1,0 +1,418 @@
+"""What really goes wrong, made to happen in a real Hub on a real cluster: what people read, how soon, what is left.
+
+All starts that fail are made at once, and so are all jobs that end, because most of their time is spent waiting for
+Kubernetes. hub_config/FAILURES.md has every sentence; here it is whether they are told, and whether nothing is left.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import http.server
+import json
+import secrets
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.contract.client import Client
+from tests.edges.spawner_hub import Hub, Person, running, wait_for
+from tests.kubernetes.conftest import RESTRICTED, Image, Kubectl
+from tests.kubernetes.failing import Outcome, address, make_hub, reason, start, wait_until_gone
+
+pytestmark = pytest.mark.kubernetes
+
+RUN = secrets.token_hex(3)
+NAMESPACE = f"failures-{RUN}"
+GPU = f"{NAMESPACE}.example.com/gpu"  # a resource of nobody else's, two on one node
+START_SECONDS = 25
+
+
+@dataclass(frozen=True)
+class Case:
+    """A start that fails: its pod's patch, what the person reads, and how soon at most."""
+
+    words: str
+    patch: dict[str, Any]
+    seconds: float = 12  # with twenty others at the same moment
+    waits: bool = False  # shown while it waits, and the reason in the end
+    template: str = "job"
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return {"spec": fields}
+
+
+def notebook(**fields: Any) -> dict[str, Any]:
+    return spec(containers=[{"name": "notebook", **fields}])
+
+
+def asks(**amounts: str) -> dict[str, Any]:
+    return {"resources": {"requests": amounts, "limits": amounts}}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    mount = {"name": "extra", "mountPath": "/extra"}
+    return spec(volumes=[{"name": "extra", **source}], containers=[{"name": "notebook", "volumeMounts": [mount]}])
+
+
+def label(value: str) -> dict[str, Any]:
+    return {"metadata": {"labels": {NAMESPACE: value}}}
+
+
+CASES = {
+    "no-image": Case("does not exist in its registry: check its name", notebook(image="localhost:{port}/nosuch:1")),
+    "private": Case("is not given to this cluster by its registry", notebook(image="localhost:{port}/private:1")),
+    "no-registry": Case("its registry does not answer", notebook(image="localhost:1/x:1"), waits=True),
+    "bad-name": Case("“Not:A:Name” is not the name of an image", notebook(image="Not:A:Name")),
+    "never-pull": Case("may not be pulled", notebook(image="localhost/nosuch:1", imagePullPolicy="Never")),
+    "no-program": Case("The image has no program no-such-program", notebook(command=["no-such-program"])),
+    "crash": Case(
+        "failed with exit code 3 (“No such dataset.”)",
+        notebook(command=["/bin/sh", "-c", "echo No such dataset. >&2; exit 3"]),
+    ),
+    "no-secret": Case("needs the Secret absent", volume(secret={"secretName": "absent"}), seconds=9),
+    "no-variable": Case(
+        "needs the ConfigMap absent",
+        notebook(env=[{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "absent", "key": "a"}}}]),
+    ),
+    "no-claim": Case("needs the claim absent", volume(persistentVolumeClaim={"claimName": "absent"}), seconds=9),
+    "unbound": Case(
+        "there is no StorageClass absent", volume(persistentVolumeClaim={"claimName": "unbound"}), waits=True
+    ),
+    "elsewhere": Case(
+        "can only be used on nodes that cannot take the job",
+        volume(persistentVolumeClaim={"claimName": "elsewhere"}),
+        seconds=9,
+        waits=True,
+    ),
+    "too-large": Case("enough CPUs", notebook(**asks(cpu="900", memory="1Gi")), seconds=9, waits=True),
+    "no-gpus": Case(
+        "enough GPUs even when it is idle",
+        notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "3"})),
+        seconds=9,
+        waits=True,
+    ),
+    "no-kind": Case("No node of the kind", spec(nodeSelector={"gpu": "none"}), seconds=9, waits=True),
+    "quota": Case("GPUs (9 asked for, ", notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "9"})), seconds=9),
+    "limit": Case("memory: at most 100Gi per container, not 200Gi", notebook(**asks(cpu="1", memory="200Gi")), 9),
+    "security": Case("security level “restricted” forbids", spec(hostNetwork=True), seconds=9),
+    "webhook": Case("(“use the images of the lab”)", label("webhook"), seconds=9),
+    "webhook-down": Case("check down.example.com of new jobs does not answer", label("down"), seconds=9),
+    "policy": Case("(“use the nodes of the lab”)", label("policy"), seconds=9),
+    "no-nodeport": Case("no NodePort left", {}, seconds=9, template="shell"),
+}
+
+
+@contextlib.contextmanager
+def created(kubernetes: Client, path: str, body: dict[str, Any]) -> Iterator[None]:
+    """A cluster-wide object for as long as it is needed."""
+    kubernetes.create(path, body)
+    try:
+        yield
+    finally:
+        kubernetes.request("DELETE", f"{path}/{body['metadata']['name']}")
+
+
+@pytest.fixture(scope="module")
+def namespace(kubernetes: Client) -> Iterator[str]:
+    """The jobs' namespace, with quota, limits and claims that nothing but the failures notices."""
+    labels = {**RESTRICTED, "jobs": RUN}
+    with created(kubernetes, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}}):
+        core = f"/api/v1/namespaces/{NAMESPACE}"
+        kubernetes.until(f"{core}/serviceaccounts/default", lambda account: True)
+        hard = {f"requests.{GPU}": "5", "services.nodeports": "0"}
+        kubernetes.create(f"{core}/resourcequotas", {"metadata": {"name": "jobs"}, "spec": {"hard": hard}})
+        limits = [{"type": "Container", "max": {"memory": "100Gi"}}]
+        kubernetes.create(f"{core}/limitranges", {"metadata": {"name": "jobs"}, "spec": {"limits": limits}})
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        for name, storage_class in (("unbound", "absent"), ("elsewhere", f"elsewhere-{RUN}")):
+            kubernetes.create(
+                f"{core}/persistentvolumeclaims",
+                {"metadata": {"name": name}, "spec": {**claim, "storageClassName": storage_class}},
+            )
+        kubernetes.until(f"{core}/resourcequotas/jobs", lambda quota: quota.get("status", {}).get("used"))
+        with created(kubernetes, "/api/v1/persistentvolumes", elsewhere()):
+            kubernetes.until(
+                f"{core}/persistentvolumeclaims/elsewhere", lambda claim: claim["status"]["phase"] == "Bound"
+            )
+            yield NAMESPACE
+
+
+def elsewhere() -> dict[str, Any]:
+    """A volume on a node that does not exist."""
+    hostname = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["no-such-node"]}
+    return {
+        "metadata": {"name": f"elsewhere-{RUN}"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": f"elsewhere-{RUN}",
+            "claimRef": {"namespace": NAMESPACE, "name": "elsewhere"},
+            "local": {"path": "/nothing"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [hostname]}]}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def gpus(kubernetes: Client) -> Iterator[None]:
+    """Two of our own GPUs on one node."""
+    name = kubernetes.get("/api/v1/nodes")["items"][0]["metadata"]["name"]
+    amounts = {"capacity": {GPU: "2"}, "allocatable": {GPU: "2"}}
+    kubernetes.patched(f"/api/v1/nodes/{name}/status", {"status": amounts}, "merge")
+    yield
+    kubernetes.patched(f"/api/v1/nodes/{name}/status", {"status": {k: {GPU: None} for k in amounts}}, "merge")
+
+
+REGISTRY = """
+import http.server, sys
+class Registry(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(401 if "private" in self.path else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    do_HEAD = do_GET
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Registry).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def registry(kubernetes: Client, image: Image) -> Iterator[int]:
+    """The port of a registry on every node, that has no image and gives some to nobody."""
+    port, name = 20000 + secrets.randbelow(9000), f"registry-{RUN}"
+    container = {
+        "name": "registry",
+        "image": image("job"),
+        "command": ["python3", "-c", REGISTRY, str(port)],
+        "securityContext": {"runAsUser": 65534},
+    }
+    pod = {"hostNetwork": True, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    labels = {"app": name}
+    body = {
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+    with created(kubernetes, "/api/v1/namespaces", {"metadata": {"name": name}}):
+        kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
+        kubernetes.create(f"/apis/apps/v1/namespaces/{name}/daemonsets", body)
+
+        def on_all_nodes(daemons: Any) -> bool:
+            status = daemons["status"]
+            return bool(status.get("numberReady")) and status["numberReady"] == status["desiredNumberScheduled"]
+
+        kubernetes.until(f"/apis/apps/v1/namespaces/{name}/daemonsets/{name}", on_all_nodes)
+        yield port
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+    """A webhook that refuses everything."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = {"code": 403, "message": "use the images of the lab"}
+        answer = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
+        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def rules(kubernetes: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Webhooks, one of which nobody serves, and a policy; each for pods with its label in our namespace only."""
+    folder, host = tmp_path_factory.mktemp("webhook"), address(kubernetes.kubeconfig)
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=webhook"
+    files = ["-keyout", "key", "-out", "cert", "-addext", f"subjectAltName=IP:{host}"]
+    subprocess.run([*make.split(), *files], cwd=folder, check=True, capture_output=True)
+    server = http.server.ThreadingHTTPServer((host, 0), Judge)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    group = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    path = "/apis/admissionregistration.k8s.io/v1"
+    ours = {"matchLabels": {"jobs": RUN}}
+
+    def webhook(name: str, value: str, port: int) -> dict[str, Any]:
+        authority = base64.b64encode((folder / "cert").read_bytes()).decode()
+        return {
+            "name": name,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 3,
+            "clientConfig": {"url": f"https://{host}:{port}/", "caBundle": authority},
+            "rules": [group],
+            "namespaceSelector": ours,
+            "objectSelector": {"matchLabels": {NAMESPACE: value}},
+        }
+
+    hooks = [webhook("lab.example.com", "webhook", server.server_port), webhook("down.example.com", "down", 1)]
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [group], "objectSelector": {"matchLabels": {NAMESPACE: "policy"}}},
+        "validations": [{"expression": "false", "message": "use the nodes of the lab"}],
+    }
+    binding = {"policyName": NAMESPACE, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": ours}}
+    named = {"metadata": {"name": NAMESPACE}}
+    with contextlib.ExitStack() as stack:
+        stack.callback(thread.join, 10)
+        stack.callback(server.shutdown)
+        stack.callback(server.server_close)
+        for kind, body in (
+            ("validatingwebhookconfigurations", {"webhooks": hooks}),
+            ("validatingadmissionpolicies", {"spec": policy}),
+            ("validatingadmissionpolicybindings", {"spec": binding}),
+        ):
+            stack.enter_context(created(kubernetes, f"{path}/{kind}", {**named, **body}))
+        for value in ("webhook", "down", "policy"):
+            wait_for(lambda value=value: refuses(kubernetes, value), f"the rule {value} applies", 20)
+        yield
+
+
+def refuses(kubernetes: Client, value: str) -> bool:
+    pod = allowed_pod("x", {"name": "main", "image": "localhost/absent"})
+    pod["metadata"]["labels"] = {NAMESPACE: value}
+    answer = kubernetes.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
+    return any(words in answer.raw for words in (b"use the", b"failed calling webhook"))
+
+
+def allowed_pod(name: str, container: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A pod that Pod Security *restricted* lets pass."""
+    strict = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    context = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    containers = [{**container, "securityContext": strict}]
+    return {"metadata": {"name": name}, **spec(securityContext=context, containers=containers, **fields)}
+
+
+@pytest.fixture(scope="module")
+def hub(namespace: str, image: Image, kubernetes: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    state = tmp_path_factory.mktemp("hub")
+    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu=GPU, seconds=START_SECONDS)
+    with running(made, cluster=False) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def alice(hub: Hub) -> Person:
+    return Person(hub, "alice")
+
+
+@pytest.fixture(scope="module")
+def outcomes(alice: Person, registry: int, rules: None, gpus: None) -> dict[str, Outcome]:
+    """All starts that fail, at once."""
+
+    def run(item: tuple[str, Case]) -> Outcome:
+        name, case = item
+        patch = json.loads(json.dumps(case.patch).replace("{port}", str(registry)))
+        return start(alice, name, patch, case.template)
+
+    with ThreadPoolExecutor(len(CASES)) as threads:
+        return dict(zip(CASES, threads.map(run, CASES.items()), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcome]) -> None:
+    case, outcome = CASES[name], outcomes[name]
+    told = [(when, text) for when, text in outcome.steps if case.words in text]
+    first, sentence = told[0] if told else (outcome.seconds, outcome.refused)
+    print(f"{name}: {first:.1f} s, ended after {outcome.seconds:.1f} s: {outcome.refused}")  # the figures of a run
+
+    assert case.words in sentence, outcome
+    assert first < case.seconds, outcome
+    assert not outcome.ready
+    assert sentence.split(": ")[-1] in outcome.refused, outcome
+    if case.waits:
+        assert "given up after" in outcome.refused
+    assert not [word for word in ("rpc error", "Traceback", NAMESPACE, "HTTP", "://") if word in outcome.refused]
+    wait_until_gone(alice, name)
+
+
+def test_the_log_has_a_line_and_no_secret(hub: Hub, outcomes: dict[str, Outcome]) -> None:
+    log = hub.log
+
+    assert "Traceback" not in log
+    assert "JUPYTERHUB_API_TOKEN" not in log
+    for name in CASES:
+        told = [line for line in log.splitlines() if f"--{name} " in line]
+        lines = [line for line in told if "refused the" in line or "does not start" in line]
+        assert len(lines) == 1, (name, lines)
+
+
+ENDINGS = {
+    "exit": "failed with exit code 7 (“No such dataset.”)",
+    "memory": "used more than its 128Mi of memory",
+    "disk": "wrote more to its temporary disk than it may",
+    "evicted": "emptying the job's node",
+    "preempted": "one of higher priority",
+    "removed": "removed from outside the Hub",
+}
+
+
+def preemptor(priority: str) -> dict[str, Any]:
+    """A pod that wants both of our GPUs and comes first."""
+    container = {"name": "main", "image": "localhost/absent", "imagePullPolicy": "Never"}
+    wants = asks(cpu="10m", memory="64Mi", **{GPU: "2"})
+    return allowed_pod("preemptor", {**container, **wants}, priorityClassName=priority, terminationGracePeriodSeconds=0)
+
+
+@pytest.fixture(scope="module")
+def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> Iterator[dict[str, str]]:
+    """All jobs that run and then end, at once: what the home page says of each."""
+    low, high, pods = f"low-{RUN}", f"high-{RUN}", f"/api/v1/namespaces/{NAMESPACE}/pods"
+    disk = {"limits": {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "20Mi"}}
+    cheap = notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "2"}))["spec"]
+    patches = {"disk": notebook(resources=disk), "preempted": spec(priorityClassName=low, **cheap)}
+
+    def provoke(name: str, pod: str) -> None:
+        if name == "evicted":
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+            kubernetes.create(f"{pods}/{pod}/eviction", body)
+        elif name == "preempted":
+            kubernetes.create(pods, preemptor(high))
+        elif name == "removed":
+            kubectl("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")
+        else:
+            kubectl(
+                "-n", NAMESPACE, "exec", pod, "--", "/bin/sh", "-c", f"echo {name} > /tmp/next && mv /tmp/next /tmp/do"
+            )
+
+    def run(name: str) -> str:
+        server = f"end-{name}"
+        outcome = start(alice, server, patches.get(name))
+        assert outcome.ready, outcome
+        provoke(name, alice.pod_name(server))
+        began = time.monotonic()
+        wait_for(lambda: not alice.server(server).get("ready"), f"the Hub sees the end of {name}", 90)
+        print(f"{server}: the Hub knew {time.monotonic() - began:.1f} s after it was provoked")
+        return wait_for(lambda: reason(alice, server), f"the home page says why {name} ended")
+
+    with contextlib.ExitStack() as stack:
+        for name, value in ((low, 1), (high, 1000)):
+            body = {"metadata": {"name": name}, "value": value}
+            stack.enter_context(created(kubernetes, "/apis/scheduling.k8s.io/v1/priorityclasses", body))
+        with ThreadPoolExecutor(len(ENDINGS)) as threads:
+            yield dict(zip(ENDINGS, threads.map(run, ENDINGS), strict=True))
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_job_that_ends(name: str, alice: Person, endings: dict[str, str]) -> None:
+    print(f"end-{name}: {endings[name]}")
+
+    assert ENDINGS[name] in html.unescape(endings[name])
+    wait_until_gone(alice, f"end-{name}")

@@ -71,6 +71,30 @@ def test_the_person_is_who_they_are_in_their_own_home(client: Ssh) -> None:
     assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
 
 
+def test_a_person_has_one_uid_in_all_jobs_and_nobody_else_has_it(
+    client: Ssh, sara: Person, stack: Stack, tmp_path: Path
+) -> None:
+    other = stack.person("otto")
+    others = other.ssh(tmp_path)
+    sara.launch("again", template="ssh")
+    other.launch("train", template="ssh")
+    try:
+        ids = [
+            int(ssh.run(server, "id -u").stdout)
+            for ssh, server in ((client, "train"), (client, "again"), (others, "train"))
+        ]
+        groups = [client.run(server, "id -Gn").stdout for server in ("train", "again")]
+    finally:
+        sara.stop("again")
+        other.stop("train")
+        other.close()
+
+    assert ids[0] == ids[1] != ids[2]
+    assert min(ids) >= 20_000  # cluster.yaml's accounts: given by the Manager, not configured
+    assert groups[0] == groups[1]
+    assert "sara" in groups[0].split()
+
+
 def test_no_token_reaches_an_ssh_session(client: Ssh) -> None:
     assert "TOKEN" not in client.run("train", "env").stdout
 

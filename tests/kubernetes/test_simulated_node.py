@@ -1,0 +1,151 @@
+"""The embedded node joins a real control plane: what differs from the embedded API is shown here, all else by contract.
+
+Its addresses are on loopback, so the API server must run on this machine to ask it for logs and exec.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import machines
+from tests.contract.client import Client
+from tests.contract.machines import Machine
+
+pytestmark = pytest.mark.kubernetes
+
+
+def _is_here(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node")
+
+
+@pytest.fixture(scope="module")
+def machine(kubernetes: Client, state: Path) -> Iterator[Machine]:
+    if not _is_here(str(kubernetes.server.hostname)):
+        pytest.skip("the API server runs on another machine")
+    with machines.simulated(kubernetes, state) as made:
+        yield made
+
+
+@pytest.fixture
+def pods(jobs_namespace: str) -> str:
+    return f"/api/v1/namespaces/{jobs_namespace}/pods"
+
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "runAsUser": 20001,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def _pod(machine: Machine, script: str, name: str = "p", **spec: Any) -> Any:
+    container = {"securityContext": RESTRICTED, **spec.pop("container", {})}
+    return machine.pod(script, name, container=container, **spec)
+
+
+def _ended(found: dict[str, Any]) -> bool:
+    return found["status"].get("phase") in {"Succeeded", "Failed"}
+
+
+def _ready(found: dict[str, Any]) -> bool:
+    conditions = found["status"].get("conditions") or []
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+def _node(kubernetes: Client, machine: Machine) -> dict[str, Any]:
+    name = machine.placement["nodeSelector"]["kubernetes.io/hostname"]
+    return dict(kubernetes.get(f"/api/v1/nodes/{name}"))
+
+
+def test_a_pod_is_its_service_account(kubernetes: Client, pods: str, machine: Machine) -> None:
+    kubernetes.create(pods, _pod(machine, "cat /var/run/secrets/kubernetes.io/serviceaccount/token"))
+    kubernetes.until(f"{pods}/p", _ended, "its end")
+    token = kubernetes.request("GET", f"{pods}/p/log").raw.decode().strip()
+    answer = kubernetes.stranger().request(
+        "POST",
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    user = answer.json["status"]["userInfo"]
+    assert user["username"] == f"system:serviceaccount:{pods.split('/')[-2]}:default"
+    assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
+
+
+def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machine: Machine) -> None:
+    status = _node(kubernetes, machine)["status"]
+    address = next(entry["address"] for entry in status["addresses"] if entry["type"] == "InternalIP")
+    port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+
+    def ask(context: ssl.SSLContext) -> bytes:
+        with (
+            socket.create_connection((address, port), timeout=10) as raw,
+            context.wrap_socket(raw, server_hostname=address) as stream,
+        ):
+            stream.sendall(b"GET /containerLogs/a/b/c HTTP/1.1\r\nHost: x\r\n\r\n")
+            return stream.recv(100).split()[1]
+
+    assert ask(kubernetes.unarmed) == b"401"
+    assert ask(kubernetes.context) == b"404"  # an administrator may ask; there is no such pod
+
+
+def test_a_node_port_leads_to_the_pod(kubernetes: Client, pods: str, machine: Machine) -> None:
+    script = f"exec {sys.executable} -m http.server --bind $POD_IP 8000 --directory /etc"
+    ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1}
+    manifest = _pod(machine, script, container={"env": [ip], "readinessProbe": probe})
+    manifest["metadata"]["labels"] = {"app": "web"}
+    kubernetes.create(pods, manifest)
+    spec = {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 8000}]}
+    made = kubernetes.create(pods.replace("/pods", "/services"), {"metadata": {"name": "web"}, "spec": spec})
+    found = kubernetes.until(f"{pods}/p", _ready, "ready")
+    place = (found["status"]["hostIP"], made["spec"]["ports"][0]["nodePort"])
+    with socket.create_connection(place, timeout=10) as stream:
+        stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"200" in stream.recv(100)
+
+
+def test_a_claim_without_a_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
+    wish = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    claims = pods.replace("/pods", "/persistentvolumeclaims")
+    kubernetes.create(claims, {"metadata": {"name": "home"}, "spec": wish})
+    volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]
+    mount = {"volumeMounts": [{"name": "home", "mountPath": "/home/person"}]}
+    kubernetes.create(pods, _pod(machine, "echo kept > /home/person/file", volumes=volumes, container=mount))
+    ended = kubernetes.until(f"{pods}/p", _ended, "its end")
+    assert ended["status"]["phase"] == "Succeeded"
+    kept = state / "volumes" / pods.split("/")[-2] / "home" / "file"
+    assert kept.read_text() == "kept\n"
+    assert kept.stat().st_uid == state.stat().st_uid, "files belong to who runs the node"
+
+
+def test_a_name_that_another_process_holds_is_refused(
+    kubernetes: Client, machine: Machine, state: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "dlspawner.devcluster.node", f"--kubeconfig={kubernetes.kubeconfig}"]
+    command += [f"--state={tmp_path}", f"--nodes={state / 'nodes.yaml'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    name = machine.placement["nodeSelector"]["kubernetes.io/hostname"]
+    assert f"the cluster has a node {name} already" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -23,9 +23,8 @@ import asyncio
 import json
 import logging
 import os
-import random
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -36,6 +35,8 @@ import yaml
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import OpenApiException
+
+from dlspawner.backoff import delays
 
 log = logging.getLogger(__name__)
 
@@ -126,14 +127,6 @@ class Change:
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
     object: Object
-
-
-def delays(first: float = 0.2, most: float = 15.0) -> Iterator[float]:
-    """Waits that double up to ``most``, each drawn from its upper half so that clients spread out."""
-    wait = first
-    while True:
-        yield wait * random.uniform(0.5, 1.0)  # noqa: S311  (spreading load, not a secret)
-        wait = min(wait * 2, most)
 
 
 class Cluster:

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -30,7 +28,10 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from dlspawner.backoff import delays
+
 RETRIED = frozenset({429, 500, 502, 503, 504})
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between tries
 
 
 class HubError(Exception):
@@ -179,11 +180,6 @@ def _text(value: object) -> str:
     return value
 
 
-def delays(first: float = 0.1, most: float = 2.0) -> Iterator[float]:
-    """Seconds to wait before each next try: doubling, each drawn between half and the whole."""
-    return (min(first * 2**n, most) * random.uniform(0.5, 1.0) for n in count())  # noqa: S311 — spreads load, no secret
-
-
 class HubApi:
     """The Hub's REST API with one token; an async context manager that owns its connections.
 
@@ -287,14 +283,14 @@ class HubApi:
         """Status and body of one request, repeated while that is harmless and the deadline allows."""
         try:
             async with asyncio.timeout(self._deadline):
-                for delay in delays():
+                for delay in delays(FIRST_DELAY, LONGEST_DELAY):
                     answer = await self._try(method, path, content, token or self._token, repeatable)
                     if answer is not None:
                         return answer
                     await self._sleep(delay)
         except TimeoutError:
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
-        raise AssertionError("delays() never ends")
+        raise AssertionError("delays never end")
 
     async def _try(
         self, method: str, path: str, content: Mapping[str, object] | None, token: str, repeatable: bool

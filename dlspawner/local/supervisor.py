@@ -14,9 +14,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from dlspawner.backoff import delays
 
 STOP_SECONDS = 15.0  # between SIGTERM and SIGKILL
 
@@ -34,14 +36,6 @@ class Child:
     ready: Callable[[], Awaitable[bool]]
     env: Mapping[str, str] = field(default_factory=dict)
     deadline_seconds: float = 60.0
-
-
-def delays() -> Iterator[float]:
-    """Seconds to wait before each restart in a row: 0.2, 0.4, … at most 10."""
-    wait = 0.2
-    while True:
-        yield wait
-        wait = min(wait * 2, 10.0)
 
 
 class Supervisor:
@@ -100,7 +94,7 @@ class Supervisor:
             raise
 
     async def _watch(self, child: Child) -> None:
-        pauses = delays()
+        pauses = delays(0.2, 10.0)
         while True:
             status = await self._processes[child.name].wait()
             pause = next(pauses)
@@ -108,7 +102,7 @@ class Supervisor:
             await asyncio.sleep(pause)
             try:
                 await self._launch(child)
-                pauses = delays()
+                pauses = delays(0.2, 10.0)
             except (ChildFailed, OSError) as error:
                 self._say(str(error))
 

@@ -19,9 +19,10 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from dlspawner.backoff import delays
 from dlspawner.core.accounts import Numbers, UidRange
 from dlspawner.core.link import link_token
-from dlspawner.hubapi import RETRIED, delays
+from dlspawner.hubapi import FIRST_DELAY, LONGEST_DELAY, RETRIED
 from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0
@@ -58,7 +59,7 @@ class Manager:
         last = "no connection"
         try:
             async with asyncio.timeout(self.seconds), aiohttp.ClientSession() as session:
-                for delay in delays():
+                for delay in delays(FIRST_DELAY, LONGEST_DELAY):
                     try:
                         async with session.request(
                             method, url, json=body, headers=headers, allow_redirects=False

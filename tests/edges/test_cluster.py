@@ -213,12 +213,6 @@ async def test_a_watch_outlives_a_server_that_is_down(
     assert await _changes(cluster, 4) == [("ADDED", "a"), ("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b")]
 
 
-def test_delays_double_with_jitter_up_to_a_bound() -> None:
-    waits = client.delays(1.0, 4.0)
-    for most in (1.0, 2.0, 4.0, 4.0):
-        assert most / 2 <= next(waits) <= most
-
-
 async def test_objects_come_and_go_on_a_real_server(tmp_path: Path) -> None:
     server = await api.start(tmp_path / "state")
     try:

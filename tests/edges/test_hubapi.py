@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +16,6 @@ from dlspawner.hubapi import (
     HubUnavailable,
     Identity,
     Kind,
-    delays,
     has_scope,
     may_access_server,
     own_server,
@@ -93,13 +91,6 @@ def test_options_stored_by_either_version_read_the_same() -> None:
 def test_nonsense_instead_of_an_identity_is_an_unavailable_hub(model: Any) -> None:
     with pytest.raises(HubUnavailable):
         read_identity(model)
-
-
-def test_delays_grow_and_differ() -> None:
-    drawn = [list(itertools.islice(delays(first=1, most=8), 6)) for _ in range(20)]
-    for number, most in enumerate([1, 2, 4, 8, 8, 8]):
-        assert all(most / 2 <= one[number] <= most for one in drawn)
-    assert len({tuple(one) for one in drawn}) == 20
 
 
 # A Hub that misbehaves

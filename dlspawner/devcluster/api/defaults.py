@@ -7,7 +7,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dlspawner.devcluster.api import quantity
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.resources import (
     CLAIMS,
     EVENTS,

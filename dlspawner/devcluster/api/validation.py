@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dlspawner.devcluster.api import quantity
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import Cause, denied, duplicate, required, unsupported, wrong
 from dlspawner.devcluster.api.resources import (
     CLAIMS,

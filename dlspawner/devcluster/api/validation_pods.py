@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from dlspawner.devcluster.api import quantity
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import Cause, denied, duplicate, missing, required, unsupported, wrong
 from dlspawner.devcluster.api.validation_text import dns_label, label_value, qualified_name
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from dlspawner.devcluster.node import quantities
+from dlspawner.devcluster import quantity
 
 _KNOWN = {"name", "cpu", "memory", "pods", "gpus", "labels", "taints"}
 
@@ -75,7 +75,7 @@ def _node(entry: Mapping[str, Any]) -> NodeDescription:
     values = dict(entry)
     for name in ("cpu", "memory"):
         if name in values:
-            quantities.parse(values[name])
+            quantity.parse(values[name])
             values[name] = str(values[name])
     values["gpus"] = {str(name): int(count) for name, count in (values.get("gpus") or {}).items()}
     values["labels"] = {str(key): str(value) for key, value in (values.get("labels") or {}).items()}

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlspawner.cluster import LEASES, NODES, PODS, Cluster, ClusterError, Conflict, NotFound, delays
+from dlspawner.backoff import delays
+from dlspawner.cluster import LEASES, NODES, PODS, Cluster, ClusterError, Conflict, NotFound
 from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
 from dlspawner.devcluster.node.description import NodeDescription

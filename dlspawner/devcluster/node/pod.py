@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlspawner.cluster import PODS, Cluster, ClusterError, NotFound, Refused, Unavailable, delays
+from dlspawner.backoff import delays
+from dlspawner.cluster import PODS, Cluster, ClusterError, NotFound, Refused, Unavailable
 from dlspawner.devcluster.node import env, facts, image, status, volumes
 from dlspawner.devcluster.node.container import Backoff, Container, now
 from dlspawner.devcluster.node.devices import NotEnough

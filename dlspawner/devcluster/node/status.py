@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dlspawner.devcluster.node import quantities
-
 Json = dict[str, Any]
 CREATING, INITIALIZING = "ContainerCreating", "PodInitializing"  # why a container does not run yet
 NEVER = "1970-01-01T00:00:00Z"
@@ -169,7 +167,7 @@ def pod_status(  # noqa: PLR0913  (everything a status is made of, by name)
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": started,
-        "qosClass": before.get("qosClass") or quantities.qos_class(spec),
+        "qosClass": before.get("qosClass", "BestEffort"),  # the API server knows it from the start
         "containerStatuses": [run.status() for run in main],
     }
     if init:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlspawner.devcluster.api import quantity
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import ApiError
 from dlspawner.devcluster.api.requests import parse_path, wants_table
 from dlspawner.devcluster.api.resources import LEASES, NAMESPACES, PODS, Target

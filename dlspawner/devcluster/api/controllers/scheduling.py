@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dlspawner.devcluster.api import quantity
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.selectors import Selector, from_expressions, matches
 
 Object = dict[str, Any]

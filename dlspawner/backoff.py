@@ -1,0 +1,12 @@
+"""How long to wait before trying again: the one generator that every retry of the product uses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+
+def delays(first: float = 0.2, most: float = 15.0) -> Iterator[float]:
+    """Seconds before each next try: doubling up to ``most``, each drawn from its upper half to spread clients out."""
+    return (min(first * 2.0 ** min(n, 60), most) * random.uniform(0.5, 1.0) for n in count())  # noqa: S311 - no secret

@@ -11,7 +11,7 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,22 @@ def _import(node: Node, image: Image, digests: list[str]) -> None:
         raise CannotRun(f"The image {image.names[0]} cannot be imported: {said.strip()}")
 
 
-def read_layout(layout: Path) -> Iterator[tuple[str, str]]:
-    """The name and digest of every image that buildah put into a layout."""
-    for manifest in json.loads((layout / "index.json").read_text())["manifests"]:
-        yield manifest["annotations"]["org.opencontainers.image.ref.name"], manifest["digest"]
+def read_layout(layout: Path) -> dict[str, str]:
+    """The name of every image that buildah put into a layout, and its manifest's digest."""
+    path = layout / "index.json"
+    manifests = json.loads(path.read_text())["manifests"] if path.exists() else []
+    # what an image of the same name took the place of is still listed, without its name
+    named = [manifest for manifest in manifests if "annotations" in manifest]
+    return {manifest["annotations"]["org.opencontainers.image.ref.name"]: manifest["digest"] for manifest in named}
+
+
+def prune_layout(layout: Path) -> None:
+    """Forget what belongs to earlier builds only."""
+    path = layout / "index.json"
+    index = json.loads(path.read_text())
+    index["manifests"] = [manifest for manifest in index["manifests"] if "annotations" in manifest]
+    path.write_text(json.dumps(index))
+    used = {digest for manifest in read_layout(layout).values() for digest in Image((), layout, manifest).digests}
+    for blob in (layout / "blobs" / "sha256").iterdir():
+        if f"sha256:{blob.name}" not in used:
+            blob.unlink()

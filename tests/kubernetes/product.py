@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.kubernetes import packages
 from tests.kubernetes.build import Say, locked
-from tests.kubernetes.images import Image, read_layout
+from tests.kubernetes.images import Image, prune_layout, read_layout
 from tests.kubernetes.instance import PROJECT, CannotRun, cache
 
 PREFIX = "localhost/dlspawner"
@@ -47,14 +47,14 @@ def images(say: Say) -> list[Image]:
     layout = folder / "product"
     stamp = folder / "product.json"
     with locked(folder / "product.lock", say, "the product's images"):
+        built = json.loads(stamp.read_text()) if stamp.exists() else {}
         fingerprint = _fingerprint()
-        if not stamp.exists() or json.loads(stamp.read_text()) != fingerprint:
+        if built.get("sources") != fingerprint:
             packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
-            stamp.unlink(missing_ok=True)
-            _build(folder, layout, say)
-            _forget_unused(layout)
-            stamp.write_text(json.dumps(fingerprint))
-        digests = dict(read_layout(layout))
+            written = _build(folder, layout, built.get("images", {}), say)
+            prune_layout(layout)
+            stamp.write_text(json.dumps({"sources": fingerprint, "images": written}))
+        digests = read_layout(layout)
         return [_image(name, layout, digests[name]) for name in names()]
 
 
@@ -77,15 +77,20 @@ def _files() -> Iterator[Path]:
         yield from (file for file in files if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _build(folder: Path, layout: Path, say: Say) -> None:
+def _build(folder: Path, layout: Path, written: dict[str, str], say: Say) -> dict[str, str]:
+    """Build, and write what is not written yet; answers which image of buildah's every written one is."""
     _make_base(folder, say)
     say("Building the product's images (minutes at first; then what did not change is quick) …")
     flags = f"{os.environ.get('BUILD_FLAGS', '')} {' '.join(_machine(folder))}".strip()
     settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
     _run([RECIPES / "build"], settings, log=folder / "build.log")
+    found, there = {}, read_layout(layout)
     for name in names():
         full = f"{PREFIX}/{name}:{tag()}"
-        _run(["buildah", "push", "--quiet", full, f"oci:{layout}:{name}"])
+        found[name] = _run(["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", full]).strip()
+        if written.get(name) != found[name] or name not in there:
+            _run(["buildah", "push", "--quiet", full, f"oci:{layout}:{name}"])
+    return found
 
 
 def _machine(folder: Path) -> list[str]:
@@ -184,11 +189,3 @@ def _storage() -> Path:
         lines = ["[storage]", 'driver = "overlay"', *(f'{name} = "{root}"' for name, root in roots.items())]
         path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def _forget_unused(layout: Path) -> None:
-    """Blobs that belong to earlier builds only."""
-    used = {digest for name, manifest in read_layout(layout) for digest in _image(name, layout, manifest).digests}
-    for path in (layout / "blobs" / "sha256").iterdir():
-        if f"sha256:{path.name}" not in used:
-            path.unlink()

@@ -44,8 +44,8 @@ def names() -> list[str]:
 def images(say: Say) -> list[Image]:
     """The product's images, built where their sources changed."""
     folder = cache() / "images"
-    layout = folder / "product"
-    stamp = folder / "product.json"
+    layout = folder / "layout"
+    stamp = layout / "built.json"
     with locked(folder / "product.lock", say, "the product's images"):
         built = json.loads(stamp.read_text()) if stamp.exists() else {}
         fingerprint = _fingerprint()

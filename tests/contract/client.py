@@ -174,8 +174,10 @@ def _target(path: str, query: dict[str, Any] | None) -> str:
 
 
 def pod(name: str = "p", **spec: Any) -> dict[str, Any]:
-    """The smallest pod there is, with what the test cares about."""
+    """The smallest pod there is, with what the test cares about; it runs nowhere unless the test says where."""
     labels = spec.pop("labels", {})
+    if not spec.keys() & {"nodeName", "nodeSelector"}:
+        spec = {"schedulerName": "nobody"} | spec
     metadata = {"name": name, "labels": labels}
     return {
         "apiVersion": "v1",

@@ -208,6 +208,7 @@ def test_a_dry_run_changes_nothing(cluster: Client, config_maps: str) -> None:
 
 def test_pods_get_the_defaults_that_clients_rely_on(cluster: Client, pods: str) -> None:
     manifest = pod(
+        nodeSelector={"contract/node": "none"},
         containers=[
             {
                 "name": "main",
@@ -216,7 +217,7 @@ def test_pods_get_the_defaults_that_clients_rely_on(cluster: Client, pods: str) 
                 "readinessProbe": {"httpGet": {"port": 80}},
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
             }
-        ]
+        ],
     )
     created = cluster.create(pods, manifest)
     spec = created["spec"]

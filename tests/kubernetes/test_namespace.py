@@ -29,7 +29,7 @@ def test_an_ordinary_root_pod_is_refused_by_pod_security(kubernetes: Client, job
 
 def test_a_pod_without_privileges_is_admitted(kubernetes: Client, kubectl: Kubectl, jobs_namespace: str) -> None:
     containers = [{"name": "main", "image": "localhost/none:1", "securityContext": RESTRICTED_POD}]
-    kubernetes.create(f"/api/v1/namespaces/{jobs_namespace}/pods", pod(containers=containers))
+    kubernetes.create(f"/api/v1/namespaces/{jobs_namespace}/pods", pod(containers=containers, nodeSelector={}))
     assert [
         item["metadata"]["name"]
         for item in json.loads(kubectl("get", "pods", "-n", jobs_namespace, "-o", "json"))["items"]

@@ -107,7 +107,7 @@ def test_scheduling_counts_what_is_there_after_a_restart(server: Server) -> None
     node = {"metadata": {"name": "n"}, "status": {"allocatable": amounts, "capacity": amounts, "conditions": ready}}
     client.create("/api/v1/nodes", node)
     limits = {"limits": {"example.org/gpu": "1"}}
-    one = pod("one", containers=[{"name": "c", "image": "i:1", "resources": limits}])
+    one = pod("one", nodeSelector={}, containers=[{"name": "c", "image": "i:1", "resources": limits}])
     client.create(PODS, one)
     client.until(f"{PODS}/one", lambda found: found["spec"].get("nodeName") == "n")
     client = _restarted(server)

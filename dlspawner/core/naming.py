@@ -106,10 +106,20 @@ def job_id(entropy: bytes) -> str:
 
 
 def ssh_object(pod_name: str) -> str:
-    """The name of a pod's SSH Secret and Service; Services want a DNS label, so a long pod name is cut and hashed."""
-    if len(pod_name) <= 59:
-        return f"{pod_name}-ssh"
-    return f"{pod_name[:46].rstrip('-.')}-{_hash(pod_name, 12)}-ssh"
+    """The name of a pod's SSH Secret and Service."""
+    return _child(pod_name, "ssh")
+
+
+def http_object(pod_name: str) -> str:
+    """The name of the Service by which a pod's web server is reached from outside the cluster."""
+    return _child(pod_name, "http")
+
+
+def _child(pod_name: str, what: str) -> str:
+    """Services want a DNS label, so a long pod name is cut and hashed."""
+    if len(pod_name) + len(what) <= 62:
+        return f"{pod_name}-{what}"
+    return f"{pod_name[:46].rstrip('-.')}-{_hash(pod_name, 12)}-{what}"
 
 
 def job_labels(job: Job) -> dict[str, str]:

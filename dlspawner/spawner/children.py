@@ -105,12 +105,13 @@ def owner_reference(pod: PodDict) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
 
 
-def _metadata(pod: PodDict) -> dict[str, Any]:
-    metadata = pod["metadata"]
+def metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
+    """Of an object that the pod owns; the Secret's and Service's for SSH unless another name is given."""
+    found = pod["metadata"]
     keep = (naming.JOB_LABEL, naming.USER_LABEL, naming.SERVER_LABEL, naming.TEAM_LABEL, naming.TEMPLATE_LABEL)
-    labels = metadata.get("labels") or {}
+    labels = found.get("labels") or {}
     return {
-        "name": naming.ssh_object(metadata["name"]),
+        "name": name or naming.ssh_object(found["name"]),
         "labels": {key: labels[key] for key in keep if key in labels},
         "ownerReferences": [owner_reference(pod)],
     }
@@ -131,7 +132,7 @@ def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, 
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
     }
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": _metadata(pod), "data": data}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata(pod), "data": data}
 
 
 def service(pod: PodDict, job: naming.Job, endpoint: Endpoint) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def service(pod: PodDict, job: naming.Job, endpoint: Endpoint) -> dict[str, Any]
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is Expose.NODEPORT else "ClusterIP"
     spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(pod), "spec": spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(pod), "spec": spec}
 
 
 def packaged(name: str) -> str:

@@ -32,7 +32,7 @@ from traitlets import Unicode, default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, launch, pages, progress, reach, trouble, verdict, waiting
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, reach, trouble, verdict, waiting
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused
@@ -47,7 +47,7 @@ def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> setting
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
-class DLSpawner(account.AccountTraits, KubeSpawner):
+class DLSpawner(account.AccountTraits, exposure.ExposureTraits, KubeSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
@@ -118,6 +118,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
     _waiting: waiting.Waiting | None = None
     _began = 0.0  # when the start began, by the event loop's clock
     _complete_pod: str | None = None  # uid of the pod whose children are known to exist
+    _node_port: int | None = None  # of that pod's web server, where jobs are reached by NodePort
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -348,7 +349,21 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or children.USUAL_SSH
         await children.ensure(self.pods, pod, job, files, endpoint)
+        if self._by_node_port:
+            self._node_port = await exposure.ensure(self.pods, pod, job, self._get_pod_port(pod))
         self._complete_pod = uid(pod)
+
+    @property
+    def _by_node_port(self) -> bool:
+        return self.http_expose == "nodeport" and not (self.internal_ssl or self.services_enabled)
+
+    def _knows_address(self, pod: PodDict) -> bool:
+        return not self._by_node_port or uid(pod) == self._complete_pod
+
+    def _get_pod_url(self, pod: PodDict) -> str:
+        if self.offers_jobs and self._by_node_port and self._node_port and self._knows_address(pod):
+            return exposure.url(pod, self._node_port)
+        return str(super()._get_pod_url(pod))
 
     async def _mend_children(self, pod: PodDict) -> None:
         """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
@@ -445,7 +460,7 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
         if pod is not None and not self._start_pending and not self._ended:
             await self._mend_children(pod)
         # Alive: the parent keeps the Hub's idea of the pod's address up to date.
-        if self.is_pod_running(pod):
+        if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
             await super().poll()
         return None
 
@@ -460,7 +475,11 @@ class DLSpawner(account.AccountTraits, KubeSpawner):
             )
         except TimeoutError:
             return known  # the Hub finds out that nobody answers there, and stops it
-        return known if _failure(pod) is not None else f"{self._get_pod_url(pod)}{self.server.base_url}"
+        if pod is None or _failure(pod) is not None:
+            return known
+        if self._by_node_port:
+            await self._mend_children(pod)
+        return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else known
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its template's grace period, and return when it is gone."""

@@ -14,7 +14,7 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming, own_image
 from dlspawner.core.naming import Job
-from dlspawner.spawner import children
+from dlspawner.spawner import children, exposure
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
 POD: dict[str, Any] = {
@@ -144,3 +144,35 @@ async def test_what_the_api_server_refuses_is_not_hidden() -> None:
 
     with pytest.raises(ApiException):
         await children.ensure_secret(Full(), "jobs", the_secret(), 1)
+
+
+async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> None:
+    class Services:
+        made: dict[str, Any] | None = None
+
+        async def create_namespaced_service(self, _namespace: str, manifest: dict[str, Any]) -> None:
+            self.made = manifest
+
+        async def read_namespaced_service(self, name: str, _namespace: str) -> Any:
+            assert self.made is not None
+            assert name == self.made["metadata"]["name"]
+            return {**self.made, "spec": {**self.made["spec"], "ports": [{"name": "http", "nodePort": 31000}]}}
+
+    services = Services()
+    pods = SimpleNamespace(
+        api=services, namespace="jobs", request_seconds=1, retry_seconds=1, plain=lambda found: found, key="jobs/x"
+    )
+
+    assert await exposure.ensure(pods, POD, JOB, 8888) == 31000  # type: ignore[arg-type]
+    assert services.made is not None
+    assert services.made["metadata"]["name"] == "jupyter-alice--train-http"
+    assert services.made["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
+    assert services.made["spec"]["selector"] == {naming.JOB_LABEL: JOB.id}
+    assert services.made["spec"]["ports"][0]["targetPort"] == 8888
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("192.0.2.7", "http://192.0.2.7:31000"), ("2001:db8::7", "http://[2001:db8::7]:31000")]
+)
+def test_where_a_web_server_is_reached_from_outside(host: str, url: str) -> None:
+    assert exposure.url({"status": {"hostIP": host}}, 31000) == url

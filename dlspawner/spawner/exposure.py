@@ -1,0 +1,77 @@
+"""How the Hub and its proxy reach a job's web server: at the pod's own address, or by a NodePort of its node.
+
+Pod addresses are only good inside the cluster's network. For a Hub outside of it, every job gets a NodePort Service for
+its port ``notebook-port``, which the pod owns. The port is Kubernetes' choice, so it is read from the Service: when the
+job starts, and again after a restart of the Hub. Login is not affected, because it is the job's server that asks the
+Hub who is there; the port alone opens nothing.
+
+Refused: one Ingress or Gateway route per job. It needs a controller, a second place that knows the Hub's paths, and the
+proxy would be asked to trust another hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import ClientError
+from kubernetes_asyncio.client.rest import ApiException
+from traitlets import Enum
+from traitlets.config import Configurable
+
+from dlspawner.core import naming
+from dlspawner.spawner import children
+from dlspawner.spawner.pods import Pods
+
+PodDict = Mapping[str, Any]
+
+
+class ExposureTraits(Configurable):
+    """The part of DLSpawner's configuration that is about reaching jobs from the Hub."""
+
+    http_expose = Enum(
+        ["pod", "nodeport"],
+        "pod",
+        config=True,
+        help="""
+        Where the Hub and its proxy reach jobs: "pod", the default, is the pod's own address, for a Hub inside the
+        cluster's network; "nodeport" makes a NodePort Service per job and uses its node's address, for a Hub outside.
+        A job then takes two NodePorts (one more than for SSH), of which a cluster has 2,768 by default. Jobs have to
+        reach the Hub as well: hub_connect_url must be an address that pods reach. Requests travel unencrypted between
+        proxy and node, as they do between proxy and pod. Not together with internal_ssl or services_enabled.
+        """,
+    )
+
+
+def service(pod: PodDict, job: naming.Job, port: int) -> dict[str, Any]:
+    """The Service that leads to the job's web server."""
+    ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
+    spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
+    metadata = children.metadata(pod, naming.http_object(pod["metadata"]["name"]))
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def url(pod: PodDict, node_port: int) -> str:
+    """Where a running job's web server is reached from outside the cluster."""
+    host = ipaddress.ip_address(pod["status"]["hostIP"])
+    return f"http://[{host}]:{node_port}" if host.version == 6 else f"http://{host}:{node_port}"
+
+
+async def ensure(pods: Pods, pod: PodDict, job: naming.Job, port: int) -> int:
+    """The node port of the job's Service, which is made if the pod lacks it."""
+    manifest = service(pod, job, port)
+    try:
+        async with asyncio.timeout(pods.retry_seconds):
+            while True:
+                try:
+                    await children.ensure_service(pods.api, pods.namespace, manifest, pods.request_seconds)
+                    async with asyncio.timeout(pods.request_seconds):
+                        found = await pods.api.read_namespaced_service(manifest["metadata"]["name"], pods.namespace)
+                except TimeoutError:
+                    pods.log.warning("pod=%s no answer about its Service for http, asking again", pods.key)
+                else:
+                    return int(pods.plain(found)["spec"]["ports"][0]["nodePort"])
+    except (ApiException, ClientError, TimeoutError) as problem:
+        raise pods.refused("Service for http", problem) from None

@@ -1,0 +1,103 @@
+"""A Hub outside the cluster's network: jobs are reached by the NodePort of their node, and only by it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.contract.client import Client
+from tests.edges.spawner_hub import Hub, Person, running, wait_for
+from tests.kubernetes.conftest import RESTRICTED, Image
+from tests.kubernetes.failing import make_hub, wait_until_gone
+
+pytestmark = pytest.mark.kubernetes
+
+LAB = """
+title: Notebook
+command: [/bin/sh, -c, "export HOME=/tmp JUPYTERHUB_ROOT_DIR=/tmp; exec jupyterhub-singleuser"]
+grace_period_seconds: 5
+pod:
+  containers:
+    - name: notebook
+      resources: {requests: {cpu: 50m, memory: 256Mi}, limits: {cpu: "2", memory: 1Gi}}
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    namespace = f"outside-{secrets.token_hex(3)}"
+    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
+    kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
+    state = tmp_path_factory.mktemp("hub")
+    more = 'c.DLSpawner.http_expose = "nodeport"\n'
+    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60, more=more)
+    (made.templates / "jobs" / "lab.yaml").write_text(LAB)
+    try:
+        with running(made, cluster=False) as started:
+            yield started
+    finally:
+        kubernetes.request("DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+@pytest.fixture(scope="module")
+def alice(hub: Hub) -> Person:
+    return Person(hub, "alice")
+
+
+def node_port(hub: Hub, pod: str) -> str:
+    """Where Kubernetes says that the job is reached."""
+    host = hub.kubectl("get", "pod", pod, "-o", "jsonpath={.status.hostIP}")
+    port = hub.kubectl("get", "service", f"{pod}-http", "-o", "jsonpath={.spec.ports[0].nodePort}")
+    return f"http://{host}:{port}"
+
+
+def routes(hub: Hub, server: str) -> set[str]:
+    """Where the Hub has told its proxy to send requests for a server."""
+    return set(re.findall(rf"/user/alice/{server}/ => (http://\S+)", hub.log))
+
+
+def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> None:
+    alice.launch("train", template="lab")
+    pod = alice.pod_name("train")
+    address = node_port(hub, pod)
+    pod_address = hub.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIP}")
+
+    assert routes(hub, "train") == {address}
+    assert f"://{pod_address}" not in hub.log
+    assert alice.get("/user/alice/train/lab").status_code == 200
+
+    anonymous = requests.get(f"{address}/user/alice/train/api/contents", timeout=30, allow_redirects=False)
+    assert anonymous.status_code == 403
+    page = requests.get(f"{address}/user/alice/train/lab", timeout=30, allow_redirects=False)
+    assert "/hub/api/oauth2/authorize" in page.headers["Location"]
+
+    hub.stop("hub")
+    hub.start_hub()
+    wait_for(lambda: alice.server("train").get("ready"), "the Hub finds the job again")
+    assert alice.get("/user/alice/train/lab").status_code == 200
+    assert routes(hub, "train") == {address}
+    assert f"://{pod_address}" not in hub.log
+
+    alice.stop("train")
+    wait_until_gone(alice, "train")
+
+
+def test_a_url_that_was_forgotten_is_found_again(hub: Hub, alice: Person) -> None:
+    """The Service was removed while the Hub was away: another one, with another port, takes its place."""
+    alice.launch("again", template="job")
+    pod = alice.pod_name("again")
+    before = node_port(hub, pod)
+    hub.stop("hub")
+    hub.kubectl("delete", "service", f"{pod}-http")
+    hub.start_hub()
+    wait_for(lambda: alice.server("again").get("ready"), "the Hub finds the job again")
+
+    after = node_port(hub, pod)
+    assert after != before
+    assert alice.get("/user/alice/again/").text == "served by the job"
+    alice.stop("again")
+    wait_until_gone(alice, "again")

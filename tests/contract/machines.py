@@ -14,7 +14,10 @@ import yaml
 
 from tests.contract.client import Client, pod
 
-IMAGE = os.environ.get("DLSPAWNER_CONTRACT_IMAGE", "localhost/pyssh:bookworm")  # sh, coreutils and kill are enough
+# sh and coreutils are enough; an image of the project's own is there where its tests run, and elsewhere one is pulled.
+_PREFIX = os.environ.get("DLSPAWNER_IMAGE_PREFIX", "")
+_OWN = f"{_PREFIX}/job:{os.environ.get('DLSPAWNER_IMAGE_TAG', '0.1.0')}" if _PREFIX else "debian:12"
+IMAGE = os.environ.get("DLSPAWNER_CONTRACT_IMAGE", _OWN)
 _OURS = "contract.example.org/only"
 
 

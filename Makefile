@@ -25,7 +25,7 @@ ON_KUBERNETES := $(if $(filter kubeconfig,$(CLUSTER)),KUBECONFIG="$$KUBECONFIG" 
 .PHONY: run test test-all test-kubernetes kubernetes check format bench reference tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
-run: $(VENV)/.jobs
+run: $(VENV)/.tests
 	@exec $(BIN)/python -m tests.kubernetes --state $(STATE)/kubernetes --keep with $(BIN)/python -m tests.kubernetes.demo
 else
 run: $(VENV)/.jobs

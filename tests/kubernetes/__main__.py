@@ -15,12 +15,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from tests.kubernetes import build, cluster, packages, product
+from tests.kubernetes import build, cluster, machine, packages, product
 from tests.kubernetes.images import Image
 from tests.kubernetes.instance import ENVIRONMENT, MOST, PROJECT, CannotRun, Instance
 from tests.kubernetes.record import start_time
@@ -73,7 +73,8 @@ def environment(instance: Instance) -> dict[str, str]:
 
 
 def announce(instance: Instance) -> None:
-    say(f"  KUBECONFIG={instance.kubeconfig()}; NodePorts at {instance.node_ip}; logs in {instance.run / 'log'}")
+    where = f"NodePorts at {instance.node_ip}; " if instance.node else ""
+    say(f"  {where}logs in {instance.run / 'log'}")
 
 
 def up(instance: Instance, wanted: list[Image]) -> int:
@@ -128,7 +129,7 @@ def run_command(command: list[str], instance: Instance) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    numbers = [options.instance] if options.instance else list(range(1, MOST + 1))
+    numbers: Iterable[int] = [options.instance] if options.instance else range(1, MOST + 1)
     if options.verb == "guard":
         return guard(options.instance)
     if options.verb == "down":
@@ -142,6 +143,9 @@ def run(options: argparse.Namespace) -> int:
     if options.keep and options.state and (options.state / "cluster.json").exists():
         numbers = [Instance.load(options.state).number]  # its certificates and volumes name it
     cluster.sweep(range(1, MOST + 1), say)
+    if numbers == range(1, MOST + 1):
+        node = not options.control_plane
+        numbers = (number for number in numbers if machine.free(Instance(number, Path(), node=node)))
     with cluster.held(numbers) as (number, lock):
         state = (options.state or cluster.instances() / str(number)).absolute()
         instance = Instance(number, state, node=not options.control_plane)

@@ -26,6 +26,12 @@ def check(instance: Instance) -> None:
         raise CannotRun("\n".join(found))
 
 
+def free(instance: Instance) -> bool:
+    """Whether nothing else has its ports and networks."""
+    taken = [*_ports(instance), *(_addresses(instance) if instance.node and shutil.which("ip") else ())]
+    return not taken
+
+
 def _problems(instance: Instance) -> Iterator[str]:
     free = shutil.disk_usage(instance.state).free / 1e9
     if free < SPACE:

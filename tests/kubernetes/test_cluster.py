@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.client import Client
 from tests.kubernetes import cluster
 from tests.kubernetes.instance import ENVIRONMENT, PROJECT, Instance
 from tests.kubernetes.record import cgroup_folders, start_time, wait
@@ -84,6 +85,20 @@ def state(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("about the clusters of `python -m tests.kubernetes with`")
     yield tmp_path
     shutil.rmtree(tmp_path / "containerd", ignore_errors=True)
+
+
+def test_a_lost_node_comes_back_with_its_pods_and_gpus(kubernetes: Client) -> None:
+    pods = "/api/v1/namespaces/kube-system/pods"
+    [before] = kubernetes.get(pods)["items"]
+    [node] = [each["metadata"]["name"] for each in kubernetes.get("/api/v1/nodes")["items"]]
+    cluster.stop_node()
+    try:
+        assert kubernetes.request("GET", f"/api/v1/nodes/{node}/proxy/healthz").code == 503
+    finally:
+        cluster.start_node()
+    [after] = kubernetes.get(pods)["items"]
+    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+    assert kubernetes.get(f"/api/v1/nodes/{node}")["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
 def test_a_runner_that_is_told_to_stop_leaves_nothing(state: Path) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from tests.kubernetes import build, cluster, machine, packages, product
+from tests.kubernetes import build, cluster, machine, packages, product, user_images
 from tests.kubernetes.images import Image
 from tests.kubernetes.instance import ENVIRONMENT, MOST, PROJECT, CannotRun, Instance
 from tests.kubernetes.record import start_time
@@ -135,7 +135,8 @@ def run(options: argparse.Namespace) -> int:
     if options.verb == "down":
         cluster.sweep(numbers, say, left=True)
         return 0
-    wanted = [] if options.no_images or options.control_plane else product.images(say)
+    none = options.no_images or options.control_plane
+    wanted = [] if none else [*product.images(say), *user_images.images(say)]
     if options.verb == "build":
         build.binaries(say)
         packages.programs(say)

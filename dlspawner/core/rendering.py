@@ -29,8 +29,14 @@ START = f"{JOB_FILES}/start"
 
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
 # `http_port`, or the page on how to get in.
+# The proxy is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy 4.6) kills what has not started within
+# five seconds: on a busy node, everything.
+LOGIN_PROXY = """from jupyter_server_proxy import handlers, standalone
+handlers.SuperviseAndProxyHandler.get_timeout = lambda self: 60
+standalone.main()
+"""
 PAGE_COMMAND = (
-    *("jupyter", "standaloneproxy", "--activity-interval=0", "--unix-socket=true", "--"),
+    *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
     *("python3", f"{JOB_FILES}/door.py", "{unix_socket}"),
 )
 HTTP_PORT = "http_port"

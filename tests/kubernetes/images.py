@@ -54,12 +54,17 @@ def of_programs(binaries: Binaries) -> list[Image]:
 
 
 def _of_program(name: str, program: Path) -> Image:
-    layout = cache() / "images" / program.parent.name
-    layer = _put(layout, _tar({program.name: program.read_bytes()}, mode=0o755), LAYER)
+    layer = _tar({program.name: program.read_bytes()}, mode=0o755)
+    return of_layer(name, cache() / "images" / program.parent.name, layer, {"Entrypoint": [f"/{program.name}"]})
+
+
+def of_layer(name: str, layout: Path, content: bytes, runs: dict[str, Any]) -> Image:
+    """An image of one layer, a tar, written into a layout."""
+    layer = _put(layout, content, LAYER)
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}"]},
+        "config": runs,
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }
     parts = {"config": _put(layout, json.dumps(config).encode(), CONFIG), "layers": [layer]}

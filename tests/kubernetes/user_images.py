@@ -10,15 +10,11 @@ Each is one layer that mmdebstrap made from Debian's usual mirror, in the user's
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
-import tarfile
-from io import BytesIO
-from pathlib import Path
 
 from tests.kubernetes import packages, product
 from tests.kubernetes.build import Say, locked
-from tests.kubernetes..py import ImageFile
+from tests.kubernetes.images import Image, of_layer
 from tests.kubernetes.instance import CannotRun, cache
 
 _APPLETS = "sh sleep cat ls echo id tty stty dd cmp printf"
@@ -30,45 +26,30 @@ RECIPES: dict[str, list[str]] = {
 }
 
 
-def images(say: Say) -> list[ImageFile]:
-    """The images as files, made where there are none yet."""
-    packages.install("mmdebstrap=mmdebstrap")
+def images(say: Say) -> list[Image]:
+    """The images, made where there are none yet."""
     return [_image(name, recipe, say) for name, recipe in RECIPES.items()]
 
 
-def _image(name: str, recipe: list[str], say: Say) -> ImageFile:
+def _image(name: str, recipe: list[str], say: Say) -> Image:
     full = f"{product.PREFIX}/{name}:{product.tag()}"
     made_by = hashlib.sha256(repr((full, recipe)).encode()).hexdigest()[:16]
-    path = cache() / "images" / f"{name}-{made_by}.tar"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_suffix(".lock"), say, name):
-        if not path.exists():
-            say(f"Making the image {name} (once, half a minute) …")
-            layer = path.with_suffix(".layer.tar")
-            options = [f"--dpkgopt={option}" for option in product.SLIM]
-            command = ["mmdebstrap", "--mode=root", "--quiet", *options, *recipe[:-1], recipe[-1], str(layer)]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            if done.returncode:
-                raise CannotRun(f"mmdebstrap failed:\n{done.stderr.strip()[-2000:]}")
-            partial = path.with_suffix(".partial")
-            _write(full, layer, partial)
-            layer.unlink()
-            partial.rename(path)
-    return ImageFile(full, path)
+    layout = cache() / "images" / f"{name}-{made_by}"
+    layout.mkdir(parents=True, exist_ok=True)
+    stamp = layout / "manifest"
+    with locked(layout / "lock", say, name):
+        if not stamp.exists():
+            stamp.write_text(of_layer(full, layout, _layer(name, recipe, say), {}).digest)
+        return Image((full,), layout, stamp.read_text())
 
 
-def _write(name: str, layer: Path, to: Path) -> None:
-    """A docker-archive of one layer."""
-    with layer.open("rb") as file:
-        difference = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    root = {"type": "layers", "diff_ids": [difference]}
-    config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": root}
-    written = json.dumps(config).encode()
-    named = f"{hashlib.sha256(written).hexdigest()}.json"
-    manifest = json.dumps([{"Config": named, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
-    with tarfile.open(to, mode="w") as tar:
-        for member, content in ((named, written), ("manifest.json", manifest)):
-            entry = tarfile.TarInfo(member)
-            entry.size = len(content)
-            tar.addfile(entry, BytesIO(content))
-        tar.add(layer, "layer.tar")
+def _layer(name: str, recipe: list[str], say: Say) -> bytes:
+    packages.install("mmdebstrap=mmdebstrap")
+    say(f"Making the image {name} (once, half a minute) …")
+    options = [f"--dpkgopt={option}" for option in product.SLIM]
+    # The suite is followed by where the tar goes.
+    command = ["mmdebstrap", "--mode=root", "--quiet", "--format=tar", *options, *recipe, "-"]
+    done = subprocess.run(command, check=False, capture_output=True)
+    if done.returncode:
+        raise CannotRun(f"mmdebstrap failed:\n{done.stderr.decode(errors='replace').strip()[-2000:]}")
+    return done.stdout

@@ -59,7 +59,9 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
 
         stack.start()
         assert carol.ready("train"), "the job runs again, with the token from before"
-        done = wait_for(lambda: (r := ssh.run("train", "cat ~/file; ls $DLSPAWNER_JOB_DIR")).returncode == 0 and r, "ssh again")
+        done = wait_for(
+            lambda: (r := ssh.run("train", "cat ~/file; ls $DLSPAWNER_JOB_DIR")).returncode == 0 and r, "ssh again"
+        )
         assert done.stdout.split() == ["kept", "x"]
         carol.stop("train")
         carol.close()

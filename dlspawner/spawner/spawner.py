@@ -28,7 +28,7 @@ from aiohttp import ClientError
 from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
 from sqlalchemy.orm import object_session
-from traitlets import Unicode, default
+from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
@@ -36,6 +36,7 @@ from dlspawner.spawner import account, children, exposure, launch, pages, progre
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import Pods, grace, uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.spawner.traits import JobTraits
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -47,71 +48,11 @@ def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> setting
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
-class DLSpawner(account.AccountTraits, exposure.ExposureTraits, KubeSpawner):
+class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
     reflectors: ClassVar[dict[Any, Any]] = {}
-
-    templates_dir = Unicode(
-        "",
-        config=True,
-        help="""
-        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
-
-        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
-        """,
-    )
-    cluster_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
-        is no default because no cluster is like another. It is read once, when the Hub starts.
-        """,
-    )
-    teams_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, read once,
-        when the Hub starts.
-        """,
-    )
-    ssh_ca_public_key_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
-        are launched without SSH, because nobody could log in.
-        """,
-    )
-    ssh_address = Unicode(
-        "",
-        config=True,
-        help="""
-        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
-        is 22. Empty, the default: the pages show no SSH commands.
-        """,
-    )
-    ssh_image = Unicode(
-        "",
-        config=True,
-        help="""
-        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
-        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
-        """,
-    )
-    manager_url = Unicode(
-        "",
-        config=True,
-        help="""
-        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
-        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
-        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
-        nothing is told or asked, and the pages have no link to it.
-        """,
-    )
 
     _launch: Launch | None = None
     _ended: str | None = None

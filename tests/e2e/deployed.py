@@ -22,6 +22,7 @@ class Deployed(Stack):
 
     deployment: Deployment
     namespace: str = NAMESPACE
+    device_plugin = bool(os.environ.get("DLSPAWNER_E2E_DEVICE_PLUGIN"))
 
     def __post_init__(self) -> None:
         self.url = self.deployment.url

@@ -30,6 +30,7 @@ class Stack(ABC):
     url: str
     ssh_host: str
     ssh_port: int
+    device_plugin: bool  # whether NVIDIA_VISIBLE_DEVICES is set for who asks for GPUs
     image: str  # what the template `custom` can run here
 
     @abstractmethod

@@ -31,6 +31,7 @@ class Launched(Stack):
     more: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     ssh_host = "127.0.0.1"
+    device_plugin = True
     image = "debian:12"  # never pulled: a container of the embedded node sees this machine's files
 
     @property

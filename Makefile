@@ -1,6 +1,6 @@
 # make run     the whole product on this machine          make test       what every change must pass (under 10 minutes)
 # make check   lint, types, import contracts              make test-all   storms, floods and fuzzing as well
-# make bench   figures against the peers                  make clean      remove what was built (var/, your state, stays)
+# make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
 # make test-kubernetes   everything on a real Kubernetes (as root)           make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
 # make images  container images for Kubernetes, with docker, podman or buildah: BUILDER, PREFIX, TAG, BASE, NAMES
@@ -18,11 +18,13 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constrai
 TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/$(VENV)/debian/usr/bin:/usr/sbin" \
 	DLSPAWNER_KUBECTL=$(CURDIR)/$(VENV)/debian/usr/bin/kubectl
 
-# What also runs on a real cluster: start one and stop it again, or take the one of $KUBECONFIG (DLSPAWNER_IMAGE_PREFIX and DLSPAWNER_IMAGE_TAG say what its images are called).
-KUBERNETES_SUITES := tests/contract tests/kubernetes
+# A real cluster for one command: started and stopped again, or the one of $KUBECONFIG (DLSPAWNER_IMAGE_PREFIX and
+# DLSPAWNER_IMAGE_TAG say what its images are called; tests that need a cluster of ours skip there).
 ON_KUBERNETES := $(if $(filter kubeconfig,$(CLUSTER)),KUBECONFIG="$$KUBECONFIG" DLSPAWNER_TESTS_COMPLETE=,$(BIN)/python -m tests.kubernetes with)
+# An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
+WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-all test-kubernetes kubernetes check format bench reference tour images clean
+.PHONY: run test test-all test-kubernetes kubernetes check format bench bench-kubernetes reference tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -38,8 +40,12 @@ test: $(VENV)/.tests
 test-all: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
 
+# The contract, the cluster's own tests and the product in containers; then the embedded node on a real control plane, without root.
 test-kubernetes: $(VENV)/.tests
-	$(TEST_ENV) $(ON_KUBERNETES) $(BIN)/pytest -m "not slow" $(KUBERNETES_SUITES)
+	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes && $(BIN)/pytest -m "not slow and not launcher" tests/e2e'
+ifneq ($(CLUSTER),kubeconfig)
+	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
+endif
 
 # Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.
 kubernetes: $(VENV)/.jobs
@@ -57,6 +63,9 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/python -m tests.bench
+
+bench-kubernetes: $(VENV)/.tests
+	$(TEST_ENV) $(ON_KUBERNETES) $(BIN)/python -m tests.bench.kubernetes
 
 # The README's screenshots.
 tour: $(VENV)/.tests

@@ -385,6 +385,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         pod = self.pod()
         judged = verdict.judge(pod)
         if isinstance(judged, verdict.Ended):
+            if self._undoes_start(pod):
+                return None
             # What the person stopped, or never started, needs no explanation; and the first one is the true one.
             if not (self._ended or self._stop_pending or self._start_pending):
                 self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
@@ -404,6 +406,16 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
             await super().poll()
         return None
+
+    def _undoes_start(self, pod: PodDict | None) -> bool:
+        """Whether a start has failed and the Hub waits for the pod to go: then it must not hear that the pod has ended.
+
+        JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
+        yet, and show "Internal Server Error" for the sentence that it is about to get.
+        """
+        deleting = pod is not None and bool(pod["metadata"].get("deletionTimestamp"))
+        starting = self._spawn_future
+        return deleting and self._stop_pending and starting is not None and not starting.done()
 
     async def get_url(self) -> str:
         """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""

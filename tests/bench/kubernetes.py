@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.spawn import RESPONDER, Hub, answers, crowd, one_at_a_time
-from tests.e2e.deployed import Deployed, deployed
+from tests.e2e.deployed import Deployed, deployed, kubectl
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
 
@@ -51,7 +51,8 @@ c.KubeSpawner.container_security_context = {
     "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
 }
 c.KubeSpawner.cmd = ["python3", "-S", "-c", os.environ["BENCH_RESPONDER"]]
-c.KubeSpawner.cpu_guarantee, c.KubeSpawner.mem_guarantee = 0.01, "32M"
+c.KubeSpawner.cpu_limit, c.KubeSpawner.cpu_guarantee = 1, 0.02
+c.KubeSpawner.mem_limit = c.KubeSpawner.mem_guarantee = "64M"
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.storage_capacity = "1Gi"
 c.KubeSpawner.volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}]
@@ -130,15 +131,15 @@ def stock_hub(product: Deployed) -> Iterator[Hub]:
     """It runs, and answers at a NodePort as the product's proxy does."""
     token = secrets.token_hex(16)
     objects = {"apiVersion": "v1", "kind": "List", "items": stock(product, token)}
-    product.kubectl("apply", "-f", "-", input=json.dumps(objects))
+    kubectl("apply", "-f", "-", input=json.dumps(objects))
     try:
-        product.kubectl("rollout", "status", "deployment/hub", f"--namespace={SYSTEM}", "--timeout=120s")
-        service = json.loads(product.kubectl("get", "service", "proxy", f"--namespace={SYSTEM}", "-o", "json"))
+        kubectl("rollout", "status", "deployment/hub", f"--namespace={SYSTEM}", "--timeout=120s")
+        service = json.loads(kubectl("get", "service", "proxy", f"--namespace={SYSTEM}", "-o", "json"))
         url = f"http://{product.ssh_host}:{service['spec']['ports'][0]['nodePort']}"
         wait_for(lambda: answers(url), "the stock Hub answers", 120)
         yield Hub(url, token, {})
     finally:
-        product.kubectl("delete", "namespace", SYSTEM, JOBS, "--wait=false")
+        kubectl("delete", "namespace", SYSTEM, JOBS, "--wait=false")
 
 
 def add_template(product: Deployed) -> None:
@@ -146,19 +147,19 @@ def add_template(product: Deployed) -> None:
     tiny = {
         "title": "Tiny",
         "description": "A server that answers the Hub and does nothing else.",
-        "options": {"cpu": {"default": "10m"}, "memory": {"default": "32Mi"}},
+        "options": {"cpu": {"default": 1}, "memory": {"default": "64Mi"}},
         "command": ["python3", "-S", "-c", RESPONDER],
     }
     system = f"--namespace={product.namespace}"
-    hub = json.loads(product.kubectl("get", "deployment", "hub", system, "-o", "json"))
+    hub = json.loads(kubectl("get", "deployment", "hub", system, "-o", "json"))
     volumes = hub["spec"]["template"]["spec"]["volumes"]
     names = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
-    maps = {name: json.loads(product.kubectl("get", "configmap", name, system, "-o", "json")) for name in names}
+    maps = {name: json.loads(kubectl("get", "configmap", name, system, "-o", "json")) for name in names}
     name = next(name for name, found in maps.items() if "ipython.yaml" in found["data"])
     patch = json.dumps({"data": {"tiny.yaml": json.dumps(tiny)}})
-    product.kubectl("patch", "configmap", name, system, "--type=merge", f"--patch={patch}")
-    product.kubectl("rollout", "restart", "deployment/hub", system)
-    product.kubectl("rollout", "status", "deployment/hub", system, "--timeout=120s")
+    kubectl("patch", "configmap", name, system, "--type=merge", f"--patch={patch}")
+    kubectl("rollout", "restart", "deployment/hub", system)
+    kubectl("rollout", "status", "deployment/hub", system, "--timeout=120s")
     wait_for(lambda: answers(product.url), "the Hub answers", 60)
 
 

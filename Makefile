@@ -11,7 +11,7 @@ SSH_PORT ?= 2222
 STATE ?= var
 VENV := .venv
 BIN := $(VENV)/bin
-CHP_VERSION := 5.3.0
+CHP := hub_config/images/proxy
 PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 # What the tests find on this machine; a test that skips because something is missing fails here. KUBECONFIG would point the contract suite at another cluster: only on purpose.
@@ -19,8 +19,10 @@ TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/
 	DLSPAWNER_KUBECTL=$(CURDIR)/$(VENV)/debian/usr/bin/kubectl
 
 # A real cluster for one command: started and stopped again, or the one of $KUBECONFIG (DLSPAWNER_IMAGE_PREFIX and
-# DLSPAWNER_IMAGE_TAG say what its images are called; tests that need a cluster of ours skip there).
-ON_KUBERNETES := $(if $(filter kubeconfig,$(CLUSTER)),KUBECONFIG="$$KUBECONFIG" DLSPAWNER_TESTS_COMPLETE=,$(BIN)/python -m tests.kubernetes with)
+# DLSPAWNER_IMAGE_TAG say what its images are called, DLSPAWNER_KUBECTL which kubectl is not the one of PATH; Debian's is too
+# old for a real cluster; tests that need a cluster of ours skip there).
+THEIRS = KUBECONFIG="$$KUBECONFIG" DLSPAWNER_KUBECTL="$$(command -v "$${DLSPAWNER_KUBECTL:-kubectl}")" DLSPAWNER_TESTS_COMPLETE=
+ON_KUBERNETES = $(if $(filter kubeconfig,$(CLUSTER)),$(THEIRS),$(BIN)/python -m tests.kubernetes $(FOR_TESTS) with)
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
@@ -28,6 +30,9 @@ WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
+ifneq ($(origin PORT) $(origin SSH_PORT),file file)
+	@echo "PORT and SSH_PORT are for make run alone: on Kubernetes the ports are 30080 and 30022."; exit 2
+endif
 	@exec $(BIN)/python -m tests.kubernetes --state $(STATE)/kubernetes --keep with $(BIN)/python -m tests.kubernetes.demo
 else
 run: $(VENV)/.jobs
@@ -41,7 +46,11 @@ test-all: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
 
 # The contract, the cluster's own tests and the product in containers; then the embedded node on a real control plane, without root.
+test-kubernetes: FOR_TESTS := --test-images
 test-kubernetes: $(VENV)/.tests
+ifeq ($(CLUSTER),kubeconfig)
+	@command -v "$${DLSPAWNER_KUBECTL:-kubectl}" >/dev/null || { echo "kubectl 1.24 or newer is needed, in PATH or as DLSPAWNER_KUBECTL."; exit 1; }
+endif
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes && $(BIN)/pytest -m "not slow and not launcher" tests/e2e'
 ifneq ($(CLUSTER),kubeconfig)
 	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
@@ -90,10 +99,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25'  # Debian's takes minutes to resolve
 
-$(VENV)/.jobs: setup.py constraints.txt | $(VENV)/bin/python
+$(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json | $(VENV)/bin/python
 	@echo "Installing JupyterHub, KubeSpawner and what jobs run (a minute or two, once) …"
 	@$(PIP) --editable '.[jobs]'
-	@npm install --loglevel=error --no-fund --no-audit --prefix $(VENV) configurable-http-proxy@$(CHP_VERSION)
+	@cp $(CHP)/package.json $(CHP)/package-lock.json $(VENV) && npm ci --loglevel=error --no-fund --no-audit --prefix $(VENV)
 	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
 	@touch $@
 

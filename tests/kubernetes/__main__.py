@@ -5,7 +5,8 @@
     down            stop it
     with COMMAND …  start a cluster, run a command on it, stop it; ends as the command ends
 
-A command finds KUBECONFIG, DLSPAWNER_IMAGE_PREFIX, DLSPAWNER_IMAGE_TAG and DLSPAWNER_KUBECTL.
+A command finds KUBECONFIG, DLSPAWNER_IMAGE_PREFIX, DLSPAWNER_IMAGE_TAG and DLSPAWNER_KUBECTL; with `--test-images` also
+the images that tests/kubernetes/test_any_image.py starts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the cluster's state for the next start")
     parser.add_argument("--control-plane", action="store_true", help="without a node: needs no root")
     parser.add_argument("--no-images", action="store_true", help="without the product's images")
+    parser.add_argument("--test-images", action="store_true", help="also with the images that tests bring as people do")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("build", "up", "down", "guard"):
         verbs.add_parser(verb)
@@ -128,6 +130,13 @@ def run_command(command: list[str], instance: Instance) -> int:
             raise
 
 
+def images(options: argparse.Namespace) -> list[Image]:
+    """What the node shall have beside its own; made where it is missing."""
+    if options.no_images or options.control_plane:
+        return []
+    return [*product.images(say), *(user_images.images(say) if options.test_images else [])]
+
+
 def run(options: argparse.Namespace) -> int:
     numbers: Iterable[int] = [options.instance] if options.instance else range(1, MOST + 1)
     if options.verb == "guard":
@@ -135,8 +144,7 @@ def run(options: argparse.Namespace) -> int:
     if options.verb == "down":
         cluster.sweep(numbers, say, left=True)
         return 0
-    none = options.no_images or options.control_plane
-    wanted = [] if none else [*product.images(say), *user_images.images(say)]
+    wanted = images(options)
     if options.verb == "build":
         build.binaries(say)
         packages.programs(say)

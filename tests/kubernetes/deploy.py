@@ -11,12 +11,13 @@ says of every pod what it waits for, in Kubernetes' own words, with the last lin
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ class Deployment:
         remove(self.kubectl)
 
 
-def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None) -> Path:
-    """An overlay of the demo with these images, and the cluster.yaml, teams.yaml and overrides.py of `config`."""
+def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None, nodes: Iterable[str] = ()) -> Path:
+    """An overlay of the demo with these images, the cluster.yaml, teams.yaml and overrides.py of `config`, and the
+    addresses of the nodes, from which ssh comes to jobs."""
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -65,16 +67,31 @@ def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None) 
         kustomization["configMapGenerator"] = [
             {"name": "hub-config", "namespace": NAMESPACE, "behavior": "replace", "files": files}
         ]
+    if nodes:
+        (directory / "nodes.yaml").write_text(json.dumps(ssh_from(nodes)), encoding="utf-8")
+        kustomization["patches"] = [{"path": "nodes.yaml"}]
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
     return directory
+
+
+def ssh_from(nodes: Iterable[str]) -> dict[str, Any]:
+    """What a person writes into the demo's nodes.yaml: each node's address and nothing around it."""
+    blocks = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in nodes]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "ssh-from-nodes", "namespace": JOBS},
+        "spec": {"ingress": [{"ports": [{"port": "ssh", "protocol": "TCP"}], "from": blocks}]},
+    }
 
 
 def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = None, seconds: float = 180) -> Deployment:
     """Apply, and return when people can log in."""
     started = time.monotonic()
+    nodes = node_addresses(kubectl)
     with tempfile.TemporaryDirectory() as directory:
-        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, config)))
-    host = node_address(kubectl)
+        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, config, nodes)))
+    host = nodes[0]  # where NodePorts are found
     url = f"http://{host}:{HTTP_PORT}"
     try:
         wait_for(lambda: ready(kubectl) and answers(f"{url}/hub/login"), "the product", seconds)
@@ -90,15 +107,15 @@ def remove(kubectl: Kubectl) -> None:
     kubectl("delete", "namespace", JOBS, NAMESPACE, "--ignore-not-found", timeout=180)
 
 
-def node_address(kubectl: Kubectl) -> str:
-    """Where NodePorts are found."""
+def node_addresses(kubectl: Kubectl) -> list[str]:
+    """Where NodePorts are found, and what their traffic seems to come from."""
     nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
-    return next(
+    return [
         str(address["address"])
         for node in nodes
-        for address in node["status"]["addresses"]
+        for address in node["status"].get("addresses", ())
         if address["type"] == "InternalIP"
-    )
+    ]
 
 
 def secret(kubectl: Kubectl, name: str) -> dict[str, str]:

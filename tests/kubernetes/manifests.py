@@ -2,7 +2,8 @@
 
 No policy engine can be had for the test cluster, so `reaches` is one: it decides by the rules of the NetworkPolicy API
 which ports of a pod another pod or an outside address may connect to. Only what the manifests use is understood; what
-else there may be is an error here instead of being taken for permission.
+else there may be is an error here instead of being taken for permission. An ipBlock means pods with such an address
+too: the API leaves that to the plug-in, and what some allow counts as allowed.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ def as_list(objects: Iterable[Object]) -> str:
 
 @dataclass(frozen=True)
 class Pod:
-    """What policies know of a pod: where it is, its labels, its ports by name."""
+    """What policies know of a pod: where it is, its labels, its ports by name, its address."""
 
     name: str
     namespace: str
     labels: Mapping[str, str] = field(hash=False)
     ports: Mapping[str, int] = field(hash=False)
+    ip: str
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,13 @@ Peer = Pod | Address
 
 
 def pods(objects: Iterable[Object]) -> list[Pod]:
-    """One pod of each workload."""
+    """One pod of each workload, with addresses of a usual pod network."""
     found = []
     for one in of_kind(objects, *WORKLOADS):
         template = one["spec"]["template"]
         ports = {port["name"]: port["containerPort"] for each in containers(one) for port in each.get("ports", ())}
-        found.append(Pod(one["metadata"]["name"], one["metadata"]["namespace"], template["metadata"]["labels"], ports))
+        name, namespace, ip = one["metadata"]["name"], one["metadata"]["namespace"], f"10.244.0.{10 + len(found)}"
+        found.append(Pod(name, namespace, template["metadata"]["labels"], ports, ip))
     return found
 
 
@@ -137,11 +140,7 @@ def _is_peer(entry: Object, peer: Peer, namespace: str) -> bool:
     assert not unknown, unknown
     if "ipBlock" in entry:
         block = entry["ipBlock"]
-        return (
-            isinstance(peer, Address)
-            and _within(peer, block["cidr"])
-            and not any(_within(peer, one) for one in block.get("except", ()))
-        )
+        return _within(peer, block["cidr"]) and not any(_within(peer, one) for one in block.get("except", ()))
     if not isinstance(peer, Pod):
         return False
     if "namespaceSelector" in entry:
@@ -152,8 +151,8 @@ def _is_peer(entry: Object, peer: Peer, namespace: str) -> bool:
     return _selects(entry.get("podSelector", {}), peer.labels)
 
 
-def _within(address: Address, network: str) -> bool:
-    block, ip = ipaddress.ip_network(network), ipaddress.ip_address(address.ip)
+def _within(peer: Peer, network: str) -> bool:
+    block, ip = ipaddress.ip_network(network), ipaddress.ip_address(peer.ip)
     return ip.version == block.version and ip in block
 
 

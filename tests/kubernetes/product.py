@@ -111,9 +111,16 @@ def _machine(folder: Path) -> list[str]:
         files["pip.conf"].append("cert = /etc/ssl/machine.crt")
         files["npmrc"].append("cafile=/etc/ssl/machine.crt")
     for name, there in {"pip.conf": "/etc/pip.conf", "npmrc": "/root/.npmrc"}.items():
-        (folder / name).write_text("\n".join(files[name]) + "\n")
+        private(folder / name, "\n".join(files[name]) + "\n")
         mounts.append(f"--volume {folder / name}:{there}:ro")
     return mounts
+
+
+def private(path: Path, text: str) -> None:
+    """An index's address may hold a password: nobody else reads the file, at no moment."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _make_base(folder: Path, say: Say) -> None:

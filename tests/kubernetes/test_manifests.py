@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,13 @@ RIGHTS = {
 @pytest.fixture(scope="module")
 def demo(kubectl: Kubectl) -> list[Object]:
     return list(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))))
+
+
+@pytest.fixture(scope="module")
+def deployed(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
+    """The demo where the person has named their one node."""
+    directory = deploy.overlay(tmp_path_factory.mktemp("overlay"), "x", "7", nodes=[NODE.ip])
+    return list(yaml.safe_load_all(kubectl("kustomize", str(directory))))
 
 
 @dataclass
@@ -238,9 +245,12 @@ JOB = Pod(
     JOBS,
     naming.job_labels(naming.Job("j-aaaaaaaaaaaa", "alice", "", "default", "ipython", 0)),
     {"notebook-port": 8888, "ssh": 2222},
+    "10.244.0.3",
 )
-OTHER_JOB = Pod("other job", JOBS, JOB.labels, JOB.ports)
-STRANGER = Pod("stranger", "default", {"app": "x"}, {"http": 80})
+OTHER_JOB = Pod("other job", JOBS, JOB.labels, JOB.ports, "10.244.0.4")
+STRANGER = Pod("stranger", "default", {"app": "x"}, {"http": 80}, "10.244.0.5")
+# Pod networks as clusters have them, with one beside the nodes' addresses.
+POD_ADDRESSES = ("10.244.0.5", "10.0.0.9", "10.9.8.6", "172.17.0.5", "192.168.3.4", "100.64.1.2", "fd00:10:244::5")
 NODE, LAPTOP, METADATA = Address("10.9.8.7"), Address("203.0.113.9"), Address("169.254.169.254")
 PORTS = {22, 53, 80, 443, 2222, 5432, 6443, 8000, 8001, 8080, 8081, 8082, 8888, 9090, 10250, 30000, 31234, 32767}
 
@@ -268,8 +278,8 @@ API, NODE_PORTS = {443, 6443}, {30000, 31234, 32767}
 OUTWARD = {"hub": API, "bootstrap": API, "gateway": API | NODE_PORTS}
 
 
-def test_network_policies_allow_these_ways_and_no_other(demo: list[Object]) -> None:
-    inside = [*pods(demo), JOB]
+def test_network_policies_allow_these_ways_and_no_other(deployed: list[Object]) -> None:
+    inside = [*pods(deployed), JOB]
     outside: dict[str, Peer] = {"laptop": LAPTOP, "node": NODE, "metadata": METADATA, "stranger": STRANGER}
     peers: dict[str, Peer] = {pod.name: pod for pod in inside} | outside
     expected = dict(REACHES)
@@ -282,19 +292,35 @@ def test_network_policies_allow_these_ways_and_no_other(demo: list[Object]) -> N
         for target in peers
         if source != target
         and (source not in outside or target not in outside)
-        and (allowed := reaches(demo, peers[source], peers[target], PORTS))
+        and (allowed := reaches(deployed, peers[source], peers[target], PORTS))
     }
     assert found == expected
 
 
-def test_jobs_do_not_reach_each_other(demo: list[Object]) -> None:
-    assert reaches(demo, JOB, OTHER_JOB, PORTS) == set()
+def test_jobs_do_not_reach_each_other(deployed: list[Object]) -> None:
+    assert reaches(deployed, JOB, OTHER_JOB, PORTS) == set()
 
 
-def test_without_an_overlay_no_node_is_let_in(kubectl: Kubectl) -> None:
-    base = list(yaml.safe_load_all(kubectl("kustomize", str(BASE))))
-    assert reaches(base, NODE, JOB, PORTS) == set()
-    assert reaches(base, LAPTOP, JOB, PORTS) == set()
+@pytest.mark.parametrize("ip", POD_ADDRESSES)
+@pytest.mark.parametrize("manifests", ["demo", "deployed"])
+def test_a_stranger_s_pod_reaches_no_job_whatever_its_address(
+    manifests: str, ip: str, request: pytest.FixtureRequest
+) -> None:
+    assert reaches(request.getfixturevalue(manifests), replace(STRANGER, ip=ip), JOB, PORTS) == set()
+
+
+def test_no_node_is_let_in_that_nobody_named(demo: list[Object], kubectl: Kubectl) -> None:
+    for objects in (demo, list(yaml.safe_load_all(kubectl("kustomize", str(BASE))))):
+        assert reaches(objects, NODE, JOB, PORTS) == set()
+        assert reaches(objects, LAPTOP, JOB, PORTS) == set()
+
+
+def test_a_deployment_names_the_cluster_s_own_nodes_one_by_one(kubectl: Kubectl) -> None:
+    addresses = deploy.node_addresses(kubectl)
+    rule = deploy.ssh_from([*addresses, "fd00::7"])["spec"]["ingress"][0]
+    blocks = [one["ipBlock"]["cidr"] for one in rule["from"]]
+    assert blocks == [*(f"{address}/32" for address in addresses), "fd00::7/128"]
+    assert addresses
 
 
 def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:

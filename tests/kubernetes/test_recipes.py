@@ -1,0 +1,176 @@
+"""The images' recipes, read and not built: what every one promises, what is pinned, what PostgreSQL's start does.
+
+That the images work is shown by the tests on the cluster that run them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes import product
+
+POSTGRES = Path("/usr/lib/postgresql/15/bin")
+IMAGES = product.names()
+
+
+def recipe(name: str) -> str:
+    """With every instruction on a line of its own."""
+    return (product.RECIPES / name / "Dockerfile").read_text().replace("\\\n", " ")
+
+
+def test_every_image_is_in_the_list_that_builds_them() -> None:
+    listed = re.search(r'names="\$\{\*:-(.*)\}"', (product.RECIPES / "build").read_text())
+    assert listed
+    assert sorted(listed[1].split()) == IMAGES
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_says_what_it_is_and_runs_as_nobody_special(name: str) -> None:
+    text = recipe(name)
+    last = text[text.rindex("\nFROM ") :]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', last))
+    assert set(labels) == {"title", "description", "version", "licenses"}
+    assert (labels["title"], labels["version"]) == (f"dlspawner {name}", "${VERSION}")
+    assert re.findall(r"^ARG VERSION=(.*)$", last, re.M) == [product.tag()]
+    users = re.findall(r"^USER (.*)$", last, re.M)
+    assert users[-1] == "1000:1000"  # numbers: runAsNonRoot cannot judge a name
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_stands_on_the_base_that_the_builder_names(name: str) -> None:
+    text = recipe(name)
+    assert re.findall(r"^ARG BASE=(.*)$", text, re.M) == ["debian:bookworm-slim"]
+    bases = [line.split()[1] for line in re.findall(r"^FROM .*$", text, re.M)]
+    stages = set(re.findall(r"^FROM .* AS (\w+)$", text, re.M))
+    assert set(bases) - stages <= {"${BASE}", "scratch"}
+    assert text.index("ARG BASE") < text.index("FROM ")
+
+
+def test_every_package_of_the_proxy_is_pinned_by_its_hash_and_from_no_certain_registry() -> None:
+    lock = json.loads((product.RECIPES / "proxy" / "package-lock.json").read_text())
+    wanted = json.loads((product.RECIPES / "proxy" / "package.json").read_text())["dependencies"]
+    packages = {name: one for name, one in lock["packages"].items() if name}
+    assert lock["packages"][""]["dependencies"] == wanted
+    assert not [name for name, one in packages.items() if not one.get("integrity", "").startswith("sha512-")]
+    assert not [name for name, one in packages.items() if "resolved" in one]  # each machine has its own
+    assert not [name for name in wanted if packages[f"node_modules/{name}"]["version"] != wanted[name]]
+    assert "npm ci" in recipe("proxy")
+    assert "&& npm install" not in recipe("proxy")
+
+
+def test_addresses_with_passwords_are_the_builder_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pip.conf"
+    path.touch(0o644)
+    product.private(path, "index-url = https://me:secret@example.org/\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+# PostgreSQL
+
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+ENDS = ("-C", "port")  # a server that prints a setting instead of serving
+
+
+@pytest.fixture
+def pod() -> Iterator[Path]:
+    """The directories of its pod: a volume, and a password for the database `hub`."""
+    if not (POSTGRES / "initdb").exists():
+        pytest.skip("PostgreSQL 15 is not installed here")
+    directory = Path(tempfile.mkdtemp(prefix="dlspawner-pg-"))  # short: there are sockets in it
+    for name in ("passwords", "volume"):
+        (directory / name).mkdir()
+    (directory / "passwords" / "hub").write_text("first-secret")
+    shutil.copy(product.RECIPES / "postgresql" / "start", directory)
+    if AS_NOBODY:
+        subprocess.run(["chown", "-R", "65534:65534", directory], check=True)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def start(pod: Path, *arguments: str) -> subprocess.Popen[str]:
+    env = {
+        "PATH": f"{POSTGRES}:/usr/bin:/bin",
+        "PGDATA": str(pod / "volume" / "15"),
+        "POSTGRESQL_PASSWORDS": str(pod / "passwords"),
+        "LANG": "C.UTF-8",
+    }
+    quiet = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={pod}", "-c", "shared_buffers=16MB"]
+    return subprocess.Popen(
+        [*AS_NOBODY, "sh", pod / "start", *quiet, *arguments],
+        env=env,
+        cwd=pod,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def said_until(process: subprocess.Popen[str], phrase: str) -> str:
+    """What it said up to the line with this phrase."""
+    assert process.stdout
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if phrase in line:
+            return "".join(lines)
+    raise AssertionError("".join(lines))
+
+
+def sql(pod: Path, statement: str) -> None:
+    command = [*AS_NOBODY, str(POSTGRES / "postgres"), "--single", "-D", str(pod / "volume" / "15"), "postgres"]
+    subprocess.run(command, input=f"{statement}\n", cwd=pod, check=True, capture_output=True, text=True, timeout=60)
+
+
+def test_a_password_that_cannot_be_set_is_in_no_log(pod: Path) -> None:
+    code, said = finish(start(pod, *ENDS))
+    assert code == 0, said
+    sql(pod, "ALTER ROLE hub RENAME TO other")
+    (pod / "passwords" / "hub").write_text("second-secret")
+    code, said = finish(start(pod, *ENDS))
+    assert code != 0
+    assert 'role "hub" does not exist' in said
+    assert "secret" not in said
+
+
+def test_two_servers_never_share_a_volume(pod: Path) -> None:
+    """Not even two that are process 1 of their containers: the second waits, and goes on when the first is gone."""
+    first = start(pod)
+    try:
+        said_until(first, "ready to accept connections")
+        second = start(pod, *ENDS)
+        said_until(second, "waiting until it ends")
+    finally:
+        first.send_signal(signal.SIGINT)
+        finish(first)
+    code, said = finish(second)
+    assert (code, said.splitlines()[-1]) == (0, "5432")
+
+
+def test_a_lost_server_s_lock_stops_nobody(pod: Path) -> None:
+    """A node that went took its processes along, and left PostgreSQL's file with a process that we may be ourselves."""
+    first = start(pod)
+    said_until(first, "ready to accept connections")
+    file = pod / "volume" / "15" / "postmaster.pid"
+    left = file.read_text()
+    first.send_signal(signal.SIGINT)
+    finish(first)
+    file.write_text(left.replace(left.splitlines()[0], str(os.getpid()), 1))
+    code, said = finish(start(pod, *ENDS))
+    assert (code, said.splitlines()[-1]) == (0, "5432")

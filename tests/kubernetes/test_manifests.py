@@ -1,42 +1,30 @@
-"""hub_config/kubernetes: what it says, that the API server takes them, and that they permit no more than needed.
+"""hub_config/kubernetes: what it says, that the API server takes them, and that accounts may do no more than needed.
 
-That the product works with them is shown by the end-to-end tests, which run against what `deploy` brings up.
+What the network policies mean is in test_policies.py. That the product works with them is shown by the end-to-end tests,
+which `make test-kubernetes` runs against what `deploy` brings up.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from traitlets.config import Config
 
-from dlspawner.core import naming
 from tests.contract.client import Client
 from tests.kubernetes import deploy
 from tests.kubernetes.conftest import Kubectl
-from tests.kubernetes.manifests import (
-    JOBS,
-    PRODUCT,
-    WORKLOADS,
-    Address,
-    Object,
-    Peer,
-    Pod,
-    as_list,
-    containers,
-    moved,
-    of_kind,
-    pods,
-    reaches,
-)
+from tests.kubernetes.manifests import JOBS, PRODUCT, WORKLOADS, Object, as_list, containers, moved, of_kind, pods
 
 pytestmark = pytest.mark.kubernetes
 
+README = deploy.DEMO.parents[1] / "README.md"
 BASE = deploy.DEMO.parents[1] / "base"
 ACCOUNTS = ("bootstrap", "gateway", "hub", "manager", "postgresql", "proxy")
 RIGHTS = {
@@ -55,13 +43,6 @@ RIGHTS = {
 @pytest.fixture(scope="module")
 def demo(kubectl: Kubectl) -> list[Object]:
     return list(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))))
-
-
-@pytest.fixture(scope="module")
-def deployed(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
-    """The demo where the person has named their one node."""
-    directory = deploy.overlay(tmp_path_factory.mktemp("overlay"), "x", "7", nodes=[NODE.ip])
-    return list(yaml.safe_load_all(kubectl("kustomize", str(directory))))
 
 
 @dataclass
@@ -238,102 +219,29 @@ def test_an_overlay_can_bring_its_own_files(kubectl: Kubectl, tmp_path: Path) ->
     assert set(maps) == {"hub-config", "job-templates"}
 
 
-# Who reaches whom
-
-JOB = Pod(
-    "job",
-    JOBS,
-    naming.job_labels(naming.Job("j-aaaaaaaaaaaa", "alice", "", "default", "ipython", 0)),
-    {"notebook-port": 8888, "ssh": 2222},
-    "10.244.0.3",
-)
-OTHER_JOB = Pod("other job", JOBS, JOB.labels, JOB.ports, "10.244.0.4")
-STRANGER = Pod("stranger", "default", {"app": "x"}, {"http": 80}, "10.244.0.5")
-# Pod networks as clusters have them, with one beside the nodes' addresses.
-POD_ADDRESSES = ("10.244.0.5", "10.0.0.9", "10.9.8.6", "172.17.0.5", "192.168.3.4", "100.64.1.2", "fd00:10:244::5")
-NODE, LAPTOP, METADATA = Address("10.9.8.7"), Address("203.0.113.9"), Address("169.254.169.254")
-PORTS = {22, 53, 80, 443, 2222, 5432, 6443, 8000, 8001, 8080, 8081, 8082, 8888, 9090, 10250, 30000, 31234, 32767}
-
-REACHES: dict[tuple[str, str], set[int]] = {
-    ("proxy", "hub"): {8081},
-    ("proxy", "manager"): {8082},
-    ("proxy", "job"): {8888},
-    ("hub", "proxy"): {8001},
-    ("hub", "manager"): {8082},
-    ("hub", "job"): {8888},
-    ("hub", "postgresql"): {5432},
-    ("manager", "hub"): {8081},
-    ("manager", "postgresql"): {5432},
-    ("gateway", "hub"): {8081},
-    ("gateway", "manager"): {8082},
-    ("gateway", "job"): {2222},
-    ("node", "job"): {2222},  # what came through a NodePort
-    ("job", "hub"): {8081},
-    ("job", "manager"): {8082},
-    ("job", "laptop"): PORTS,  # the internet
-}
-INWARD = {"proxy": {8000}, "gateway": {2222}}  # everybody's ways in
-# The API server, wherever it is; the gateway goes to the jobs' NodePorts as well.
-API, NODE_PORTS = {443, 6443}, {30000, 31234, 32767}
-OUTWARD = {"hub": API, "bootstrap": API, "gateway": API | NODE_PORTS}
-
-
-def test_network_policies_allow_these_ways_and_no_other(deployed: list[Object]) -> None:
-    inside = [*pods(deployed), JOB]
-    outside: dict[str, Peer] = {"laptop": LAPTOP, "node": NODE, "metadata": METADATA, "stranger": STRANGER}
-    peers: dict[str, Peer] = {pod.name: pod for pod in inside} | outside
-    expected = dict(REACHES)
-    for place in outside:
-        expected |= {(place, name): ports for name, ports in INWARD.items()}
-        expected |= {(name, place): ports for name, ports in OUTWARD.items()}
-    found = {
-        (source, target): allowed
-        for source in peers
-        for target in peers
-        if source != target
-        and (source not in outside or target not in outside)
-        and (allowed := reaches(deployed, peers[source], peers[target], PORTS))
-    }
-    assert found == expected
-
-
-def test_jobs_do_not_reach_each_other(deployed: list[Object]) -> None:
-    assert reaches(deployed, JOB, OTHER_JOB, PORTS) == set()
-
-
-@pytest.mark.parametrize("ip", POD_ADDRESSES)
-@pytest.mark.parametrize("manifests", ["demo", "deployed"])
-def test_a_stranger_s_pod_reaches_no_job_whatever_its_address(
-    manifests: str, ip: str, request: pytest.FixtureRequest
+def test_the_readme_s_way_for_the_authenticator_s_secret(
+    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert reaches(request.getfixturevalue(manifests), replace(STRANGER, ip=ip), JOB, PORTS) == set()
-
-
-def test_no_node_is_let_in_that_nobody_named(demo: list[Object], kubectl: Kubectl) -> None:
-    for objects in (demo, list(yaml.safe_load_all(kubectl("kustomize", str(BASE))))):
-        assert reaches(objects, NODE, JOB, PORTS) == set()
-        assert reaches(objects, LAPTOP, JOB, PORTS) == set()
-
-
-def test_a_deployment_names_the_cluster_s_own_nodes_one_by_one(kubectl: Kubectl) -> None:
-    addresses = deploy.node_addresses(kubectl)
-    rule = deploy.ssh_from([*addresses, "fd00::7"])["spec"]["ingress"][0]
-    blocks = [one["ipBlock"]["cidr"] for one in rule["from"]]
-    assert blocks == [*(f"{address}/32" for address in addresses), "fd00::7/128"]
-    assert addresses
-
-
-def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
-    for pod in [*pods(demo), JOB]:
-        allowed = [
-            (entry["protocol"], entry["port"])
-            for one in of_kind(demo, "NetworkPolicy")
-            if one["metadata"]["namespace"] == pod.namespace and one["metadata"]["name"] in {"dns", "product"}
-            for rule in one["spec"]["egress"]
-            for entry in rule["ports"]
-            if entry["port"] == 53
-        ]
-        assert allowed == [("UDP", 53), ("TCP", 53)], pod.name
+    """What it says to write into hub.yaml and overrides.py fits together, and keeps the secret out of ConfigMaps."""
+    blocks = re.findall(r"```(?:yaml|python)\n(# (?:hub\.yaml|overrides\.py).*?)```", README.read_text(), re.S)
+    overrides, hub = sorted(blocks, key=lambda block: block.startswith("# hub.yaml"))
+    deploy.overlay(tmp_path, "x", "7")
+    kustomization = json.loads((tmp_path / "kustomization.yaml").read_text())
+    (tmp_path / "hub.yaml").write_text(hub)
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization | {"patches": [{"path": "hub.yaml"}]}))
+    objects = yaml.safe_load_all(kubectl("kustomize", str(tmp_path)))
+    deployment = next(one for one in of_kind(objects, "Deployment") if one["metadata"]["name"] == "hub")
+    given = {
+        one["name"]: one["valueFrom"]["secretKeyRef"]
+        for container in containers(deployment)
+        for one in container.get("env", ())
+        if "secretKeyRef" in one.get("valueFrom", {})
+    }
+    assert given["AUTHENTICATOR_SECRET"] == {"name": "authenticator", "key": "client-secret"}
+    monkeypatch.setenv("AUTHENTICATOR_SECRET", "only in the Secret")
+    config = Config()
+    exec(overrides, {"c": config})  # noqa: S102 - as JupyterHub reads it
+    assert config.GenericOAuthenticator.client_secret == "only in the Secret"
 
 
 def test_services_lead_to_ports_that_exist(demo: list[Object]) -> None:
@@ -342,18 +250,3 @@ def test_services_lead_to_ports_that_exist(demo: list[Object]) -> None:
         pod = by_labels[tuple(sorted(service["spec"]["selector"].items()))]
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in pod.ports, service["metadata"]["name"]
-
-
-def test_real_jobs_have_the_labels_and_ports_that_the_policies_name(demo: list[Object]) -> None:
-    selectors = [
-        one["spec"]["podSelector"] for one in of_kind(demo, "NetworkPolicy") if one["metadata"]["namespace"] == JOBS
-    ]
-    keys: set[Any] = {one["key"] for selector in selectors for one in selector.get("matchExpressions", ())}
-    assert keys == {naming.JOB_LABEL}
-    templates = deploy.ROOT / "templates" / "jobs"
-    endpoints = [
-        endpoint
-        for path in sorted(templates.glob("*.yaml"))
-        for endpoint in yaml.safe_load(path.read_text()).get("endpoints", ())
-    ]
-    assert {(one["name"], one["port"]) for one in endpoints if one["protocol"] == "ssh"} == {("ssh", JOB.ports["ssh"])}

@@ -1,7 +1,7 @@
 """hub_config/kubernetes: what it says, that the API server takes them, and that accounts may do no more than needed.
 
-What the network policies mean is in test_policies.py. That the product works with them is shown by the end-to-end tests,
-which `make test-kubernetes` runs against what `deploy` brings up.
+What the network policies mean is in test_policies.py. That the product works with them is shown by the end-to-end
+tests, which `make test-kubernetes` runs against what `deploy` brings up.
 """
 
 from __future__ import annotations

@@ -6,10 +6,14 @@ of their own, which go when the test ends (nobody waits for it: a namespace take
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -53,9 +57,9 @@ def image() -> Image:
     return lambda name: f"{IMAGE_PREFIX}/{name}:{IMAGE_TAG}"
 
 
-@pytest.fixture
-def fake_node(kubernetes: Client) -> Iterator[str]:
-    """A second node, Ready for 40 seconds, on which nothing ever runs: for the scheduler to choose wrongly.
+@contextlib.contextmanager
+def made_node(kubernetes: Client) -> Iterator[str]:
+    """A node without a kubelet: Ready until Kubernetes has heard nothing of it for 40 seconds.
 
     It is tainted with `test=<its name>`, so that only pods that tolerate this can get there; it has as many GPUs, the
     same labels as the node of our clusters, and its name as the label kubernetes.io/hostname.
@@ -76,11 +80,48 @@ def fake_node(kubernetes: Client) -> Iterator[str]:
     }
     kubernetes.create("/api/v1/nodes", node)
     path = f"/api/v1/nodes/{name}"
-    kubernetes.until(
-        path, lambda seen: [taint["key"] for taint in seen["spec"]["taints"]] == ["test"], "only its taint"
-    )
-    yield name
-    kubernetes.delete(path)
+    try:
+        kubernetes.until(
+            path, lambda seen: [taint["key"] for taint in seen["spec"]["taints"]] == ["test"], "only its taint"
+        )
+        yield name
+    finally:
+        kubernetes.delete(path)
+
+
+def renew_lease(kubernetes: Client, node: str, until: threading.Event) -> None:
+    """What a kubelet does every ten seconds so that its node stays Ready, until somebody says stop."""
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    spec = {"holderIdentity": node, "leaseDurationSeconds": 40}
+    kubernetes.create(leases, {"metadata": {"name": node}, "spec": spec})
+    try:
+        while True:
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            kubernetes.patched(f"{leases}/{node}", {"spec": {"renewTime": now}}, "merge")
+            if until.wait(10):
+                return
+    finally:
+        kubernetes.request("DELETE", f"{leases}/{node}")  # or gone with its node
+
+
+@pytest.fixture
+def fake_node(kubernetes: Client) -> Iterator[str]:
+    """A second node, Ready for 40 seconds, on which nothing ever runs: for the scheduler to choose wrongly."""
+    with made_node(kubernetes) as name:
+        yield name
+
+
+@pytest.fixture
+def healthy_node(kubernetes: Client) -> Iterator[str]:
+    """A second node that stays Ready, and on which nothing ever runs: Kubernetes gives up one node of many only."""
+    stop = threading.Event()
+    with made_node(kubernetes) as name, ThreadPoolExecutor(1) as threads:
+        kubelet = threads.submit(renew_lease, kubernetes, name, stop)
+        try:
+            yield name
+        finally:
+            stop.set()
+            kubelet.result(60)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 Quotas, limits, Pod Security, policies and webhooks all answer with a sentence of their own inside a ``Status`` object.
 The facts in it that the person can use are said again here. Only what an administrator's own rule explains (a webhook,
-a ValidatingAdmissionPolicy) is quoted, shortened: it was written for whoever asks.
+a ValidatingAdmissionPolicy) is quoted, shortened: it was written for whoever asks. Facts are read in the whole answer;
+what looks like a token in it, or makes it long, is left out of quotations alone.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dlspawner.spawner import phrases
+from dlspawner.spawner.phrases import ASK
 
 NOT_NOW = "The cluster cannot start jobs at the moment: try again soon."
-ASK = "ask an administrator"
 
 _QUOTA = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: (\S+)")
 _MUST = re.compile(r"must specify (.+)")
@@ -50,7 +51,8 @@ NO_NODEPORT = Rejection(
 
 
 def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
-    """Why the API server did not make what was asked for, from its answer's code and message."""
+    """Why the API server did not make what was asked for, from its answer's code and whole message."""
+    said = " ".join(said.split())
     if "nodePort" in said and ("range is full" in said or "already allocated" in said or "no ports" in said):
         return NO_NODEPORT
     hook = _HOOK.search(said)
@@ -62,7 +64,7 @@ def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
         if found is not None:
             return found
     if status in (400, 403, 404, 422):
-        fields = phrases.listed(_FIELDS.findall(said)) if _FIELDS.search(said) else ""
+        fields = phrases.listed(_FIELDS.findall(said))
         where = f" ({phrases.quoted(fields)})" if fields else ""
         return Rejection(f"The cluster does not accept this job{where}: {ASK}.", "cluster-refused")
     return Rejection(NOT_NOW, "cluster-error", 429)
@@ -79,11 +81,12 @@ def _quota(said: str, gpus: Collection[str]) -> Rejection | None:
             for name in asked
         ]
         step = f"ask for less, stop another job, or {ASK}" if "persistentvolumeclaims" not in asked else ASK
-        return Rejection(f"The namespace's quota has no room for {phrases.listed(words)}: {step}.", "cluster-quota")
+        room = phrases.listed(words) or "the job"
+        return Rejection(f"The namespace's quota has no room for {room}: {step}.", "cluster-quota")
     missing = _MUST.search(said) if "failed quota" in said else None
     if missing is not None:
         names = re.findall(r"(?:limits|requests)\.[\w./-]+", missing[1])
-        cause = f"The namespace's quota wants every container to say its {phrases.listed(names) if names else 'needs'}"
+        cause = f"The namespace's quota wants every container to say its {phrases.listed(names) or 'needs'}"
         return Rejection(f"{cause}, which the template does not: {ASK}.", "cluster-quota")
     return None
 
@@ -112,7 +115,7 @@ def _security(said: str, _gpus: Collection[str]) -> Rejection | None:
     names = [name.strip(" ,") for name in re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", found[2]).split(",")]
     level = found[1].partition(":")[0]
     cause = f"The cluster's security level “{level}” forbids what the template asks for"
-    named = phrases.quoted(phrases.listed(name for name in names if name))
+    named = phrases.quoted(phrases.listed(name for name in names if name), 500)  # all that there are have 350
     return Rejection(f"{cause} ({named}): choose another template, or {ASK}.", "pod-security")
 
 

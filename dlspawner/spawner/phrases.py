@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+ASK = "ask an administrator"
+
 # JupyterHub's tokens are 32 characters, a service account's are hundreds.
 _SECRET = re.compile(r"[A-Za-z0-9_+/=-]{32,}(?:\.[A-Za-z0-9_+/=-]+)*")
 _PLAIN = {
@@ -48,15 +50,18 @@ def resource(name: str, gpus: Collection[str] = ()) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """``a, b and c``, each word once."""
-    *most, last = dict.fromkeys(words)
-    return f"{', '.join(most)} and {last}" if most else last
+    """``a, b and c``, each word once; nothing of nothing."""
+    once = list(dict.fromkeys(words))
+    return " and ".join(part for part in (", ".join(once[:-1]), *once[-1:]) if part)
 
 
 def duration(seconds: float) -> str:
-    """About how long, in the largest unit that fits."""
-    for unit, size in (("hour", 3600), ("minute", 60)):
-        if seconds >= size:
-            count = round(seconds / size)
-            return f"{count} {unit}{'s' if count > 1 else ''}"
-    return f"{max(1, round(seconds))} seconds"
+    """About how long: to the minute from one minute on."""
+    hours, minutes = divmod(round(seconds / 60) if round(seconds) >= 60 else 0, 60)
+    if not hours and not minutes:
+        return _count(max(1, round(seconds)), "second")
+    return listed(_count(count, unit) for count, unit in ((hours, "hour"), (minutes, "minute")) if count)
+
+
+def _count(count: int, unit: str) -> str:
+    return f"{count} {unit}{'s' if count > 1 else ''}"

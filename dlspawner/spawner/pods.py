@@ -183,9 +183,10 @@ class Pods:
         if not isinstance(problem, ApiException):
             self.log.error("pod=%s kubernetes cannot be reached for the %s: %s", self.key, what, type(problem).__name__)
             return Refused(admission.NOT_NOW, reason="cluster-error", status=429)
-        said = message(problem)
-        self.log.error("pod=%s kubernetes refused the %s: status=%s %s", self.key, what, problem.status, said)
-        rejection = admission.explain(problem.status, said, self.gpus)
+        self.log.error(
+            "pod=%s kubernetes refused the %s: status=%s %s", self.key, what, problem.status, message(problem)
+        )
+        rejection = admission.explain(problem.status, answer(problem), self.gpus)
         return Refused(rejection.sentence, reason=rejection.reason, status=rejection.status)
 
 
@@ -198,13 +199,17 @@ def grace(pod: PodDict) -> int:
     return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
 
 
-def message(problem: ApiException) -> str:
-    """What the API server says, on one line and without what looks like a token: for the log."""
+def answer(problem: ApiException) -> str:
+    """What the API server says, whole: to read facts in it, never to show it."""
     try:
-        said = str(json.loads(problem.body or "")["message"])
+        return str(json.loads(problem.body or "")["message"])
     except (TypeError, ValueError, KeyError):
-        said = str(problem.reason or "no reason was given")
-    return phrases.quoted(said, 700)
+        return str(problem.reason or "no reason was given")
+
+
+def message(problem: ApiException) -> str:
+    """What the API server says, on one line, cut, and without what looks like a token: for the log."""
+    return phrases.quoted(answer(problem), 700)
 
 
 def _is_stuck(pod: PodDict | None) -> bool:

@@ -60,7 +60,7 @@ def explain(message: str, gpus: Collection[str] = ()) -> Shortage | None:
     first, _, preemption = found["reasons"].partition("preemption:")
     nodes, reasons = int(found["nodes"]), [(int(count), reason) for count, reason in _REASON.findall(first)]
     short = [reason.removeprefix(_INSUFFICIENT) for _, reason in reasons if reason.startswith(_INSUFFICIENT)]
-    lacking = phrases.listed(phrases.resource(name, gpus) for name in short) if short else ""
+    lacking = phrases.listed(phrases.resource(name, gpus) for name in short)
     hopeless = sum(int(count) for count in _HOPELESS.findall(preemption))
     return _shortage(nodes, _kinds(reasons), lacking, hopeless >= nodes > 0)
 

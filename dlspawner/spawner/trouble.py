@@ -29,10 +29,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dlspawner.spawner import phrases, scheduling
+from dlspawner.spawner.phrases import ASK
 from dlspawner.spawner.verdict import PodDict, start_failure
 
 AT_ONCE, MISSING_SECONDS = 0.0, 15.0
-ASK = "ask an administrator"
 
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
 _MAKES = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})

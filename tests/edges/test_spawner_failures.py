@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.spawner import admission, trouble, verdict
+from dlspawner.spawner import admission, phrases, trouble, verdict
 from dlspawner.spawner.verdict import ALIVE, Ended
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
@@ -128,3 +128,26 @@ def test_a_start_that_is_given_up_keeps_its_cause() -> None:
         "No node has enough free GPUs for the job (1 node: 1 full), and the job was given up after 10 minutes: "
         "wait until other jobs end, or ask for less."
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.3, "1 second"),
+        (59.4, "59 seconds"),
+        (59.6, "1 minute"),
+        (595, "10 minutes"),
+        (3595, "1 hour"),
+        (5400, "1 hour and 30 minutes"),
+        (7200, "2 hours"),
+    ],
+)
+def test_how_long_a_start_was_waited_for(seconds: float, said: str) -> None:
+    assert phrases.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), ""), (("a",), "a"), (("a", "b", "a"), "a and b"), (("a", "b", "c"), "a, b and c")]
+)
+def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
+    assert phrases.listed(words) == said

@@ -19,6 +19,7 @@ from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodWatch
 
 KEY = "jobs/jupyter-alice"
+LONG_NAME = "interactive-jobs-of-all-the-teams"
 
 
 def job(letter: str) -> Job:
@@ -134,6 +135,37 @@ def refusal(status: int, message: str) -> ApiException:
         (
             refusal(422, "spec.containers[0].image: Required value"),
             "does not accept this job (spec.containers[0].image)",
+            403,
+        ),
+        (
+            refusal(
+                403,
+                'persistentvolumeclaims "x" is forbidden: exceeded quota: q, '
+                "requested: count/persistentvolumeclaims-for-notebooks=1, "
+                "used: count/persistentvolumeclaims-for-notebooks=5, "
+                "limited: count/persistentvolumeclaims-for-notebooks=5",
+            ),
+            "has no room for count/persistentvolumeclaims-for-notebooks (1 asked for, 5 of 5 in use): ",
+            403,
+        ),
+        (
+            refusal(403, "exceeded quota: q, requested: x, used: x, limited: x"),
+            "The namespace's quota has no room for the job: ",
+            403,
+        ),
+        (
+            refusal(403, f'pods "x" is forbidden: no PriorityClass with name {LONG_NAME} was found'),
+            f"The cluster has no PriorityClass {LONG_NAME}, which this job needs: ",
+            403,
+        ),
+        (
+            refusal(
+                403,
+                'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes (volumes '
+                + ", ".join(f'"{number}-of-very-many-volumes"' for number in range(40))
+                + '), runAsNonRoot != true (pod or container "notebook" must set securityContext.runAsNonRoot=true)',
+            ),
+            "forbids what the template asks for (hostPath volumes and runAsNonRoot != true): ",
             403,
         ),
         (refusal(500, "etcdserver: leader changed"), "try again soon", 429),

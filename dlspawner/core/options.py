@@ -20,6 +20,7 @@ from dlspawner.core.template import Choice, Kind, Option, Template, Value
 from dlspawner.core.values import WrongValueError, read, show
 
 TEMPLATE_KEY = "template"
+HTTP_PORT = "http_port"
 
 # Options whose kind and meaning are the product's; a template says that it offers them and may narrow them.
 BUILT_IN = {
@@ -30,7 +31,7 @@ BUILT_IN = {
     "team": Option("team", Kind.CHOICE, "Team"),
     "log_dir": Option("log_dir", Kind.PATH, "Log directory"),
     "image": Option("image", Kind.IMAGE, "Image"),
-    "http_port": Option("http_port", Kind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
+    HTTP_PORT: Option(HTTP_PORT, Kind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
 }
 
 _SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}
@@ -103,9 +104,16 @@ _NAMED = 5  # unknown options that are named one by one
 
 
 def choose(
-    template: Template, cluster: Cluster, given: Mapping[str, object], teams: Sequence[Team] = ()
+    template: Template,
+    cluster: Cluster,
+    given: Mapping[str, object],
+    teams: Sequence[Team] = (),
+    notebook_port: int | None = None,
 ) -> Choices | Rejected:
-    """Check user options against a template; ``teams`` are the person's, the one that pays by default first."""
+    """Check user options against a template; ``teams`` are the person's, the one that pays by default first.
+
+    ``notebook_port`` is where the job answers the Hub.
+    """
     known = {option.name: option for option in offered(template, cluster, teams)}
     unknown = [name for name in given if name != TEMPLATE_KEY and name not in known]
     problems = [_unknown(template, name, known) for name in unknown[:_NAMED]]
@@ -121,12 +129,21 @@ def choose(
             values[name] = read(option, given.get(name))
         except WrongValueError as wrong:
             problems.append(f"{option.title} {wrong}")
+    taken = _taken(template, notebook_port).get(values.get(HTTP_PORT))
+    if taken is not None:
+        problems.append(f"{known[HTTP_PORT].title} must not be {values[HTTP_PORT]}: {taken}.")
     if not problems:
         chosen = _complete_choices(template, cluster, values, known, teams)
         if isinstance(chosen, Choices):
             return chosen
         problems.extend(chosen.sentences)
     return Rejected(tuple(problems))
+
+
+def _taken(template: Template, notebook_port: int | None) -> Mapping[Value | None, str]:
+    """Ports where the person's own server can not be, and why: the login proxy would lead to itself, or into sshd."""
+    taken: dict[Value | None, str] = {template.ssh.port: "the job's sshd listens there"} if template.ssh else {}
+    return taken if notebook_port is None else {**taken, notebook_port: "the job answers the Hub there"}
 
 
 def _may_use(template: Template, teams: Sequence[Team]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from dlspawner.core import holes, naming, own_image, quantity
 from dlspawner.core.manifest import Manifest, hide_gpus, merge_pod
 from dlspawner.core.model import TeamMount
-from dlspawner.core.options import Choices, Rejected
+from dlspawner.core.options import HTTP_PORT, Choices, Rejected
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Access, Kind, Template
 
 __all__ = ["Facts", "hide_gpus", "hole_names", "log_dir", "merge_pod", "render"]
@@ -29,8 +29,8 @@ START = f"{JOB_FILES}/start"
 
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
 # `http_port`, or the page on how to get in.
-# The proxy is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy 4.6) kills what has not started within
-# five seconds: on a busy node, everything.
+# The proxy, for templates the hole `login_proxy`, is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy
+# 4.6) kills what has not started within five seconds: on a busy node, everything.
 LOGIN_PROXY = """from jupyter_server_proxy import handlers, standalone
 handlers.SuperviseAndProxyHandler.get_timeout = lambda self: 60
 standalone.main()
@@ -39,7 +39,6 @@ PAGE_COMMAND = (
     *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
     *("python3", f"{JOB_FILES}/door.py", "{unix_socket}"),
 )
-HTTP_PORT = "http_port"
 
 _POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
@@ -78,11 +77,12 @@ _NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files", "s
 FACT_HOLES = frozenset(field.name for field in fields(Facts)) - _NOT_HOLES
 CHOICE_HOLES = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
 PATH_HOLES = frozenset({"home", "notebook_dir", "job_directory"})
+PROGRAM_HOLES = frozenset({"login_proxy"})
 
 
 def hole_names(template: Template) -> frozenset[str]:
     """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings``."""
-    return FACT_HOLES | CHOICE_HOLES | PATH_HOLES | {option.name for option in template.options}
+    return FACT_HOLES | CHOICE_HOLES | PATH_HOLES | PROGRAM_HOLES | {option.name for option in template.options}
 
 
 def render(template: Template, choices: Choices, facts: Facts) -> Manifest | Rejected:
@@ -128,6 +128,7 @@ def _values(template: Template, choices: Choices, facts: Facts) -> dict[str, Any
         "gpu_type": choices.gpu_type.name if choices.gpu_type else None,
         "cpu": quantity.cpu(choices.amount.cpu_milli),
         "memory": quantity.memory(choices.amount.memory_bytes),
+        "login_proxy": LOGIN_PROXY,
         "home": home(template, facts),
     }
     values["job_directory"] = job_directory(facts, values["home"])

@@ -9,7 +9,7 @@ from fractions import Fraction
 from dlspawner.core import quantity
 from dlspawner.core.model import Cluster
 from dlspawner.core.options import BUILT_IN, TEMPLATE_KEY
-from dlspawner.core.rendering import CHOICE_HOLES, FACT_HOLES, PATH_HOLES
+from dlspawner.core.rendering import CHOICE_HOLES, FACT_HOLES, PATH_HOLES, PROGRAM_HOLES
 from dlspawner.core.template import Choice, Kind, Option
 from dlspawner.core.values import check_value
 from dlspawner.settings.document import Entry, Section
@@ -18,7 +18,7 @@ _KEYS = ("type", "title", "help", "default", "min", "max", "choices", "pattern",
 _RANGED = frozenset({Kind.INTEGER, Kind.NUMBER, Kind.QUANTITY})
 _TEXTUAL = frozenset({Kind.STRING, Kind.PATH, Kind.IMAGE})
 _NAME = r"[a-z][a-z0-9_]{0,39}"
-_OWN_MEANING = FACT_HOLES | PATH_HOLES | CHOICE_HOLES | {TEMPLATE_KEY}
+_OWN_MEANING = FACT_HOLES | PATH_HOLES | CHOICE_HOLES | PROGRAM_HOLES | {TEMPLATE_KEY}
 
 
 def read_options(template: Section, cluster: Cluster) -> tuple[Option, ...]:

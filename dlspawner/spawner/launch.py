@@ -73,15 +73,15 @@ def unnested(given: object) -> Mapping[str, object]:
     return given
 
 
-def check(settings: Settings, person: Person, given: object) -> Wish:
-    """The checked user options, or Refused with every sentence about them."""
+def check(settings: Settings, person: Person, given: object, notebook_port: int | None = None) -> Wish:
+    """The checked user options, or Refused with every sentence about them; the port is where jobs answer the Hub."""
     wishes = unnested(given)
     if person.name in settings.teams.blocked:
         raise Refused("You may not start jobs here. Ask an administrator.", reason="blocked", status=403)
     template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
     if isinstance(template, Rejected):
         raise Refused(*template.sentences, reason="template")
-    choices = options.choose(template, settings.cluster, wishes, person.teams)
+    choices = options.choose(template, settings.cluster, wishes, person.teams, notebook_port)
     if isinstance(choices, Rejected):
         raise Refused(*choices.sentences, reason="options")
     return Wish(template, choices)

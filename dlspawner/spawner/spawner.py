@@ -154,7 +154,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
 
     def check_options(self, given: object) -> Wish:
         """The user options, checked; Refused says what is wrong with them."""
-        return launch.check(self.settings, self.person, given)
+        return launch.check(self.settings, self.person, given, self.port)
 
     async def load_user_options(self) -> None:
         await super().load_user_options()

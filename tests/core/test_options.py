@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.model import Amount, Team
-from dlspawner.core.options import Choices, Rejected, choose, find_template, offered, usable
-from dlspawner.core.template import Option, Role, Template
+from dlspawner.core.options import BUILT_IN, Choices, Rejected, choose, find_template, offered, usable
+from dlspawner.core.template import Endpoint, Option, Protocol, Role, Template
 from tests.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION
 
 ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
@@ -82,6 +82,23 @@ def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> No
     assert isinstance(rejected, Rejected)
     assert len(rejected.sentences) == 1
     assert rejected.sentences[0].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("port", "sentences"),
+    [
+        (8000, None),
+        (8888, ("HTTP port must not be 8888: the job answers the Hub there.",)),
+        (2222, ("HTTP port must not be 2222: the job's sshd listens there.",)),
+        (80, ("HTTP port must be between 1024 and 65535; you asked for 80.",)),
+    ],
+)
+def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, sentences: Any) -> None:
+    endpoints = (Endpoint("ssh", 2222, Protocol.SSH),)
+    template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
+    chosen = choose(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
+
+    assert chosen == Rejected(sentences) if sentences else isinstance(chosen, Choices)
 
 
 def test_all_bad_choices_are_told_together() -> None:

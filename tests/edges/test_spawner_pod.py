@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from kubespawner import KubeSpawner
 
 from dlspawner.core import naming
 from dlspawner.core.manifest import hide_gpus
+from dlspawner.core.options import BUILT_IN
+from dlspawner.settings import Settings
 from dlspawner.spawner import Refused
-from tests.edges.spawner_builders import CLUSTER, make_spawner
+from tests.edges.spawner_builders import BATCH, CLUSTER, TEAMS, make_spawner
 
 
 async def launched(spawner: Any, tmp_path: Path, **options: object) -> dict[str, Any]:
@@ -126,6 +129,16 @@ async def test_what_is_wrong_is_refused_in_sentences(
 def test_options_that_are_no_options_are_refused(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         make_spawner(monkeypatch).check_options(given)
+
+
+def test_a_web_server_where_the_login_proxy_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = replace(BATCH, options=(*BATCH.options, BUILT_IN["http_port"]))
+    spawner = make_spawner(monkeypatch, settings=Settings((template,), CLUSTER, TEAMS), config={"port": 8889})
+    given = {"template": "custom", "image": "debian:12", "command": "id"}
+
+    assert spawner.check_options({**given, "http_port": 8888}).choices.get("http_port") == 8888
+    with pytest.raises(Refused, match="must not be 8889: the job answers the Hub there"):
+        spawner.check_options({**given, "http_port": 8889})
 
 
 def test_what_jupyterhub_5_stores_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,13 +159,15 @@ class Theirs(web.RequestHandler):
     """A person's own server: what it gets to see of a request."""
 
     def get(self) -> None:
-        seen = (self.request.headers.get("Authorization"), self.request.headers.get("Cookie"))
-        self.write(f"theirs {self.request.path} {seen}")
+        seen = tuple(self.request.headers.get(name) for name in ("Authorization", "Cookie", "Referer"))
+        self.write(f"theirs {self.request.uri} {seen}")
 
 
 class Echo(websocket.WebSocketHandler):
+    """Says how it was asked for, to whoever says something."""
+
     def on_message(self, message: str | bytes) -> None:
-        self.write_message(message)
+        self.write_message(f"{self.request.uri} {message!r}")
 
 
 @contextmanager
@@ -180,17 +182,21 @@ async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp
         arguments = command("custom", http_port=port)
         async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path), TMPDIR=str(tmp_path)) as (url, _):
             nobody, other = [await get(f"{url}{PREFIX}data", token) for token in (None, "bob")]
-            headers = {"Authorization": "token alice", "Cookie": "jupyterhub-user-alice-one=secret; theirs=1"}
-            request = HTTPRequest(f"{url}{PREFIX}data?x=1", headers=headers)
+            headers = {
+                "Authorization": "token alice",
+                "Cookie": "jupyterhub-user-alice-one=secret; theirs=1",
+                "Referer": f"{url}{PREFIX}?token=secret",
+            }
+            request = HTTPRequest(f"{url}{PREFIX}data?x=1&%74oken=alice&y=a%20b", headers=headers)
             owner = await AsyncHTTPClient().fetch(request)
-            socket_url = f"{url}{PREFIX}echo".replace("http", "ws")
-            echo = await websocket.websocket_connect(HTTPRequest(socket_url, headers=headers))
+            # A browser's WebSocket can send no header.
+            echo = await websocket.websocket_connect(f"{url}{PREFIX}echo?token=alice".replace("http", "ws", 1))
             await echo.write_message("hello")
             said = await asyncio.wait_for(echo.read_message(), DEADLINE)
             echo.close()
     assert (nobody.code, other.code) == (302, 403)
-    assert owner.body.decode() == "theirs /data (None, 'theirs=1')"
-    assert said == "hello"
+    assert owner.body.decode() == f"theirs /data?x=1&y=a%20b (None, 'theirs=1', '{url}{PREFIX}')"
+    assert said == "/echo 'hello'"
 
 
 async def test_while_the_own_web_server_is_not_there_the_page_says_so(tmp_path: Path) -> None:

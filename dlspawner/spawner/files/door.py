@@ -5,9 +5,9 @@ that the person runs in the job at PORT, or, without PORT or while nothing liste
 A unix socket, because a port would be open without login to whoever reaches this pod's address.
 
 The server is tried at the pod's own address and at its loopback address; one that listens on loopback only is reached
-by nobody but this proxy. The person's program is not trusted with what a browser tells the login proxy: the
-Hub's cookies and tokens are taken out of every request. The proxy opens one connection per request, so the head of a
-connection is the head of its only request.
+by nobody but this proxy. The person's program is not trusted with what a browser tells the login proxy: the Hub's
+cookies and tokens are taken out of every request, also `?token=`, which a WebSocket of a browser's needs because it can
+send no header. The proxy opens one connection per request, so the head of a connection is the head of its only request.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 PAGE = Path(os.environ.get("DLSPAWNER_FILES", "/etc/dlspawner")) / "page" / "index.html"
 LONGEST_HEAD = 256 * 1024
@@ -23,15 +24,26 @@ CONNECT_SECONDS = 5
 
 def without_credentials(head: bytes) -> bytes:
     """The head of a request without what would let its reader act as the person at the Hub or at this proxy."""
-    lines = [_without_hub_cookies(line) for line in head.split(b"\r\n") if _name(line) != b"authorization"]
-    return b"\r\n".join(line for line in lines if line is not None)
+    first, *rest = head.split(b"\r\n")
+    lines = [_without_hub_cookies(line) for line in rest if _name(line) != b"authorization"]
+    return b"\r\n".join([_without_token(first), *(line for line in lines if line is not None)])
 
 
 def _name(line: bytes) -> bytes:
     return line.partition(b":")[0].strip().lower()
 
 
+def _without_token(line: bytes) -> bytes:
+    """A line that ends in an address, or in one and the protocol, without the `token` of its query."""
+    before, question, query = line.partition(b"?")
+    asked, *after = query.split(b" ")
+    kept = [one for one in asked.split(b"&") if unquote_to_bytes(one.partition(b"=")[0]) != b"token"]
+    return b" ".join([before + (question + b"&".join(kept) if kept else b""), *after]) if question else line
+
+
 def _without_hub_cookies(line: bytes) -> "bytes | None":
+    if _name(line) == b"referer":
+        return _without_token(line)
     if _name(line) != b"cookie":
         return line
     cookies = [one.strip() for one in line.partition(b":")[2].split(b";")]

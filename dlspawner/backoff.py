@@ -1,10 +1,14 @@
-"""How long to wait before trying again: the one generator that every retry of the product uses."""
+"""When to try again and how long to wait before it: the one generator that every retry of the product uses."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from itertools import count
+
+# Between parts of the product, while somebody waits: seconds before each next try, and the statuses that allow one.
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
+RETRIED = frozenset({429, 500, 502, 503, 504})
 
 
 def delays(first: float = 0.2, most: float = 15.0) -> Iterator[float]:

@@ -28,10 +28,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from dlspawner.backoff import delays
-
-RETRIED = frozenset({429, 500, 502, 503, 504})
-FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between tries
+from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 
 
 class HubError(Exception):

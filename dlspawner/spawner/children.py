@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from kubernetes_asyncio.client.rest import ApiException
 
+from dlspawner.backoff import delays
 from dlspawner.core import accounts, naming, own_image, security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 from dlspawner.spawner.pods import Pods
@@ -154,11 +155,12 @@ async def ensure(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoi
     """
     try:
         async with asyncio.timeout(pods.retry_seconds):
-            while True:
+            for delay in delays():
                 try:
                     await _ensure_both(pods, pod, job, given, endpoint)
                 except TimeoutError:
                     pods.log.warning("pod=%s no answer about its Secret and Service, asking again", pods.key)
+                    await asyncio.sleep(delay)
                 else:
                     return
     except (ApiException, ClientError, TimeoutError) as problem:

@@ -21,6 +21,7 @@ from kubernetes_asyncio.client.rest import ApiException
 from traitlets import Enum
 from traitlets.config import Configurable
 
+from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.spawner import children
 from dlspawner.spawner.pods import Pods
@@ -64,14 +65,16 @@ async def ensure(pods: Pods, pod: PodDict, job: naming.Job, port: int) -> int:
     manifest = service(pod, job, port)
     try:
         async with asyncio.timeout(pods.retry_seconds):
-            while True:
+            for delay in delays():
                 try:
                     await children.ensure_service(pods.api, pods.namespace, manifest, pods.request_seconds)
                     async with asyncio.timeout(pods.request_seconds):
                         found = await pods.api.read_namespaced_service(manifest["metadata"]["name"], pods.namespace)
                 except TimeoutError:
                     pods.log.warning("pod=%s no answer about its Service for http, asking again", pods.key)
+                    await asyncio.sleep(delay)
                 else:
                     return int(pods.plain(found)["spec"]["ports"][0]["nodePort"])
     except (ApiException, ClientError, TimeoutError) as problem:
         raise pods.refused("Service for http", problem) from None
+    raise AssertionError("delays never end")

@@ -19,10 +19,9 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from dlspawner.backoff import delays
+from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 from dlspawner.core.accounts import Numbers, UidRange
 from dlspawner.core.link import link_token
-from dlspawner.hubapi import FIRST_DELAY, LONGEST_DELAY, RETRIED
 from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0

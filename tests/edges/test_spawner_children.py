@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import logging
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,8 @@ from kubernetes_asyncio.client.rest import ApiException
 from dlspawner.core import naming, own_image
 from dlspawner.core.naming import Job
 from dlspawner.spawner import children, exposure
+from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
 POD: dict[str, Any] = {
@@ -111,7 +115,7 @@ class Api:
         found = self.objects[name]
         owners = [SimpleNamespace(uid=one["uid"]) for one in found["metadata"]["ownerReferences"]]
         metadata = SimpleNamespace(uid=found["metadata"]["uid"], owner_references=owners)
-        return SimpleNamespace(metadata=metadata, data=found["data"])
+        return SimpleNamespace(metadata=metadata, data=found.get("data"))
 
     async def delete_namespaced_secret(self, name: str, _namespace: str, body: dict[str, Any]) -> None:
         assert body["preconditions"]["uid"] == self.objects[name]["metadata"]["uid"]
@@ -144,6 +148,40 @@ async def test_what_the_api_server_refuses_is_not_hidden() -> None:
 
     with pytest.raises(ApiException):
         await children.ensure_secret(Full(), "jobs", the_secret(), 1)
+
+
+class Theirs(Api):
+    """Somebody else makes the same Secret again whenever it is deleted."""
+
+    asked = 0
+
+    async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any]) -> None:
+        await asyncio.sleep(0)  # a real request lets others run
+        self.asked += 1
+        stranger = {**manifest["metadata"], "ownerReferences": [{"uid": "pod-0"}]}
+        self.objects.setdefault(manifest["metadata"]["name"], {**manifest, "metadata": {**stranger, "uid": "theirs"}})
+        await super().create_namespaced_secret(namespace, manifest)
+
+    # Services are made the same way; those of this API server have the Secrets' store.
+    create_namespaced_service = create_namespaced_secret
+    read_namespaced_service = Api.read_namespaced_secret
+    delete_namespaced_service = Api.delete_namespaced_secret
+
+
+@pytest.mark.parametrize("what", ["secret", "service for http"])
+async def test_who_makes_it_again_all_the_time_is_not_raced(what: str) -> None:
+    api = Theirs()
+    watch: Any = None
+    pods = Pods(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 0.5, 5)
+    files = children.Files(KEY, "ssh-ed25519 CA", "<p>hello</p>")
+    making = {
+        "secret": lambda: children.ensure(pods, POD, JOB, files, children.USUAL_SSH),
+        "service for http": lambda: exposure.ensure(pods, POD, JOB, 8888),
+    }
+    with pytest.raises(Refused, match="try again soon"):
+        await making[what]()
+
+    assert api.asked <= 4 * 5, "rounds of five tries, with pauses of at least 0.1, 0.2 and 0.4 s in half a second"
 
 
 async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> None:

@@ -5,8 +5,9 @@ their order; the first that applies decides:
 
 1. A pod that is gone, or is being deleted, has ended.
 2. A phase of Succeeded or Failed has ended, whatever its containers are said to do: a lost node reports nothing.
-3. A container that the job stands on (``notebook``, ``main``) has ended, or ends again and again. A restart by the
-   node would come up with a token and a session that the Hub has given up, so the restart policy does not matter.
+3. A container that the job stands on (``notebook``, ``main``) and that is found ended, or waiting to be started once
+   more, has ended the job, whatever its restart policy. One that its node has started again meanwhile is alive: it has
+   the environment and the token of before, which the Hub gives up only with the job, and answers at the same address.
 4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back, and
    its GPUs are held until it is gone.
 

@@ -43,6 +43,10 @@ def ended(code: int, name: str = "notebook", **more: Any) -> dict[str, Any]:
         pytest.param(pod("Running", running()), id="a running pod is alive"),
         pytest.param(pod("Running", running(ready=False)), id="a pod that is not ready is alive"),
         pytest.param(pod("Unknown", running()), id="a silent node may come back"),
+        pytest.param(
+            pod("Running", {**running(), "restartCount": 1, "lastState": ended(1)["state"]}),
+            id="a container that its node has started again goes on",
+        ),
         pytest.param(pod("Running", running(), ended(1, "sidecar")), id="the end of a side container ends nothing"),
         pytest.param({"metadata": {"uid": "1"}, "spec": {}}, id="a pod without any status has just been made"),
     ],

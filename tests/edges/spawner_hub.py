@@ -11,28 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import requests
 
 from dlspawner import settings
+from tests.e2e.people import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-T = TypeVar("T")
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-
-
-def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
-    """The first true answer; an AssertionError naming ``what`` when there is none in time."""
-    deadline = time.monotonic() + seconds
-    while not (answer := question()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)
-    return answer
 
 
 def free_port() -> int:

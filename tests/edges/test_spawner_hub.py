@@ -17,7 +17,8 @@ import pytest
 import requests
 
 from dlspawner.core import naming
-from tests.edges.spawner_hub import Hub, Person, alert, new_name, running, wait_for
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Hub, Person, alert, new_name, running
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:{os.environ.get('DEVCLUSTER_PATH', '')}")
 EXTRA = """

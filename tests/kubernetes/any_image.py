@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from dlspawner.core.manifest import merge_pod
 from dlspawner.core.naming import Job, read_job
 from dlspawner.spawner import children
 from tests.contract.client import Client
+from tests.e2e.people import wait_for
 from tests.edges.spawner_builders import make_spawner
 from tests.edges.test_spawner_pod import launched
 
@@ -96,7 +96,7 @@ class Running:
 
     def ended(self, name: str) -> dict[str, Any]:
         """How a container ended, once it has."""
-        return dict(wait(lambda: self.container(name).get("state", {}).get("terminated"), f"{name} ends"))
+        return dict(wait_for(lambda: self.container(name).get("state", {}).get("terminated"), f"{name} ends", DEADLINE))
 
 
 @dataclass
@@ -133,7 +133,7 @@ class World:
         spec = {"containers": [container], "securityContext": RESTRICTED, "volumes": volumes}
         spec |= {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1}
         self.client.create(f"{core}/pods", {"metadata": {"name": "terminal"}, "spec": spec})
-        pod = wait(lambda: self._ready("terminal"), "our own pod runs")
+        pod = wait_for(lambda: self._ready("terminal"), "our own pod runs", DEADLINE)
         self.hub = f"http://{pod['status']['podIP']}:8081/hub/api"
         self.run("umask 077; cat >/tmp/user", input=(self.directory / "user").read_text())
 
@@ -173,7 +173,7 @@ class World:
     def job(self, image: str, **options: object) -> Running:
         """A job that runs and can be reached by ssh."""
         made = self.create(image, **options)
-        pod = wait(lambda: self._ready(made.name), f"{made.name} of {image} runs")
+        pod = wait_for(lambda: self._ready(made.name), f"{made.name} of {image} runs", DEADLINE)
         job = Running(self, image, made.name, made.job, pod["status"]["podIP"])
         certificate = self.directory / f"{job.name}-cert.pub"
         (self.directory / f"{job.name}.pub").write_text((self.directory / "user.pub").read_text())
@@ -181,7 +181,7 @@ class World:
         keygen("-s", ca, "-I", "alice", "-n", job.job.id, public)
         self.run(f"cat >/tmp/{certificate.name}", input=certificate.read_text())
         self.run(f"cat >/tmp/{job.name}.known", input=f"[{job.ip}]:2222 {job.job.ssh_host_key}\n")
-        wait(lambda: job.ssh("echo hello") == "hello\n", f"sshd answers in {image}")
+        wait_for(lambda: job.ssh("echo hello") == "hello\n", f"sshd answers in {image}", DEADLINE)
         return job
 
     def _manifest(
@@ -218,12 +218,3 @@ class World:
 
 def keygen(*arguments: str) -> None:
     subprocess.run(["ssh-keygen", "-q", *arguments], check=True, capture_output=True)
-
-
-def wait(question: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
-    """The first true answer; an AssertionError that names ``what`` when there is none in time."""
-    deadline = time.monotonic() + seconds
-    while not (answer := question()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
-    return answer

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.edges.spawner_hub import Hub, Person, wait_for
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Hub, Person
 
 # Answers the Hub, ends when asked to, and does what /tmp/do says.
 PROGRAM = r"""

@@ -12,7 +12,8 @@ import pytest
 
 from dlspawner.spawner import verdict
 from tests.contract.client import Client
-from tests.kubernetes.any_image import UID, Running, World, wait
+from tests.e2e.people import wait_for
+from tests.kubernetes.any_image import UID, Running, World
 from tests.kubernetes.conftest import RESTRICTED
 
 pytestmark = pytest.mark.kubernetes
@@ -103,7 +104,7 @@ def test_a_port_that_only_the_job_sees_is_forwarded(job: Running) -> None:
 
 
 def test_the_own_web_server_is_behind_the_hubs_login(job: Running) -> None:
-    wait(lambda: job.http("alice") == "200 theirs\n\n", f"their page; now it is {job.http('alice')}", 60)
+    wait_for(lambda: job.http("alice") == "200 theirs\n\n", f"their page; now it is {job.http('alice')}", 60)
     assert job.http().startswith("302")
     assert job.http("bob").startswith("403")
 
@@ -137,7 +138,7 @@ def test_the_login_proxy_ends_when_mains_first_process_is_killed(own_job: Runnin
 
 def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: World) -> None:
     job = world.create("test-debian", template="ipython", gpus=0)
-    wait(lambda: isinstance(verdict.judge(job.pod()), verdict.Ended), "the job has ended")
+    wait_for(lambda: isinstance(verdict.judge(job.pod()), verdict.Ended), "the job has ended", 120)
     judged = verdict.judge(job.pod())
     assert isinstance(judged, verdict.Ended)
     assert "this image has no jupyterhub-singleuser" in judged.reason

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 from tests.contract.client import Client
-from tests.edges.spawner_hub import Hub, Person, running, wait_for
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Hub, Person, running
 from tests.kubernetes.conftest import RESTRICTED, Image, Kubectl
 from tests.kubernetes.failing import Outcome, address, make_hub, reason, start, wait_until_gone
 

@@ -1,6 +1,8 @@
 """A node that is lost and comes back: kubelet and containerd are killed, and started again a minute later.
 
-Needs a node that may be lost: the cluster of `python -m tests.kubernetes with`, and nothing else that runs on it.
+Needs a node that may be lost: the cluster of `python -m tests.kubernetes with`, and nothing else that runs on it. A
+second node stays Ready meanwhile: where no node answers any more, Kubernetes takes it for its own fault and evicts
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.client import Client
-from tests.edges.spawner_hub import Hub, Person, running, wait_for
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Hub, Person, running
 from tests.kubernetes.cluster import start_node, stop_node
 from tests.kubernetes.conftest import RESTRICTED, Image
 from tests.kubernetes.failing import left, make_hub, reason, start, wait_until_gone
@@ -94,6 +97,7 @@ def lose(person: Person) -> None:
     assert f"pod/{person.pod_name('stopped')}" in left(person, "stopped")
 
 
+@pytest.mark.usefixtures("healthy_node")
 def test_a_node_that_is_lost_and_comes_back(hub: Hub) -> None:
     alice = Person(hub, "alice")
     for server, patch in (("stays", None), ("stopped", None), ("given-up", IMPATIENT)):

@@ -9,13 +9,21 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-p
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from dlspawner.core import naming
 from dlspawner.core.manifest import Manifest
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MANY_NODES = "ReadWriteMany"
+
+
+def waits_for_home(pod: Mapping[str, Any] | None) -> bool:
+    """Whether every job with the pod's home directory has to be on its node, so that none starts without that node."""
+    affinity = (((pod or {}).get("spec") or {}).get("affinity") or {}).get("podAffinity") or {}
+    selectors = ((term.get("labelSelector") or {}).get("matchLabels") or {} for term in affinity.get(_REQUIRED) or ())
+    return any(naming.HOME_LABEL in labels for labels in selectors)
 
 
 def beside_home(pod: Manifest, claim: str, access_modes: Collection[str]) -> Manifest:

@@ -7,6 +7,11 @@ Two steps around the merge of a template, on plain camelCase pods; neither chang
 * ``restricted`` after it: whatever is left open gets the strict value. What a template or a hook wrote stays as it is;
   if that breaks the namespace's rules, Kubernetes refuses the pod and names the field.
 
+Which groups a process has is decided by the container runtime. By itself it adds what the image's own ``/etc/group``
+gives to the image's own name for the uid, so an image of somebody's making chooses them; only
+``supplementalGroupsPolicy: Strict`` ends that, where the node can do it.
+https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#supplementalgroupspolicy
+
 https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 """
 
@@ -64,10 +69,14 @@ def _without(container: Manifest, *fields: str) -> Manifest:
     return {**container, "securityContext": context}
 
 
-def restricted(pod: Manifest) -> Manifest:
-    """The pod with the strict value in every field of *restricted* that nobody has decided."""
+def restricted(pod: Manifest, *, strict_groups: bool = False) -> Manifest:
+    """The pod with the strict value in every field of *restricted* that nobody has decided.
+
+    ``strict_groups``: no group but the pod's own, whatever its images say.
+    """
     spec = pod["spec"]
-    context = merge_pod(_STRICT_POD, spec.get("securityContext") or {})
+    groups = {"supplementalGroupsPolicy": "Strict"} if strict_groups else {}
+    context = merge_pod({**_STRICT_POD, **groups}, spec.get("securityContext") or {})
     if context.get("runAsUser") == 0:
         context["runAsNonRoot"] = False  # a template with the special permission; the kubelet would start nothing
     strict: Manifest = {"automountServiceAccountToken": False, **spec, "securityContext": context}

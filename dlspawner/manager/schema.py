@@ -77,3 +77,12 @@ accounts = Table(
     Column("uid", Integer, nullable=False, unique=True),
     Column("made", UtcDateTime, nullable=False),
 )
+
+# How far uids have been given out, for each beginning that the range had: the next one is larger, also when somebody
+# removes rows of `accounts` by hand.
+uid_marks = Table(
+    "uid_marks",
+    metadata,
+    Column("first", Integer, primary_key=True, autoincrement=False),
+    Column("highest", Integer, nullable=False),
+)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlspawner.core.accounts import UidRange
 from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.schema import accounts, key_suggestions, ssh_keys
+from dlspawner.manager.schema import accounts, key_suggestions, ssh_keys, uid_marks
 from dlspawner.manager.ssh_keys import PublicKey
 
 T = TypeVar("T")
@@ -218,13 +218,25 @@ def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) 
     known = _uid(connection, user)
     if known is not None:
         return Allocated(known, new=False)
-    # One more than the largest, not the first free one: a row that somebody removed by hand is not given again either.
-    largest = connection.scalar(select(func.max(accounts.c.uid)).where(accounts.c.uid.between(uids.first, uids.last)))
-    uid = uids.first if largest is None else largest + 1
+    uid = _next_uid(connection, uids)
     if uid not in uids:
         return None
     connection.execute(insert(accounts).values(user_name=user, uid=uid, made=now))
+    mark = uid_marks.c.first == uids.first
+    if not connection.execute(update(uid_marks).where(mark).values(highest=uid)).rowcount:
+        connection.execute(insert(uid_marks).values(first=uids.first, highest=uid))
     return Allocated(uid, new=True)
+
+
+def _next_uid(connection: Connection, uids: UidRange) -> int:
+    """One more than every uid that the range, or one that overlaps with it, has ever given or has in a row."""
+    overlaps = (uid_marks.c.first <= uids.last) & (uid_marks.c.highest >= uids.first)
+    present = accounts.c.uid.between(uids.first, uids.last)
+    largest: list[int | None] = [
+        connection.scalar(select(func.max(uid_marks.c.highest)).where(overlaps)),
+        connection.scalar(select(func.max(accounts.c.uid)).where(present)),
+    ]
+    return max([uids.first, *(one + 1 for one in largest if one is not None)])
 
 
 def _keys(connection: Connection, user: str) -> list[StoredKey]:

@@ -30,6 +30,8 @@ _CONTAINER_FIELDS = """
     terminationMessagePolicy tty volumeDevices volumeMounts workingDir
 """
 _IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
+# Who the job is: no option may decide it, nor write a 0 that would need a permission.
+_NUMBERS = _IDS | {"supplementalGroups", "runAsNonRoot"}
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
 # Where a volume of another type is wanted (nfs, cephfs …), an administrator makes a claim of it.
@@ -128,12 +130,18 @@ def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
             yield entry, Special.ROOT, f"{key} {entry.plain()}"
         elif key == "supplementalGroups" and _has(entry, 0):
             yield entry, Special.ROOT, "supplementalGroups with 0"
-        elif key in {"runAsUser", "runAsNonRoot"} and isinstance(entry.value, str):
+        elif _leaves_person_open(key, entry):
             entry.problem(f"{key} must be written out, without holes.")
         elif key == "hostPath" and entry.value is not False:
             yield entry, Special.HOST_PATHS, key
         elif key in {"volumeDevices", "resourceClaims"} and entry.value:
             yield entry, Special.DEVICES, key
+
+
+def _leaves_person_open(key: str, entry: Entry) -> bool:
+    if key == "supplementalGroupsPolicy":
+        return any(holes.find(entry.plain()))
+    return key in _NUMBERS and any(isinstance(one.value, str) for one in entry.walk())
 
 
 def _privilege(key: str, entry: Entry) -> str:

@@ -60,6 +60,7 @@ class Launch:
     numbers: accounts.Numbers | None  # None: what KubeSpawner is configured with
     groups: tuple[accounts.Group, ...]  # the teams'
     home_modes: tuple[str, ...]  # access modes of the claim with the home directory
+    strict_groups: bool = False  # no group that only an image knows
 
 
 def unnested(given: object) -> Mapping[str, object]:
@@ -104,6 +105,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     numbers: accounts.Numbers | None = None,
     ssh_image: str = "",
     home_modes: Sequence[str] = (placement.MANY_NODES,),
+    strict_groups: bool = False,
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
@@ -137,7 +139,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         ssh_login=account if wish.template.ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
     )
-    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes))
+    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups)
 
 
 def log_dir(wish: Wish, person: Person) -> str | None:
@@ -173,7 +175,8 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
-    whole = security.restricted(as_one_person(merge_pod(plain, fragment(launch))))
+    merged = as_one_person(merge_pod(plain, fragment(launch)))
+    whole = security.restricted(merged, strict_groups=launch.strict_groups)
     claim = launch.facts.home_claim
     return placement.beside_home(whole, claim, launch.home_modes) if claim else whole
 

@@ -25,7 +25,7 @@ from aiohttp import ClientError
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.core import naming
+from dlspawner.core import naming, placement
 from dlspawner.spawner import admission, phrases, verdict
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodWatch
@@ -35,6 +35,11 @@ PodDict = Mapping[str, Any]
 STILL_THERE = (
     "An earlier job of this server is on a node that does not answer: start the job under another name, or ask an "
     "administrator to remove the old one."
+)
+
+STILL_THERE_WITH_HOME = (
+    "An earlier job of this server is on a node that does not answer, and so is your home directory: ask an "
+    "administrator to remove the node."
 )
 
 # How often a pod that should go is looked at although nothing changes: its node may be silent.
@@ -100,7 +105,8 @@ class Pods:
             await self.delete(found, grace(found))
         if not await self.gone(found):
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
-            raise Refused(STILL_THERE, reason="node-silent", status=409)
+            sentence = STILL_THERE_WITH_HOME if placement.waits_for_home(found) else STILL_THERE
+            raise Refused(sentence, reason="node-silent", status=409)
         return None
 
     async def gone(self, pod: PodDict) -> bool:

@@ -174,6 +174,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
             numbers=await account.numbers(self, self.settings.cluster.accounts),
             ssh_image=self.ssh_image,
             home_modes=self.storage_access_modes,
+            strict_groups=self.strict_groups,
         )
         # What cannot be made is refused here, before anything is created.
         launch.fragment(self._launch)

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dlspawner.core import placement
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 from dlspawner.spawner import phrases
 
@@ -40,6 +41,16 @@ _DISRUPTIONS = {
     "DeletionByTaintManager": "The job's node was taken out of service: start it again.",
     "DeletionByPodGC": "The job's node is gone from the cluster: start it again.",
     "TerminationByKubelet": "The job's node had to stop it to save itself, or is shutting down: start it again.",
+}
+# What a kubelet says that does not take a pod which it was given -> the same.
+_REJECTIONS = {
+    **dict.fromkeys(
+        ("NodeAffinity", "NodeName", "NodePorts"),
+        "The job's node was changed and may not run it any more: start the job again.",
+    ),
+    "SupplementalGroupsPolicyNotSupported": (
+        "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
+    ),
 }
 _PROGRAM = re.compile(
     r'exec: "([^"]+)"[^:]*: (?:stat [^:]+: )?(executable file not found|no such file|permission denied)'
@@ -169,9 +180,12 @@ def _failure(status: PodDict, container: str) -> str:
         return "The job reached its time limit: start it again if it is not done."
     if reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods") or reason.startswith("OutOf"):
         return "The job's node could not give what the cluster had promised: start the job again."
-    if reason in ("NodeAffinity", "NodeName", "NodePorts"):
-        return "The job's node was changed and may not run it any more: start the job again."
-    return container or _disruption(status) or "The job failed and the cluster does not say why: ask an administrator."
+    return (
+        _REJECTIONS.get(reason)
+        or container
+        or _disruption(status)
+        or "The job failed and the cluster does not say why: ask an administrator."
+    )
 
 
 def _eviction(said: str) -> str:
@@ -187,10 +201,12 @@ def _eviction(said: str) -> str:
 
 def _deletion(pod: PodDict, container: str) -> str:
     if is_silent(pod):
-        return (
-            f"The job's node {_node(pod)} does not answer and the cluster has given the job up: start it under another "
-            "name, or ask an administrator."
+        step = (
+            "ask an administrator to remove the node, which your home directory is on."
+            if placement.waits_for_home(pod)
+            else "start it under another name, or ask an administrator."
         )
+        return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"
     status: PodDict = pod.get("status") or {}
     if status.get("phase") == "Failed":
         return _failure(status, container)

@@ -48,6 +48,17 @@ def test_every_container_is_restricted() -> None:
         assert context["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_groups_are_the_pods_alone_when_that_is_wanted() -> None:
+    def policy(pod: dict[str, Any]) -> object:
+        return pod["spec"]["securityContext"].get("supplementalGroupsPolicy")
+
+    decided = merge_pod(POD, {"spec": {"securityContext": {"supplementalGroupsPolicy": "Merge"}}})
+
+    assert policy(security.restricted(POD)) is None
+    assert policy(security.restricted(POD, strict_groups=True)) == "Strict"
+    assert policy(security.restricted(decided, strict_groups=True)) == "Merge"
+
+
 def test_doing_it_again_changes_nothing() -> None:
     once = security.restricted(security.run_as(POD, ALICE))
 

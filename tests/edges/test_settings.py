@@ -228,6 +228,26 @@ WRONG_JOBS = {
         "pod: {securityContext: {supplementalGroups: [5, 0]}}",
         "jobs/job.yaml:3: pod.securityContext.supplementalGroups: supplementalGroups with 0 needs the special",
     ),
+    "a uid that somebody chooses": (
+        "pod: {containers: [{name: notebook, securityContext: {runAsUser: '${cpu}'}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.runAsUser: runAsUser must be written out",
+    ),
+    "a gid that somebody chooses": (
+        "pod: {containers: [{name: notebook, securityContext: {runAsGroup: '${cpu}'}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.runAsGroup: runAsGroup must be written out",
+    ),
+    "volumes of a group that somebody chooses": (
+        "pod: {securityContext: {fsGroup: '${cpu}'}}",
+        "jobs/job.yaml:3: pod.securityContext.fsGroup: fsGroup must be written out",
+    ),
+    "a group that somebody chooses": (
+        "pod: {securityContext: {supplementalGroups: [5, '${cpu}']}}",
+        "jobs/job.yaml:3: pod.securityContext.supplementalGroups: supplementalGroups must be written out",
+    ),
+    "whether images choose groups, by choice": (
+        "pod: {securityContext: {supplementalGroupsPolicy: '${cpu}'}}",
+        "jobs/job.yaml:3: pod.securityContext.supplementalGroupsPolicy: supplementalGroupsPolicy must be written out",
+    ),
     "a container without seccomp": (
         "pod: {containers: [{name: notebook, securityContext: {seccompProfile: {type: Unconfined}}}]}",
         "jobs/job.yaml:3: pod.containers[0].securityContext.seccompProfile.type: seccompProfile Unconfined needs",

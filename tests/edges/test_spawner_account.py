@@ -37,7 +37,6 @@ class Asked:
 def manager(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
     monkeypatch.setattr(account, "Manager", asked)
-    monkeypatch.setattr(account, "_allocated", {})
     return asked
 
 
@@ -61,7 +60,7 @@ async def test_the_authenticators_numbers_are_the_pods(
     assert manager.users == []
 
 
-async def test_who_has_none_gets_the_managers_and_is_asked_for_once(
+async def test_who_has_none_gets_the_managers_who_is_asked_each_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
 ) -> None:
     for server in ("one", "two"):
@@ -69,7 +68,36 @@ async def test_who_has_none_gets_the_managers_and_is_asked_for_once(
         pod = await launched(spawner, tmp_path, template="ipython")
         assert pod["spec"]["securityContext"]["runAsUser"] == 20_000
 
-    assert manager.users == ["alice"]
+    assert manager.users == ["alice", "alice"]  # another answer, after a loss of its database, is not missed
+
+
+@pytest.mark.parametrize("state", [None, {}, {"token": "x"}], ids=repr)
+async def test_an_authenticator_that_is_named_as_the_source_is_the_only_one(
+    state: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+) -> None:
+    """Also of somebody who has never logged in, whose server an administrator starts."""
+    spawner = with_state(make_spawner(monkeypatch, config={**MANAGER, "account_keys": {"uid": "uid"}}), state)
+    spawner.user.encrypted_auth_state = None
+    with pytest.raises(Refused) as refused:
+        await launched(spawner, tmp_path, template="ipython")
+
+    assert refused.value.sentences == (account.UNTOLD,)
+    assert manager.users == []
+
+
+async def test_without_a_named_source_a_hub_that_keeps_no_auth_state_asks_the_manager(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+) -> None:
+    pod = await launched(make_spawner(monkeypatch, config=MANAGER), tmp_path, template="ipython")
+
+    assert pod["spec"]["securityContext"]["runAsUser"] == 20_000
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_who_chooses_the_groups(strict: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pod = await launched(make_spawner(monkeypatch, config={"strict_groups": strict}), tmp_path, template="ipython")
+
+    assert pod["spec"]["securityContext"].get("supplementalGroupsPolicy") == ("Strict" if strict else None)
 
 
 async def test_without_a_manager_kubespawners_numbers_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,6 +113,8 @@ async def test_without_a_manager_kubespawners_numbers_stay(monkeypatch: pytest.M
         ({"uid": 0}, "auth_state's uid is 0"),
         ({"uid": 20_005}, "in the range that the Manager gives from"),
         ({"uid": 5012, "gid": 20_005}, "in the range that the Manager gives from"),
+        ({"uid": 5012, "supplementary_groups": [7001, 20_005]}, "in the range that the Manager gives from"),
+        ({"uid": 5012, "supplementary_groups": {"bob": 20_005}}, "in the range that the Manager gives from"),
         (None, "cannot be decrypted"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core import placement
 from dlspawner.spawner import admission, phrases, trouble, verdict
 from dlspawner.spawner.verdict import ALIVE, Ended
 
@@ -97,6 +98,20 @@ def test_one_sentence_with_cause_and_step_and_nothing_raw(sentence: str) -> None
     assert sentence.endswith(".")
     assert ": " in sentence or sentence.startswith("The job has finished")
     assert not RAW.search(sentence)
+
+
+def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() -> None:
+    found = recorded("node-silent-deleted")["pod"]
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
+    found["spec"]["volumes"] = [home]
+    one_node = verdict.judge(placement.beside_home(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = verdict.judge(placement.beside_home(found, "home-alice", ["ReadWriteMany"]))
+
+    assert isinstance(one_node, Ended)
+    assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")
+    assert "another name" not in one_node.reason
+    assert isinstance(any_node, Ended)
+    assert "start it under another name" in any_node.reason
 
 
 def test_a_silent_node_is_told_from_a_job_that_is_not_ready() -> None:

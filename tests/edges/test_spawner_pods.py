@@ -12,9 +12,9 @@ from aiohttp import ClientConnectionError
 from kubernetes_asyncio.client import ApiClient
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.core import naming
+from dlspawner.core import naming, placement
 from dlspawner.core.naming import Job
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.pods import STILL_THERE, STILL_THERE_WITH_HOME, Pods
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodWatch
 
@@ -115,6 +115,27 @@ async def test_one_that_ends_already_is_only_waited_for(watch: PodWatch) -> None
     await pods(api).create(manifest(job("a")), job("a"))
 
     assert api.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "sentence"),
+    [(["ReadWriteOnce"], STILL_THERE_WITH_HOME), (["ReadWriteMany"], STILL_THERE)],
+    ids=["home of one node", "home of all nodes"],
+)
+async def test_one_whose_node_is_silent_is_refused_with_what_helps(
+    modes: list[str], sentence: str, watch: PodWatch
+) -> None:
+    api = Api(watch)
+    lost = manifest(job("b"), "old")
+    lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost["status"] = {"phase": "Unknown"}
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
+    lost.setdefault("spec", {})["volumes"] = [home]
+    api.show(placement.beside_home(lost, "home-alice", modes))
+    with pytest.raises(Refused) as refused:
+        await pods(api).create(manifest(job("a")), job("a"))
+
+    assert refused.value.sentences == (sentence,)
 
 
 def refusal(status: int, message: str) -> ApiException:

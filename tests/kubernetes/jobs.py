@@ -127,6 +127,7 @@ class World:
     monkeypatch: pytest.MonkeyPatch
     access_modes: tuple[str, ...] = ("ReadWriteOnce",)
     storage_class: str | None = None
+    strict_groups: bool = False
     host_key: children.HostKey = field(default_factory=children.make_host_key)
     settings: Settings = field(default_factory=shipped)
 
@@ -151,6 +152,8 @@ class World:
             "storage_capacity": "1Gi",
             "storage_access_modes": list(self.access_modes),
             "storage_class": self.storage_class,
+            "strict_groups": self.strict_groups,
+            "account_keys": {"uid": "uid"},
             "ssh_image": self.image.replace("/job:", "/ssh:"),
             "ssh_ca_public_key_file": str(self.folder / "user_ca.pub"),
         }

@@ -15,7 +15,8 @@ from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
 from dlspawner.core.manifest import merge_pod
-from dlspawner.spawner import Refused, trouble
+from dlspawner.spawner import Refused, trouble, verdict
+from dlspawner.spawner.verdict import Ended
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl
 from tests.kubernetes.jobs import SHARED, World, shipped
@@ -168,6 +169,43 @@ async def test_others_do_not_read_what_is_private_on_a_shared_volume(world: Worl
     assert (
         bob.run("stat -c %u:%g:%a /data/vision/private /data/vision/public") == f"{ALICE}:5001:2700\n{ALICE}:5001:644"
     )
+
+
+POSTGRES = 1000  # the image's account postgres, which the image's /etc/group puts into ssl-cert as well
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["as images say", "strict_groups"])
+async def test_groups_that_only_an_image_knows(
+    strict: bool, world: World, image: Image, nodes_know_strict_groups: bool
+) -> None:
+    """As storage.md says: an image adds its own, unless that is forbidden, which some nodes cannot do."""
+    world.strict_groups = strict
+    choices: dict[str, object] = {"image": image("postgresql"), "command": "sleep 60"}
+    job = await world.render("carol", POSTGRES, "custom", **choices)
+    if strict and not nodes_know_strict_groups:
+        job.create()
+        failed = world.kubernetes.until(job.path, lambda pod: pod["status"].get("phase") == "Failed", "a refusal")
+        assert verdict.judge(failed) == Ended(
+            1, "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
+        )
+        return
+    job.create()
+    world.kubernetes.until(job.path, running, "the job to run")
+    groups = set(job.run("id -G").split())
+    wanted = {str(POSTGRES)}
+
+    assert groups == wanted if strict else groups > wanted
+
+
+def running(pod: dict[str, Any]) -> bool:
+    found = {one["name"]: one["state"] for one in pod["status"].get("containerStatuses") or ()}
+    return "running" in found.get("main", {})
+
+
+@pytest.fixture
+def nodes_know_strict_groups(kubernetes: Client) -> bool:
+    nodes = kubernetes.get("/api/v1/nodes")["items"]
+    return all((node["status"].get("features") or {}).get("supplementalGroupsPolicy") for node in nodes)
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 import requests
+from sqlalchemy import delete, insert, text
 
 from dlspawner.core.accounts import UidRange
 from dlspawner.core.link import link_token
+from dlspawner.manager.database import open_engine, upgrade
+from dlspawner.manager.schema import accounts
 from dlspawner.manager.store import Allocated, Store
 from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
 from dlspawner.spawner.refusal import Refused
@@ -75,6 +78,52 @@ async def test_a_changed_range_is_for_new_people(after: UidRange, store: Store) 
         20_000,
         after.first + 1,
     ]
+
+
+@pytest.mark.parametrize("name", ["bob", "alice"])
+async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: Store) -> None:
+    await uid(store, "alice")
+    await uid(store, "bob")
+    remove(store, "bob")
+    remove(store, "alice")
+
+    assert await uid(store, name) == 20_002
+
+
+async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Store) -> None:
+    for name in ("alice", "bob", "carol"):
+        await uid(store, name)
+    for name in ("alice", "bob", "carol"):
+        remove(store, name)
+
+    assert await uid(store, "dave", UidRange(20_000, 20_001)) is None
+    assert await uid(store, "dave", UidRange(19_000, 29_000)) == 20_003
+
+
+def remove(store: Store, user: str) -> None:
+    with store._engine.begin() as connection:
+        assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
+
+
+async def test_a_database_of_before_goes_on_after_its_largest(db_url: str) -> None:
+    """Of revision 0002, which knew nothing but the accounts."""
+    engine = open_engine(db_url, 1)
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE uid_marks"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+        rows = [
+            {"user_name": name, "uid": number, "made": NOW}
+            for name, number in (("alice", 20_000), ("bob", 20_007), ("eve", 30_000))
+        ]
+        connection.execute(insert(accounts), rows)
+    engine.dispose()
+    store = await asyncio.to_thread(Store.open, db_url)
+    remove(store, "bob")
+    found = await uid(store, "carol")
+    await store.close()
+
+    assert found == 20_008
 
 
 def hub(world: World, token: str | None = None) -> Manager:

@@ -127,4 +127,5 @@ def _refuse_untold(spawner: Any, why: str) -> None:
 
 def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> Refused:
     line = f"account user={spawner.user.name} uid=none: {why}"
+    spawner.log.warning(line)  # of a refusal the Hub logs the sentence alone
     return Refused(sentence, reason="account", status=403, log=line)

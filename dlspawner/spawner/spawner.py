@@ -320,6 +320,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         except OSError as problem:
             line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
             said = "SSH is not set up on this Hub. Ask an administrator."
+            self.log.warning(line)
             raise Refused(said, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting

@@ -101,7 +101,7 @@ c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
 c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/job:latest")
 c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
-# Jobs run as the person: a uid from the authenticator's auth_state, else the one that the Manager keeps for them.
+# Jobs run as the person: a uid from auth_state (DLSpawner.account_keys), else the one that the Manager keeps for them.
 c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
 # Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,6 +60,22 @@ def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
     assert any(f"on {node}" in message for message in told for node in nodes), told
     assert "ready" in told[-1]
     person.stop("slow")
+    person.close()
+
+
+def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(page: Page, stack: Stack) -> None:
+    person = stack.person("olga")
+    person.launch("", template="ssh")
+    names = (f"eight-{number}" for number in itertools.count())
+    waiting = next(name for name in names if person.start(name, template="ssh", gpus=8).status_code == 202)
+    log_in(page, stack, "olga")
+    page.goto(f"{stack.url}/hub/spawn-pending/olga/{waiting}")
+    page.get_by_role("button", name="Stop Server").click()
+    page.wait_for_url("**/hub/home")
+    wait_for(lambda: not person.server(waiting), "the one that waited is stopped")
+    assert person.ready(""), "the default one goes on"
+    for server in person.api("GET", "/users/olga").json()["servers"]:
+        person.stop(server)
     person.close()
 
 

@@ -144,6 +144,8 @@ def run(options: argparse.Namespace) -> int:
     if options.verb == "down":
         cluster.sweep(numbers, say, left=True)
         return 0
+    if not options.control_plane:
+        machine.need_root()
     wanted = images(options)
     if options.verb == "build":
         build.binaries(say)

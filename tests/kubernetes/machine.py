@@ -16,7 +16,14 @@ from tests.kubernetes.instance import CannotRun, Instance
 from tests.kubernetes.record import CGROUPS, cgroup_folders
 
 SPACE = 3  # GB that a running cluster and its images take
+ROOT = "A node needs root: containers, network namespaces and mounts. Run this as root (sudo)."
 TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount"}
+
+
+def need_root() -> None:
+    """What is asked before minutes go into images that only root can make."""
+    if os.geteuid() != 0:
+        raise CannotRun(ROOT)
 
 
 def check(instance: Instance) -> None:
@@ -40,7 +47,7 @@ def _problems(instance: Instance) -> Iterator[str]:
     if not instance.node:
         return
     if os.geteuid() != 0:
-        yield "A node needs root: containers, network namespaces and mounts. Run this as root (sudo)."
+        yield ROOT
         return
     missing = [f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
     if missing:

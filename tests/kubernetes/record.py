@@ -101,6 +101,13 @@ def _hierarchies() -> list[Path]:
     return sorted(path for path in found if not (path / "cgroup.controllers").exists())
 
 
+def all_cgroup_folders(name: str) -> list[Path]:
+    """On a machine with both versions runc makes groups in version 2 as well, which nobody asked it for."""
+    folders = cgroup_folders(name)
+    both = CGROUPS / "unified" / name
+    return folders if both in folders else [*folders, both]
+
+
 def cgroup_processes(name: str) -> set[int]:
     """Every process in the cgroup or below it."""
     found: set[int] = set()
@@ -128,8 +135,8 @@ def kill_cgroup(name: str) -> None:
 def remove_cgroup(name: str) -> None:
     """Kill what runs in it, pods and their shims too, and remove it."""
     kill_cgroup(name)
-    wait(lambda: not [folder for folder in cgroup_folders(name) if not _removed(folder)], GRACE)
-    if left := [str(folder) for folder in cgroup_folders(name) if folder.exists()]:
+    wait(lambda: not [folder for folder in all_cgroup_folders(name) if not _removed(folder)], GRACE)
+    if left := [str(folder) for folder in all_cgroup_folders(name) if folder.exists()]:
         raise CannotRun(f"These cgroups cannot be removed: {', '.join(left)} (processes {cgroup_processes(name)}).")
 
 

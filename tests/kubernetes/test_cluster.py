@@ -17,7 +17,7 @@ import pytest
 from tests.contract.client import Client
 from tests.kubernetes import cluster
 from tests.kubernetes.instance import ENVIRONMENT, PROJECT, Instance
-from tests.kubernetes.record import cgroup_folders, start_time, wait
+from tests.kubernetes.record import all_cgroup_folders, start_time, wait
 
 pytestmark = pytest.mark.kubernetes
 
@@ -39,7 +39,7 @@ class Runner:
 
     def left(self) -> list[str]:
         """Everything of this cluster that can be found on the machine."""
-        found = [str(folder) for folder in cgroup_folders(self.instance.name) if folder.exists()]
+        found = [str(folder) for folder in all_cgroup_folders(self.instance.name) if folder.exists()]
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it ended
                 spaces = {str((process / "ns" / kind).readlink()) for kind in ("net", "mnt")}

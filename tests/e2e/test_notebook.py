@@ -67,7 +67,7 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
     person = stack.person("olga")
     person.launch("", template="ssh")
     names = (f"eight-{number}" for number in itertools.count())
-    waiting = next(name for name in names if person.start(name, template="ssh", gpus=8).status_code == 202)
+    waiting = next(name for name in names if waits(person, name, template="ssh", gpus=8))
     log_in(page, stack, "olga")
     page.goto(f"{stack.url}/hub/spawn-pending/olga/{waiting}")
     page.get_by_role("button", name="Stop Server").click()
@@ -77,6 +77,19 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
     for server in person.api("GET", "/users/olga").json()["servers"]:
         person.stop(server)
     person.close()
+
+
+def waits(person: Person, server: str, **options: object) -> bool:
+    """Start it; whether no node has room for it."""
+    assert person.start(server, **options).status_code in {201, 202}
+    where = ("get", "pods", "-l", f"dlspawner.dev/server={server}", "-o", "json")
+
+    def settled() -> list[str]:
+        pods = json.loads(person.stack.kubectl(*where))["items"]
+        found = [one for pod in pods for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
+        return [str(one["status"]) for one in found]
+
+    return wait_for(settled, f"the scheduler has looked at {server}") == ["False"]
 
 
 def messages(person: Person, server: str) -> list[str]:

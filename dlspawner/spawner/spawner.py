@@ -90,6 +90,12 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
         return found
 
+    def _last_seen(self) -> PodDict | None:
+        """What the watch last saw of the pod that is gone."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
+        return found
+
     @property
     def pods(self) -> Pods:
         """Requests about this server's pod."""
@@ -385,7 +391,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
             return status
         await self._start_watching_pods()
         pod = self.pod()
-        judged = verdict.judge(pod)
+        judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
         if isinstance(judged, verdict.Ended):
             if self._undoes_start(pod):
                 return None

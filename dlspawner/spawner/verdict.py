@@ -75,6 +75,14 @@ Verdict = Alive | Ended
 ALIVE = Alive()
 
 
+def judge_gone(last: PodDict | None) -> Ended:
+    """How a pod that is gone has ended, by what was last seen of it: it may have said that it was being evicted."""
+    if last is None:
+        return Ended(1, REMOVED)
+    code, container = _exit(last)
+    return Ended(code, _deletion(last, container))
+
+
 def judge(pod: PodDict | None) -> Verdict:
     """Whether the job that this pod runs goes on."""
     if pod is None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlspawner.spawner import progress, trouble
-from dlspawner.spawner.verdict import ALIVE, Ended, judge
+from dlspawner.spawner.verdict import ALIVE, Ended, judge, judge_gone
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -152,3 +152,24 @@ def test_progress_only_grows_while_a_job_starts() -> None:
 
     assert percents == sorted(percents)
     assert len(set(percents)) == len(percents)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        pytest.param([], "removed from outside", id="nothing was said"),
+        pytest.param(
+            [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}],
+            "emptying the job's node",
+            id="its node was being drained",
+        ),
+    ],
+)
+def test_a_pod_that_is_gone_ended_as_it_last_said(conditions: list[dict[str, str]], words: str) -> None:
+    last = {"metadata": {}, "spec": {}, "status": {"phase": "Running", "conditions": conditions}}
+
+    assert words in judge_gone(last).reason
+
+
+def test_a_pod_that_nobody_has_seen_was_removed() -> None:
+    assert "removed from outside" in judge_gone(None).reason

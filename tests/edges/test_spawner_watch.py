@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dlspawner.spawner.watch import PodDict, PodWatch
+from dlspawner.spawner.watch import REMEMBERED, PodDict, PodWatch
 
 
 @pytest.fixture
@@ -61,3 +61,21 @@ async def test_nothing_is_kept_of_those_who_gave_up(watch: PodWatch) -> None:
         await watch.until("jobs/a", phase("Running"), 0.01)
 
     assert not watch._waiting
+
+
+async def test_what_was_last_seen_of_a_pod_that_went_is_remembered(watch: PodWatch) -> None:
+    watch.resources = {"jobs/a": {"phase": "Running"}, "jobs/b": {"phase": "Running"}}
+    watch.resources["jobs/a"] = {"phase": "Failed"}
+    watch.resources.pop("jobs/a", None)
+    watch.resources = {}  # a new list, without the other
+
+    assert watch.gone == {"jobs/a": {"phase": "Failed"}, "jobs/b": {"phase": "Running"}}
+
+
+async def test_no_more_is_remembered_than_anybody_may_ask_for(watch: PodWatch) -> None:
+    for number in range(REMEMBERED + 5):
+        watch.resources[f"jobs/{number}"] = {"phase": "Running"}
+        watch.resources.pop(f"jobs/{number}")
+
+    assert len(watch.gone) == REMEMBERED
+    assert "jobs/0" not in watch.gone

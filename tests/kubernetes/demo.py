@@ -25,7 +25,7 @@ def kubectl(*arguments: str, timeout: float = PATIENCE) -> str:
     return done.stdout
 
 
-def banner(product: Deployment) -> str:
+def banner(product: Deployment, prefix: str, tag: str) -> str:
     state = Path(os.environ[ENVIRONMENT])
     return f"""
   dlspawner runs on a Kubernetes of this machine.
@@ -40,8 +40,10 @@ def banner(product: Deployment) -> str:
     Admin       admin, password {product.admin_password}
     Files       {state} (logs of Kubernetes in {state / "run" / "log"})
 
-  Only this machine reaches it; nothing enforces its network policies.
-  Ctrl-C stops everything; jobs, keys and files are kept for the next start.
+  Only this machine reaches it, and its pods reach no registry: the template "Custom image" runs what is here, such as
+  {prefix}/job:{tag}. GPUs are pretended, nothing enforces network policies.
+  Ctrl-C stops everything. Files, keys and jobs come back with the next start; programs start anew, and a job of
+  "Custom image" has ended.
 """
 
 
@@ -54,7 +56,7 @@ def main() -> None:
         product = deploy(kubectl, prefix, tag, seconds=PATIENCE)
     except AssertionError as problem:
         sys.exit(str(problem))
-    print(banner(product), flush=True)
+    print(banner(product, prefix, tag), flush=True)
     while True:
         signal.pause()
 

@@ -47,7 +47,7 @@ def _without_hub_cookies(line: bytes) -> "bytes | None":
     if _name(line) != b"cookie":
         return line
     cookies = [one.strip() for one in line.partition(b":")[2].split(b";")]
-    theirs = [one for one in cookies if not one.startswith(b"jupyterhub-")]
+    theirs = [one for one in cookies if not one.startswith((b"jupyterhub-", b"_xsrf="))]  # _xsrf names the session
     return b"Cookie: " + b"; ".join(theirs) if theirs else None
 
 

@@ -79,8 +79,9 @@ def judge_gone(last: PodDict | None) -> Ended:
     """How a pod that is gone has ended, by what was last seen of it: it may have said that it was being evicted."""
     if last is None:
         return Ended(1, REMOVED)
-    code, container = _exit(last)
-    return Ended(code, _deletion(last, container))
+    code, _ = _exit(last)
+    # Not its phase: the deletion itself ends its programs.
+    return Ended(code, _deletion(last, "") if is_silent(last) else _disruption(last.get("status") or {}) or REMOVED)
 
 
 def judge(pod: PodDict | None) -> Verdict:

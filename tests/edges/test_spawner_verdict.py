@@ -166,7 +166,9 @@ def test_progress_only_grows_while_a_job_starts() -> None:
     ],
 )
 def test_a_pod_that_is_gone_ended_as_it_last_said(conditions: list[dict[str, str]], words: str) -> None:
-    last = {"metadata": {}, "spec": {}, "status": {"phase": "Running", "conditions": conditions}}
+    ended = {"name": "notebook", "state": {"terminated": {"exitCode": 143}}}
+    status = {"phase": "Failed", "conditions": conditions, "containerStatuses": [ended]}
+    last = {"metadata": {}, "spec": {}, "status": status}
 
     assert words in judge_gone(last).reason
 

@@ -45,13 +45,15 @@ test: $(VENV)/.tests
 test-all: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
 
-# The contract, the cluster's own tests and the product in containers; then the embedded node on a real control plane, without root.
+# The contract, the cluster's own tests, the product in containers, and last what takes the node away; then the embedded node on a
+# real control plane, without root.
 test-kubernetes: FOR_TESTS := --test-images
+test-kubernetes: LOST := tests/kubernetes/test_lost_node.py
 test-kubernetes: $(VENV)/.tests
 ifeq ($(CLUSTER),kubeconfig)
 	@command -v "$${DLSPAWNER_KUBECTL:-kubectl}" >/dev/null || { echo "kubectl 1.24 or newer is needed, in PATH or as DLSPAWNER_KUBECTL."; exit 1; }
 endif
-	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes && $(BIN)/pytest -m "not slow and not launcher" tests/e2e'
+	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes --ignore $(LOST) && $(BIN)/pytest -m "not slow and not launcher" tests/e2e && $(BIN)/pytest $(LOST)'
 ifneq ($(CLUSTER),kubeconfig)
 	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
 endif

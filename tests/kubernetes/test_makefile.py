@@ -49,14 +49,14 @@ def test_somebody_s_cluster_is_tested_with_their_kubectl(suites: str, tmp_path: 
     settings["DLSPAWNER_KUBECTL"] = ""
     done = make("--silent", "test-kubernetes", "CLUSTER=kubeconfig", suites, env=settings)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{theirs} /their/config"] * 2
+    assert done.stdout.splitlines() == [f"{theirs} /their/config"] * 3
 
 
 def test_the_kubectl_that_they_name_comes_first(suites: str, tmp_path: Path) -> None:
     named = program(tmp_path / "kubectl-1.34", "")
     settings = {"DLSPAWNER_KUBECTL": named, "KUBECONFIG": "/their/config"}
     done = make("--silent", "test-kubernetes", "CLUSTER=kubeconfig", suites, env=settings)
-    assert done.stdout.splitlines() == [f"{named} /their/config"] * 2, done.stderr
+    assert done.stdout.splitlines() == [f"{named} /their/config"] * 3, done.stderr
 
 
 def test_without_a_kubectl_it_says_so(suites: str) -> None:

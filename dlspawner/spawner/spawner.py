@@ -393,7 +393,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         pod = self.pod()
         judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
         if isinstance(judged, verdict.Ended):
-            if self._undoes_start(pod):
+            if self._undoes_start(pod) and not await self._undone():
                 return None
             # What the person stopped, or never started, needs no explanation; and the first one is the true one.
             if not (self._ended or self._stop_pending or self._start_pending):
@@ -424,6 +424,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         deleting = pod is not None and bool(pod["metadata"].get("deletionTimestamp"))
         starting = self._spawn_future
         return deleting and self._stop_pending and starting is not None and not starting.done()
+
+    async def _undone(self) -> bool:
+        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on."""
+        starting: asyncio.Future[Any] = self._spawn_future
+        if asyncio.current_task() is not starting:
+            await asyncio.wait({starting}, timeout=self.start_timeout)
+        return starting.done()
 
     async def get_url(self) -> str:
         """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""

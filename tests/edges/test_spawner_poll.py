@@ -33,10 +33,22 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: Any) -> None:
-    spawner._spawn_future = asyncio.get_running_loop().create_future()
+    spawner._spawn_future = asyncio.current_task()
     spawner._stop_pending = True
 
     assert await spawner.poll() is None
+
+
+async def test_who_else_asks_hears_it_when_the_failed_start_is_over(spawner: Any) -> None:
+    spawner._spawn_future = over = asyncio.get_running_loop().create_future()
+    spawner._stop_pending = True
+    asked = asyncio.ensure_future(spawner.poll())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not asked.done()
+    over.set_result(None)
+
+    assert await asked == 1
 
 
 @pytest.mark.parametrize(

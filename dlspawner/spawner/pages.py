@@ -21,13 +21,14 @@ from dlspawner.core import naming, options, rendering
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
+from dlspawner.spawner.base import STATE_ENDED
 from dlspawner.spawner.refusal import Refused
 
 if TYPE_CHECKING:
     from dlspawner.spawner.spawner import DLSpawner
 
 TENSORBOARD = "tensorboard"
-STATE_ENDED = "dlspawner_ended"
+
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
 # server it was and what had been chosen.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -59,35 +59,37 @@ class Pods:
     retry_seconds: float
     pod_seconds: float
     gpus: frozenset[str] = frozenset()
+    grace_seconds: int | None = None  # for every pod; without it, what each was made with
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    async def create(self, manifest: PodDict, job: naming.Job) -> PodDict:
-        """The pod of this job, created now or found again."""
+    async def create(self, manifest: PodDict, is_own: Callable[[PodDict], bool]) -> PodDict:
+        """The pod of this start, created now or found again; ``is_own`` knows it from an earlier one of its name."""
         async with asyncio.timeout(self.pod_seconds):
             while True:
                 try:
                     async with asyncio.timeout(self.request_seconds):
                         answer = await self.api.create_namespaced_pod(self.namespace, manifest)
                 except TimeoutError:
-                    self.log.warning("pod=%s job=%s the API server did not answer, asking again", self.key, job.id)
+                    self.log.warning("pod=%s the API server did not answer, asking again", self.key)
                 except ApiException as problem:
                     if problem.status != 409:
                         raise self.refused("pod", problem) from None
-                    found = await self._own_or_wait(job)
+                    found = await self._own_or_wait(is_own)
                     if found is not None:
-                        self.log.info("pod=%s job=%s found again", self.key, job.id)
+                        self.log.info("pod=%s found again%s", self.key, _told(found))
                         return found
                 except ClientError as problem:
                     raise self.refused("pod", problem) from None
                 else:
-                    self.log.info("pod=%s job=%s template=%s created", self.key, job.id, job.template)
-                    return self.plain(answer)
+                    created = self.plain(answer)
+                    self.log.info("pod=%s created%s", self.key, _told(created))
+                    return created
 
-    async def _own_or_wait(self, job: naming.Job) -> PodDict | None:
-        """The existing pod of our name when it is this job's own; ``None`` once an earlier job's is gone."""
+    async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
+        """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
         try:
             async with asyncio.timeout(self.request_seconds):
                 found = self.plain(await self.api.read_namespaced_pod(self.name, self.namespace))
@@ -97,17 +99,22 @@ class Pods:
             if getattr(problem, "status", None) == 404:
                 return None
             raise self.refused("pod", problem) from None
-        existing = naming.read_job(found["metadata"])
-        if existing is not None and existing.id == job.id:
+        if is_own(found):
             return found
         if not found["metadata"].get("deletionTimestamp"):
             self.log.info("pod=%s is an earlier job's and is asked to end", self.key)
-            await self.delete(found, grace(found))
+            await self.delete(found, self.grace(found))
         if not await self.gone(found):
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
             sentence = STILL_THERE_WITH_HOME if placement.waits_for_home(found) else STILL_THERE
             raise Refused(sentence, reason="node-silent", status=409)
         return None
+
+    def grace(self, pod: PodDict) -> int:
+        """How many seconds this pod has between being asked to end and being ended."""
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
 
     async def gone(self, pod: PodDict) -> bool:
         """Return when the watch no longer has this pod; False when it stays because its node does not answer."""
@@ -200,9 +207,13 @@ def uid(pod: PodDict | None) -> str | None:
     return pod["metadata"]["uid"] if pod else None
 
 
-def grace(pod: PodDict) -> int:
-    """The grace period that the pod was made with, in seconds; the template's."""
-    return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+def token(pod: PodDict) -> str | None:
+    """The Hub's token that the pod's server was started with; every start has its own."""
+    for container in pod["spec"]["containers"]:
+        for variable in container.get("env") or ():
+            if variable["name"] == "JUPYTERHUB_API_TOKEN":
+                return str(variable.get("value") or "") or None
+    return None
 
 
 def answer(problem: ApiException) -> str:
@@ -224,3 +235,8 @@ def _is_stuck(pod: PodDict | None) -> bool:
     if pod is None or ends is None or not verdict.is_silent(pod):
         return False
     return (datetime.now(UTC) - datetime.fromisoformat(ends)).total_seconds() > 0
+
+
+def _told(pod: PodDict) -> str:
+    job = naming.read_job(pod["metadata"])
+    return f" job={job.id} template={job.template}" if job else ""

@@ -1,18 +1,13 @@
 """DLSpawner: KubeSpawner with job templates.
 
-It owns the meeting of KubeSpawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
-is asked for, ``verdict`` whether a pod lives, ``trouble`` why it does not start, ``progress`` what it is doing,
-``waiting`` for it to run, ``forms`` and ``pages`` what people see, ``children`` the objects that belong to a pod,
-``account`` whose files they are, ``watch`` how a change is noticed).
+It owns the meeting of the spawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
+is asked for, ``progress`` what it is doing, ``forms`` and ``pages`` what people see, ``children`` the objects that
+belong to a pod, ``account`` whose files they are). How a pod is started, watched, judged and stopped is ``base``'s.
 
 Rules:
 
-* Without ``templates_dir`` it is KubeSpawner: every override begins by leaving the work to its parent.
+* Without ``templates_dir`` every override leaves the work to its parent.
 * A refusal creates nothing; it is decided before the namespace, the claim or the pod are touched.
-* The pod is the record of its job. State in the Hub's database is saved as soon as the pod exists, and whatever else a
-  job needs after a restart of the Hub is read from the pod.
-* A pod that has ended is deleted, with its grace period, before the Hub hears of it.
-* No manifest and no Kubernetes error is logged or shown: both hold the job's token.
 """
 
 from __future__ import annotations
@@ -22,22 +17,18 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from aiohttp import ClientError
-from kubernetes_asyncio.client.rest import ApiException
-from kubespawner import KubeSpawner
-from sqlalchemy.orm import object_session
 from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, reach, trouble, verdict, waiting
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, trouble
+from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
-from dlspawner.spawner.pods import Pods, grace, uid
-from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.spawner.pods import uid
+from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.traits import JobTraits
-from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
 
@@ -48,23 +39,12 @@ def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> setting
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeSpawner):
+class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
-    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
-    reflectors: ClassVar[dict[Any, Any]] = {}
-
     _launch: Launch | None = None
-    _ended: str | None = None
-    _waiting: waiting.Waiting | None = None
-    _began = 0.0  # when the start began, by the event loop's clock
     _complete_pod: str | None = None  # uid of the pod whose children are known to exist
     _node_port: int | None = None  # of that pod's web server, where jobs are reached by NodePort
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.offers_jobs:
-            QuietRefusals.install(self.log)
 
     @property
     def offers_jobs(self) -> bool:
@@ -80,36 +60,17 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
         return Person(self.user.name, self.settings.teams.of(self.user.name, groups))
 
-    @property
-    def pod_key(self) -> str:
-        return f"{self.namespace}/{self.pod_name}"
+    def _gpu_resources(self) -> frozenset[str]:
+        return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
 
-    def pod(self) -> PodDict | None:
-        """The pod as the watch last saw it."""
-        reflector = self.pod_reflector
-        found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
-        return found
+    def _grace_seconds(self) -> int | None:
+        return None if self.offers_jobs else super()._grace_seconds()  # a template has its own
 
-    def _last_seen(self) -> PodDict | None:
-        """What the watch last saw of the pod that is gone."""
-        reflector = self.pod_reflector
-        found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
-        return found
-
-    @property
-    def pods(self) -> Pods:
-        """Requests about this server's pod."""
-        return Pods(
-            self.api,
-            self.namespace,
-            self.pod_name,
-            self.pod_reflector,
-            self.log,
-            self.k8s_api_request_timeout,
-            self.k8s_api_request_retry_timeout,
-            self.start_timeout,
-            self.settings.cluster.gpu_resources if self.offers_jobs else frozenset(),
-        )
+    def _is_own(self, pod: PodDict) -> bool:
+        if self._launch is None:
+            return super()._is_own(pod)
+        job = naming.read_job(pod["metadata"])
+        return job is not None and job.id == self._launch.job.id
 
     def job(self) -> naming.Job | None:
         """The job that the pod is, when it is one of ours."""
@@ -186,7 +147,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
         launch.fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
-        self._ended = None
 
     # The pod
 
@@ -203,87 +163,14 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
             env["DLSPAWNER_MANAGER_URL"] = self.manager_url
         return env
 
-    def _get_pod_port(self, pod: PodDict) -> int:
-        if not self.offers_jobs:
-            return int(super()._get_pod_port(pod))
-        # The parent's stumbles over a container that has no ports.
-        for container in pod["spec"]["containers"]:
-            for port in container.get("ports") or ():
-                if port.get("name") == "notebook-port":
-                    return int(port["containerPort"])
-        return int(self.port)
-
-    async def _start_watching_pods(self, replace: bool = False) -> Any:
-        if not self.offers_jobs:
-            return await super()._start_watching_pods(replace)
-        return await self._start_reflector(
-            kind="pods",
-            reflector_class=PodWatch,
-            labels={"component": self.component_label},
-            omit_namespace=self.enable_user_namespaces,
-            replace=replace,
-        )
-
-    async def _start(self) -> str:
-        self._waiting, self._began = None, asyncio.get_running_loop().time()
-        url: str = await super()._start()
-        if self._launch is not None:
-            await reach.until_accepting(url, self.http_timeout, self._is_alive)
-            ended = verdict.judge(self.pod())
-            if isinstance(ended, verdict.Ended):
-                self._fails(ended.reason, "job-failed")
-                raise Refused(ended.reason, reason="job-failed")
-        return url
-
-    async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
-        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+    def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
         if self._launch is None:
-            return bool(await super()._make_create_pod_request(pod, request_timeout))
-        manifest = rendering.hide_gpus(dict(self.pods.plain(pod)), self.settings.cluster.gpu_resources)
-        created = await self.pods.create(manifest, self._launch.job)
-        self._save_state()
-        try:
-            await self._ensure_children(created)
-        except Refused as refused:
-            self._ended = refused.message  # nobody tries again while the Hub stops the pod
-            raise
-        if not (self.internal_ssl or self.services_enabled or self.after_pod_created_hook):
-            # Nothing is left to do before the pod may run: wait for the watch here, so that KubeSpawner finds it
-            # running at its first look instead of at one of its increasingly rare ones.
-            await self._until_running(created)
-        return True
-
-    def _fails(self, sentence: str, reason: str) -> None:
-        self._ended = sentence
-        self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
-
-    async def _until_running(self, created: PodDict) -> None:
-        seconds = waiting.deadline_of(self.start_timeout)
-        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
-        try:
-            await self._waiting.until_running(created)
-        except Refused as refused:
-            self._fails(refused.message, refused.reason)
-            raise
-
-    def _save_state(self) -> None:
-        """The Hub saves it only when ``start`` has returned, and forgets a pending pod when it is restarted before."""
-        self.orm_spawner.state = self.get_state()
-        session = object_session(self.orm_spawner)
-        if session is not None:
-            session.commit()
-
-    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
-        try:
-            return bool(await super()._make_create_pvc_request(pvc, request_timeout))
-        except (ApiException, ClientError) as problem:
-            if self._launch is None:
-                raise
-            raise self.pods.refused("home volume", problem) from None
+            return super()._final(manifest)
+        return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources)
 
     async def _ensure_children(self, pod: PodDict) -> None:
-        """Make what belongs to the pod and is missing; does nothing the second time."""
-        job = naming.read_job(pod["metadata"])
+        await super()._ensure_children(pod)
+        job = naming.read_job(pod["metadata"]) if self.offers_jobs else None
         if job is None or uid(pod) == self._complete_pod:
             return
         template = self.settings.template(job.template)
@@ -303,22 +190,16 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
 
     @property
     def _by_node_port(self) -> bool:
-        return self.http_expose == "nodeport" and not (self.internal_ssl or self.services_enabled)
+        outside = self.offers_jobs and self.http_expose == "nodeport"
+        return outside and not (self.internal_ssl or self.services_enabled)
 
     def _knows_address(self, pod: PodDict) -> bool:
         return not self._by_node_port or uid(pod) == self._complete_pod
 
     def _get_pod_url(self, pod: PodDict) -> str:
-        if self.offers_jobs and self._by_node_port and self._node_port and self._knows_address(pod):
+        if self._by_node_port and self._node_port and self._knows_address(pod):
             return exposure.url(pod, self._node_port)
         return str(super()._get_pod_url(pod))
-
-    async def _mend_children(self, pod: PodDict) -> None:
-        """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
-        try:
-            await self._ensure_children(pod)
-        except (Refused, TimeoutError) as problem:
-            self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
 
     def _user_ca(self) -> str:
         try:
@@ -330,15 +211,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
             raise Refused(said, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting
-
-    def is_pod_running(self, pod: Any) -> bool:
-        if not self.offers_jobs:
-            return bool(super().is_pod_running(pod))
-        # A pod without container statuses yet is KeyErrors away from an answer in the parent.
-        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
-
-    def _is_alive(self) -> bool:
-        return verdict.judge(self.pod()) == verdict.ALIVE
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:
@@ -370,103 +242,3 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, KubeS
             await asyncio.wait(waits, timeout=5, return_when=asyncio.FIRST_COMPLETED)
         finally:
             change.cancel()
-
-    # Is it alive, and stopping
-
-    def get_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().get_state()
-        if self._ended:
-            state[pages.STATE_ENDED] = self._ended
-        return state
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        ended = state.get(pages.STATE_ENDED)
-        self._ended = ended if isinstance(ended, str) else None
-
-    async def poll(self) -> int | None:
-        status: int | None
-        if not self.offers_jobs:
-            status = await super().poll()
-            return status
-        await self._start_watching_pods()
-        pod = self.pod()
-        judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
-        if isinstance(judged, verdict.Ended):
-            if self._undoes_start(pod) and not await self._undone():
-                return None
-            # What the person stopped, or never started, needs no explanation; and the first one is the true one.
-            if not (self._ended or self._stop_pending or self._start_pending):
-                self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
-                self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
-            if pod is not None and not pod["metadata"].get("deletionTimestamp"):
-                try:
-                    await self.pods.delete(pod, grace(pod))
-                except (Refused, TimeoutError) as problem:
-                    self.log.warning(
-                        "pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem
-                    )
-                    return None
-            return judged.exit_code
-        if pod is not None and not self._start_pending and not self._ended:
-            await self._mend_children(pod)
-        # Alive: the parent keeps the Hub's idea of the pod's address up to date.
-        if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
-            await super().poll()
-        return None
-
-    def _undoes_start(self, pod: PodDict | None) -> bool:
-        """Whether a start has failed and the Hub waits for the pod to go: then it must not hear that the pod has ended.
-
-        JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
-        yet, and show "Internal Server Error" for the sentence that it is about to get.
-        """
-        deleting = pod is not None and bool(pod["metadata"].get("deletionTimestamp"))
-        starting = self._spawn_future
-        return deleting and self._stop_pending and starting is not None and not starting.done()
-
-    async def _undone(self) -> bool:
-        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on."""
-        starting: asyncio.Future[Any] = self._spawn_future
-        if asyncio.current_task() is not starting:
-            await asyncio.wait({starting}, timeout=self.start_timeout)
-        return starting.done()
-
-    async def get_url(self) -> str:
-        """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""
-        known: str = await super().get_url()
-        if not self.offers_jobs:
-            return known
-        try:
-            pod = await self.pod_reflector.until(
-                self.pod_key, lambda pod: self.is_pod_running(pod) or _failure(pod) is not None, self.start_timeout
-            )
-        except TimeoutError:
-            return known  # the Hub finds out that nobody answers there, and stops it
-        if pod is None or _failure(pod) is not None:
-            return known
-        if self._by_node_port:
-            await self._mend_children(pod)
-        return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else known
-
-    async def stop(self, now: bool = False) -> None:
-        """End the pod with its template's grace period, and return when it is gone."""
-        await self._start_watching_pods()
-        pod = self.pod() if self.offers_jobs else None
-        if pod is None:
-            await super().stop(now)
-            return
-        await self.pods.delete(pod, 0 if now else grace(pod))
-        if not await self.pods.gone(pod):
-            self.log.warning(
-                "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)
-            )
-
-
-def _failure(pod: PodDict | None) -> str | None:
-    """Why a starting pod will not run."""
-    judged = verdict.judge(pod)
-    if isinstance(judged, verdict.Ended):
-        return judged.reason
-    found = trouble.of_pod(pod)
-    return found.sentence if found and found.patience == trouble.AT_ONCE else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming, placement
 from dlspawner.core.naming import Job
-from dlspawner.spawner.pods import STILL_THERE, STILL_THERE_WITH_HOME, Pods
+from dlspawner.spawner.pods import STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodWatch
 
@@ -36,6 +37,11 @@ def manifest(of: Job, uid: str | None = None) -> dict[str, Any]:
     environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": "hub-token"}]
     containers = [{"name": "notebook", "env": environment}]
     return {"metadata": metadata, "spec": {"containers": containers, "terminationGracePeriodSeconds": 7}}
+
+
+def own(letter: str) -> Callable[[PodDict], bool]:
+    """The pod of this job."""
+    return lambda pod: (found := naming.read_job(pod["metadata"])) is not None and found.id == job(letter).id
 
 
 class Api:
@@ -84,14 +90,14 @@ def pods(api: Api) -> Pods:
 
 
 async def test_a_pod_is_created(watch: PodWatch) -> None:
-    created = await pods(Api(watch)).create(manifest(job("a")), job("a"))
+    created = await pods(Api(watch)).create(manifest(job("a")), own("a"))
 
     assert created["metadata"]["uid"] == "new"
 
 
 async def test_a_pod_whose_answer_was_lost_is_adopted(watch: PodWatch) -> None:
     api = Api(watch, "late")
-    created = await pods(api).create(manifest(job("a")), job("a"))
+    created = await pods(api).create(manifest(job("a")), own("a"))
 
     assert created["metadata"]["uid"] == "new"
     assert api.deleted == []
@@ -100,7 +106,7 @@ async def test_a_pod_whose_answer_was_lost_is_adopted(watch: PodWatch) -> None:
 async def test_an_earlier_jobs_pod_ends_in_its_own_time(watch: PodWatch) -> None:
     api = Api(watch)
     api.show(manifest(job("b"), "old"))
-    created = await pods(api).create(manifest(job("a")), job("a"))
+    created = await pods(api).create(manifest(job("a")), own("a"))
 
     assert api.deleted == [("old", 7)]
     assert created["metadata"]["uid"] == "new"
@@ -112,7 +118,7 @@ async def test_one_that_ends_already_is_only_waited_for(watch: PodWatch) -> None
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api.show(ending)
     asyncio.get_running_loop().call_soon(api.show, None)
-    await pods(api).create(manifest(job("a")), job("a"))
+    await pods(api).create(manifest(job("a")), own("a"))
 
     assert api.deleted == []
 
@@ -133,7 +139,7 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     lost.setdefault("spec", {})["volumes"] = [home]
     api.show(placement.beside_home(lost, "home-alice", modes))
     with pytest.raises(Refused) as refused:
-        await pods(api).create(manifest(job("a")), job("a"))
+        await pods(api).create(manifest(job("a")), own("a"))
 
     assert refused.value.sentences == (sentence,)
 
@@ -198,7 +204,7 @@ async def test_what_kubernetes_says_is_a_sentence(
     problem: Exception, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(Refused) as refused:
-        await pods(Api(watch, problem)).create(manifest(job("a")), job("a"))
+        await pods(Api(watch, problem)).create(manifest(job("a")), own("a"))
 
     assert words in str(refused.value)
     assert refused.value.status_code == status

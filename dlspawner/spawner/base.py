@@ -1,0 +1,312 @@
+"""BaseSpawner: KubeSpawner with its traps closed, and nothing added that a person could choose.
+
+It knows no templates, teams or Manager, and sends the manifests that KubeSpawner makes. What differs is what happens
+around them: README.md beside this file lists it. Rules:
+
+* The pod is the record of its server. State in the Hub's database is saved as soon as the pod exists, and whatever else
+  is needed after a restart of the Hub is read from the pod.
+* A request is idempotent: a pod that this very start has made is found again, never killed and never made twice.
+* A pod that has ended is deleted, with its grace period, before the Hub hears of it.
+* What can be learned from the watch is not asked, and nothing waits by looking again and again.
+* No manifest and no Kubernetes error is logged or shown: both hold the server's token.
+
+Refused: a start of our own instead of KubeSpawner's ``_start``. It would be easier to read, and would lose every
+feature that KubeSpawner gains; the methods that it calls are the interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from aiohttp import ClientError
+from jupyterhub.utils import maybe_future
+from kubernetes_asyncio.client.rest import ApiException
+from kubespawner import KubeSpawner
+from sqlalchemy.orm import object_session
+
+from dlspawner.spawner import reach, trouble, verdict, waiting
+from dlspawner.spawner.pods import Pods, token
+from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.spawner.watch import PodWatch
+
+PodDict = Mapping[str, Any]
+
+STATE_ENDED = "dlspawner_ended"
+
+
+class BaseSpawner(KubeSpawner):
+    """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
+
+    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
+    reflectors: ClassVar[dict[Any, Any]] = {}
+
+    after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
+    _ended: str | None = None  # why the last pod ended, for the person
+    _waiting: waiting.Waiting | None = None
+    _began = 0.0  # when the start began, by the event loop's clock
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        QuietRefusals.install(self.log)
+
+    @property
+    def pod_key(self) -> str:
+        return f"{self.namespace}/{self.pod_name}"
+
+    def pod(self) -> PodDict | None:
+        """The pod as the watch last saw it."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
+        return found
+
+    def _last_seen(self) -> PodDict | None:
+        """What the watch last saw of the pod that is gone."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
+        return found
+
+    @property
+    def pods(self) -> Pods:
+        """Requests about this server's pod."""
+        return Pods(
+            self.api,
+            self.namespace,
+            self.pod_name,
+            self.pod_reflector,
+            self.log,
+            self.k8s_api_request_timeout,
+            self.k8s_api_request_retry_timeout,
+            self.start_timeout,
+            self._gpu_resources(),
+            self._grace_seconds(),
+        )
+
+    def _gpu_resources(self) -> frozenset[str]:
+        """Names of resources that are GPUs, for sentences about a lack of them."""
+        return frozenset()
+
+    def _grace_seconds(self) -> int | None:
+        """Between asking a pod to end and ending it; ``None``: as the pod itself says."""
+        return int(self.delete_grace_period)
+
+    def _is_own(self, pod: PodDict) -> bool:
+        """Whether a pod of our name was made by this very start: nobody else has the token that it carries."""
+        return bool(self.api_token) and token(pod) == str(self.api_token)
+
+    async def _start_watching_pods(self, replace: bool = False) -> Any:
+        return await self._start_reflector(
+            kind="pods",
+            reflector_class=PodWatch,
+            labels={"component": self.component_label},
+            omit_namespace=self.enable_user_namespaces,
+            replace=replace,
+        )
+
+    def _get_pod_port(self, pod: PodDict) -> int:
+        # The parent's stumbles over a container that has no ports.
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports") or ():
+                if port.get("name") == "notebook-port":
+                    return int(port["containerPort"])
+        return int(self.port)
+
+    # Starting
+
+    async def _start(self) -> str:
+        self._waiting, self._ended, self._began = None, None, asyncio.get_running_loop().time()
+        try:
+            url: str = await super()._start()
+        except (ApiException, ClientError, TimeoutError) as problem:
+            raise self.pods.refused("start", problem) from None
+        finally:
+            self._unwrap_hook()
+        await reach.until_accepting(url, self.http_timeout, self._is_alive)
+        ended = verdict.judge(self.pod())
+        if isinstance(ended, verdict.Ended):
+            self._fails(ended.reason, "job-failed")
+            raise Refused(ended.reason, reason="job-failed")
+        return url
+
+    async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
+        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
+        self._save_state()
+        try:
+            await self._ensure_children(created)
+        except Refused as refused:
+            self._ended = refused.message  # nobody tries again while the Hub stops the pod
+            raise
+        # When nothing is left to do before the pod may run, the watch is waited for right here, so that KubeSpawner
+        # finds the pod running at its first look instead of at one of its increasingly rare ones.
+        hook = self.after_pod_created_hook
+        if hook:
+            self.after_pod_created_hook = partial(self._run_hook, hook)
+        elif not (self.internal_ssl or self.services_enabled):
+            await self._until_running(created)
+        return True
+
+    def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest as it is sent."""
+        return manifest
+
+    async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
+        await maybe_future(hook(spawner, pod))
+        await self._until_running(pod)
+
+    def _unwrap_hook(self) -> None:
+        hook = self.after_pod_created_hook
+        if isinstance(hook, partial) and hook.func == self._run_hook:
+            (self.after_pod_created_hook,) = hook.args
+
+    async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
+        made = bool(await super()._make_create_resource_request(kind, manifest))
+        pod = self.pod()
+        if made and kind == "service" and pod is not None and not self.after_pod_created_hook:
+            await self._until_running(pod)
+        return made
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        try:
+            return bool(await super()._make_create_pvc_request(pvc, request_timeout))
+        except (ApiException, ClientError) as problem:
+            raise self.pods.refused("home volume", problem) from None
+
+    def _fails(self, sentence: str, reason: str) -> None:
+        self._ended = sentence
+        self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
+
+    async def _until_running(self, created: PodDict) -> None:
+        seconds = waiting.deadline_of(self.start_timeout)
+        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
+        try:
+            await self._waiting.until_running(created)
+        except Refused as refused:
+            self._fails(refused.message, refused.reason)
+            raise
+
+    def _save_state(self) -> None:
+        """The Hub saves it only when ``start`` has returned, and forgets a pending pod when it is restarted before."""
+        self.orm_spawner.state = self.get_state()
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
+
+    async def _ensure_children(self, pod: PodDict) -> None:
+        """Make what belongs to the pod and is missing; does nothing the second time."""
+
+    async def _mend_children(self, pod: PodDict) -> None:
+        """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
+        try:
+            await self._ensure_children(pod)
+        except (Refused, TimeoutError) as problem:
+            self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
+
+    def is_pod_running(self, pod: Any) -> bool:
+        # A pod without container statuses yet is KeyErrors away from an answer in the parent.
+        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
+
+    def _is_alive(self) -> bool:
+        return verdict.judge(self.pod()) == verdict.ALIVE
+
+    # Is it alive, and where
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()
+        if self._ended:
+            state[STATE_ENDED] = self._ended
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        ended = state.get(STATE_ENDED)
+        self._ended = ended if isinstance(ended, str) else None
+
+    async def poll(self) -> int | None:
+        await self._start_watching_pods()
+        pod = self.pod()
+        judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
+        if isinstance(judged, verdict.Ended):
+            return await self._has_ended(pod, judged)
+        if pod is not None and not self._start_pending and not self._ended:
+            await self._mend_children(pod)
+        # Alive: the parent keeps the Hub's idea of the pod's address up to date.
+        if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
+            await super().poll()
+        return None
+
+    async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
+        """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
+        if self._undoes_start(pod) and not await self._undone():
+            return None
+        # What the person stopped, or never started, needs no explanation; and the first one is the true one.
+        if not (self._ended or self._stop_pending or self._start_pending):
+            self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
+            self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
+        if pod is not None and self.delete_stopped_pods and not pod["metadata"].get("deletionTimestamp"):
+            try:
+                await self.pods.delete(pod, self.pods.grace(pod))
+            except (Refused, TimeoutError) as problem:
+                self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
+                return None
+        return judged.exit_code
+
+    def _undoes_start(self, pod: PodDict | None) -> bool:
+        """Whether a start has failed and the Hub waits for the pod to go: then it must not hear that the pod has ended.
+
+        JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
+        yet, and show "Internal Server Error" for the sentence that it is about to get.
+        """
+        deleting = pod is not None and bool(pod["metadata"].get("deletionTimestamp"))
+        starting = self._spawn_future
+        return deleting and self._stop_pending and starting is not None and not starting.done()
+
+    async def _undone(self) -> bool:
+        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on."""
+        starting: asyncio.Future[Any] = self._spawn_future
+        if asyncio.current_task() is not starting:
+            await asyncio.wait({starting}, timeout=self.start_timeout)
+        return starting.done()
+
+    def _knows_address(self, pod: PodDict) -> bool:
+        """Whether the way to a running pod can be told yet."""
+        return True
+
+    async def get_url(self) -> str:
+        """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""
+        known: str = await super().get_url()
+        try:
+            pod = await self.pod_reflector.until(
+                self.pod_key, lambda pod: self.is_pod_running(pod) or _failure(pod) is not None, self.start_timeout
+            )
+        except TimeoutError:
+            return known  # the Hub finds out that nobody answers there, and stops it
+        if pod is None or _failure(pod) is not None:
+            return known
+        if not self._knows_address(pod):
+            await self._mend_children(pod)
+        return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else known
+
+    async def stop(self, now: bool = False) -> None:
+        """End the pod with its grace period, and return when it is gone."""
+        await self._start_watching_pods()
+        pod = self.pod()
+        if pod is None:
+            await super().stop(now)
+            return
+        await self.pods.delete(pod, 0 if now else self.pods.grace(pod))
+        if not await self.pods.gone(pod):
+            self.log.warning(
+                "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)
+            )
+
+
+def _failure(pod: PodDict | None) -> str | None:
+    """Why a starting pod will not run."""
+    judged = verdict.judge(pod)
+    if isinstance(judged, verdict.Ended):
+        return judged.reason
+    found = trouble.of_pod(pod)
+    return found.sentence if found and found.patience == trouble.AT_ONCE else None

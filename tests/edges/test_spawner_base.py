@@ -1,0 +1,88 @@
+"""DLSpawner without templates, through a real Hub on the embedded cluster: what BaseSpawner does for KubeSpawner's users."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Hub, Person, new_name, running
+
+RESPONDER = """
+import os, signal, socket
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+s = socket.create_server((os.environ["POD_IP"], 8888))
+while True:
+    c, _ = s.accept()
+    c.recv(65536)
+    c.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\nok")
+    c.close()
+"""
+
+PROFILES = """
+c.DLSpawner.templates_dir = ""
+c.KubeSpawner.cmd = ["python3", "-S", "-c", RESPONDER]
+c.KubeSpawner.default_url = "/lab"
+async def told(spawner, pod):
+    spawner.log.info("hook: %s has a uid: %s", pod["metadata"]["name"], bool(pod["metadata"]["uid"]))
+c.KubeSpawner.profile_list = [
+    {"display_name": "Plain"},
+    {"display_name": "Hook", "kubespawner_override": {"after_pod_created_hook": lambda spawner: told}},
+    {"display_name": "Service", "kubespawner_override": {"services_enabled": True, "slow_spawn_message_threshold": 0}},
+    {"display_name": "Fails", "kubespawner_override": {"cmd": ["sh", "-c", "echo no such data >&2; exit 3"]}},
+]
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    extra = f"RESPONDER = {RESPONDER!r}\n{PROFILES}"
+    with running(Hub(tmp_path_factory.mktemp("base"), extra=extra)) as hub:
+        yield hub
+
+
+@pytest.fixture
+def person(hub: Hub) -> Person:
+    return Person(hub, new_name("eve"))
+
+
+def launch(person: Person, profile: str) -> None:
+    person.launch("", profile=profile)
+
+
+def test_a_server_starts_answers_and_stops(person: Person) -> None:
+    launch(person, "plain")
+    assert person.get(f"/user/{person.name}/lab").text == "ok"
+    person.stop("")
+
+
+def test_the_hook_after_the_pods_creation_runs_once_and_is_waited_for(hub: Hub, person: Person) -> None:
+    launch(person, "hook")
+    assert hub.log.count(f"hook: jupyter-{person.name} has a uid: True") == 1
+    person.stop("")
+
+
+def test_a_service_is_made_and_belongs_to_the_pod(hub: Hub, person: Person) -> None:
+    # Nothing resolves its name here, so the Hub never reaches this server.
+    assert person.start("", profile="service").status_code == 202
+    wait_for(lambda: f"service/jupyter-{person.name}" in hub.kubectl("get", "services", "-o", "name"), "the Service")
+    service = json.loads(hub.kubectl("get", "service", f"jupyter-{person.name}", "-o", "json"))
+    assert service["metadata"]["ownerReferences"][0]["kind"] == "Pod"
+    person.api("DELETE", person.server_path(""))
+
+
+def test_a_server_that_cannot_run_says_why(hub: Hub, person: Person) -> None:
+    assert person.start("", profile="fails").status_code in {202, 400}  # the start is told, or under way
+    wait_for(lambda: "failed with exit code 3" in hub.log, "the reason is logged")
+    wait_for(lambda: not person.server("").get("pending"), "the start has ended")
+    assert "Traceback" not in hub.log
+
+
+def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) -> None:
+    launch(person, "plain")
+    hub.kubectl("delete", "pod", f"jupyter-{person.name}", "--wait=false")
+    wait_for(lambda: not person.server("").get("ready"), "the Hub has noticed", 60)
+    assert Path(hub.state / "hub.log").read_text().count("ended: exit_code") >= 1

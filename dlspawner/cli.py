@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(given)
     if parsed.command == "bootstrap":
         return bootstrap.main(parsed)
-    return _validate(parsed.templates, parsed.cluster, parsed.teams)
+    return _validate(parsed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +49,13 @@ def _parser() -> argparse.ArgumentParser:
         ("teams", Path("hub_config/teams.yaml"), "the teams file"),
     ):
         validate.add_argument(f"--{option}", type=Path, default=default, help=f"{what} (default: {default})")
+    validate.add_argument(
+        "--start-timeout",
+        type=int,
+        default=600,
+        metavar="SECONDS",
+        help="the Hub's start_timeout, into which every grace period has to fit (default: 600, as hub_config sets it)",
+    )
     bootstrap.add_arguments(
         commands.add_parser(
             "bootstrap",
@@ -61,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _validate(templates: Path, cluster: Path, teams: Path) -> int:
+def _validate(given: argparse.Namespace) -> int:
     try:
-        found = settings.load(templates, cluster, teams)
+        found = settings.load(given.templates, given.cluster, given.teams, start_timeout=given.start_timeout)
     except InvalidConfiguration as invalid:
         for problem in invalid.problems:
             print(problem)

@@ -17,11 +17,17 @@ config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
 templates = Path(env["DLSPAWNER_TEMPLATES"])
 overrides = config_dir / "overrides.py"
 
-# All problems of all files at once, before anything starts.
-try:
-    wanted = settings.load(templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml")
-except InvalidConfiguration as wrong:
-    sys.exit(str(wrong))
+
+def load(start_timeout=None):
+    """The files; all problems of all of them at once, before anything starts."""
+    files = templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml"
+    try:
+        return settings.load(*files, start_timeout=start_timeout)
+    except InvalidConfiguration as wrong:
+        sys.exit(str(wrong))
+
+
+wanted = load()
 
 # The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts nobody's connection.
 c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
@@ -119,5 +125,7 @@ c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)
 # What this deployment alone wants.
 if overrides.is_file():
     load_subconfig(str(overrides))
+# A stop waits no longer than a start: every grace period has to fit into the time that holds in the end.
+load(next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one))
 if "authenticator_class" not in c.JupyterHub:
     sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")

@@ -35,9 +35,16 @@ class Settings:
 
 
 def load(
-    templates_dir: str | Path | None, cluster_file: str | Path | None = None, teams_file: str | Path | None = None
+    templates_dir: str | Path | None,
+    cluster_file: str | Path | None = None,
+    teams_file: str | Path | None = None,
+    *,
+    start_timeout: float | None = None,
 ) -> Settings:
-    """Read the files, ``None`` standing for *there is none*; ``InvalidConfiguration`` carries all problems."""
+    """Read the files, ``None`` standing for *there is none*; ``InvalidConfiguration`` carries all problems.
+
+    ``start_timeout``, the Hub's, is how long it waits for a job to stop: every grace period has to fit into it.
+    """
     problems = Problems()
     files = _template_files(templates_dir, problems)
     roots = {file.stem: root for file in files if (root := read(file, problems)) is not None}
@@ -47,7 +54,7 @@ def load(
     cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names)
     teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
-    templates = [read_template(name, root, cluster, known_teams) for name, root in roots.items()]
+    templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
     if problems.found:
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)

@@ -42,7 +42,13 @@ _YEAR = 366 * 24 * 3600
 _HOUR = 3600
 
 
-def read_template(name: str, root: Entry, cluster: Cluster, teams: Collection[str] | None) -> Template:
+# Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
+_STOP_SECONDS = 30
+
+
+def read_template(
+    name: str, root: Entry, cluster: Cluster, teams: Collection[str] | None, start_timeout: float | None = None
+) -> Template:
     """The template that the file describes, as far as it can be read; ``teams`` are the names that ``who`` may hold."""
     file = root.section(KEYS)
     if not re.fullmatch(NAME, name, re.ASCII):
@@ -69,7 +75,20 @@ def read_template(name: str, root: Entry, cluster: Cluster, teams: Collection[st
         pod=_pod(file),
     )
     _check(template, file, special & cluster.special)
+    if start_timeout is not None:
+        _check_grace(template, root, start_timeout)
     return template
+
+
+def _check_grace(template: Template, root: Entry, start_timeout: float) -> None:
+    """The Hub waits for a job to stop no longer than for one to start."""
+    most = int(start_timeout) - _STOP_SECONDS
+    if template.grace_period.total_seconds() > most:
+        entries = root.value if isinstance(root.value, dict) else {}
+        entries.get("grace_period_seconds", root).problem(
+            f"grace_period_seconds may be {max(most, 0)} at most with the Hub's start_timeout of {int(start_timeout)} "
+            f"seconds, which is also how long the Hub waits for a job to stop: lower the one, or raise the other."
+        )
 
 
 def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:

@@ -37,6 +37,14 @@ def test_validate_prints_every_problem(capsys: pytest.CaptureFixture[str], tmp_p
     assert printed.err == "5 problems\n"
 
 
+def test_validate_knows_how_long_the_hub_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["validate", "--start-timeout=80"]) == 1
+    assert "custom.yaml" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["validate", "--nonsense"]])
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

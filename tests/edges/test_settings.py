@@ -59,12 +59,13 @@ class Files:
             if text is not None:
                 (self.root / name).write_text(text, encoding="utf-8")
 
-    def load(self) -> settings.Settings:
-        return settings.load(self.root / "jobs", self.root / "cluster.yaml", self.root / "teams.yaml")
+    def load(self, start_timeout: float | None = None) -> settings.Settings:
+        found = self.root / "jobs", self.root / "cluster.yaml", self.root / "teams.yaml"
+        return settings.load(*found, start_timeout=start_timeout)
 
-    def problems(self) -> list[str]:
+    def problems(self, start_timeout: float | None = None) -> list[str]:
         try:
-            self.load()
+            self.load(start_timeout)
         except InvalidConfiguration as invalid:
             return [str(problem).replace(f"{self.root}/", "") for problem in invalid.problems]
         return []
@@ -590,3 +591,21 @@ def test_no_yaml_at_all_makes_reading_crash(
     files = Files(tmp_path_factory.mktemp("files"))
     files.write(job=yaml.safe_dump(job), cluster=yaml.safe_dump(cluster), teams=yaml.safe_dump(teams))
     assert all(".yaml:" in problem for problem in files.problems())
+
+
+@pytest.mark.parametrize(
+    ("line", "start_timeout", "expected"),
+    [
+        pytest.param("grace_period_seconds: 570", 600, [], id="it fits"),
+        pytest.param("grace_period_seconds: 571", 600, ["jobs/job.yaml:3: grace_period_seconds: "], id="too long"),
+        pytest.param("description: short", 59, ["jobs/job.yaml:1: .: "], id="the default of 30 is too long"),
+        pytest.param("grace_period_seconds: 3600", None, [], id="nobody says how long a stop may take"),
+    ],
+)
+def test_a_grace_period_fits_into_the_time_that_a_stop_may_take(
+    line: str, start_timeout: float | None, expected: list[str], files: Files
+) -> None:
+    files.write(job=f"{JOB}{line}\n")
+    found = files.problems(start_timeout)
+    assert len(found) == len(expected)
+    assert all(problem.startswith(begins) for problem, begins in zip(found, expected, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -34,6 +35,10 @@ class Job:
     home: Path
     port: int
 
+    @property
+    def temporary(self) -> Path:
+        return self.files.parent / "tmp"
+
     def command(self, *command: str, **env: str) -> list[str]:
         """The script in a user namespace where we are uid 1000 and the files passwd and group are the job's."""
         given = {
@@ -41,6 +46,7 @@ class Job:
             "HOME": str(self.home),
             "POD_IP": "127.0.0.1",
             "DLSPAWNER_FILES": str(self.files),
+            "TMPDIR": str(self.temporary),
             **({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {}),
             **env,
         }
@@ -56,12 +62,15 @@ class Job:
         uid_1000 = ["unshare", "-U", "--map-user=1000", "--map-group=1000"]
         return ["unshare", "-Urm", "sh", "-ec", binds, str(self.files), *uid_1000, *inside]
 
-    def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+    def ssh_line(self, *command: str, terminal: bool = False) -> list[str]:
         options = ["-F", "none", "-i", str(self.files / "user"), "-o", f"CertificateFile={self.files}/user-cert.pub"]
         options += ["-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         options += ["-o", f"UserKnownHostsFile={self.files}/known_hosts", "-p", str(self.port)]
         terminals = ["-tt"] if terminal else ["-T"]
-        line = ["ssh", *options, *terminals, "alice@127.0.0.1", *command]
+        return ["ssh", *options, *terminals, "alice@127.0.0.1", *command]
+
+    def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+        line = self.ssh_line(*command, terminal=terminal)
         return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
 
     def listens(self) -> bool:
@@ -79,8 +88,8 @@ def keygen(*arguments: str) -> None:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     files, home = tmp_path / "files", tmp_path / "home"
-    files.mkdir()
-    home.mkdir()
+    for made in (files, home, tmp_path / "tmp"):
+        made.mkdir()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -105,8 +114,21 @@ def job(tmp_path: Path) -> Job:
     return Job(files, home, port)
 
 
+@dataclass
+class Started:
+    """A job that runs: its process is the script."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+
+
 @pytest.fixture
-def started(job: Job) -> Iterator[Job]:
+def started(running: Started) -> Job:
+    return running.job
+
+
+@pytest.fixture
+def running(job: Job) -> Iterator[Started]:
     """The job with a command that stays, once sshd answers."""
     env = {
         "NVIDIA_VISIBLE_DEVICES": "0,1",
@@ -125,9 +147,10 @@ def started(job: Job) -> Iterator[Job]:
             assert process.poll() is None, (job.home.parent / "log").read_text()
             assert time.monotonic() < deadline, (job.home.parent / "log").read_text()
             time.sleep(0.05)
-        yield job
+        yield Started(job, process)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -184,6 +207,41 @@ def test_a_certificate_for_another_job_does_not_get_in(started: Job) -> None:
 @needs_sshd
 def test_the_log_directory_is_made(started: Job) -> None:
     assert (started.home / "runs").is_dir()
+
+
+@needs_sshd
+def test_people_who_are_logged_in_read_that_the_job_is_stopped_and_their_programs_may_clean_up(
+    running: Started,
+) -> None:
+    program = "trap 'echo cleaned > cleaned; exit 5' HUP; echo started; while :; do sleep 0.1; done"
+    with subprocess.Popen(running.job.ssh_line(program, terminal=True), stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline().strip() == b"started"
+        running.process.terminate()
+        said = session.stdout.read().decode()
+        assert session.wait(30) == 5
+    assert "This job is being stopped." in said
+    assert (running.job.home / "cleaned").read_text() == "cleaned\n"
+    assert running.process.wait(30) == 128 + signal.SIGTERM
+
+
+@needs_sshd
+def test_what_does_not_hear_the_end_of_its_session_is_asked_to_end(running: Started) -> None:
+    program = "trap '' HUP; trap 'echo cleaned > cleaned; exit' TERM; echo started; while :; do sleep 0.1; done"
+    with subprocess.Popen(running.job.ssh_line(program), stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == b"started\n"
+        running.process.terminate()
+        assert running.process.wait(30) == 128 + signal.SIGTERM
+    assert (running.job.home / "cleaned").read_text() == "cleaned\n"
+
+
+@needs_sshd
+def test_nothing_is_left_of_a_job_that_ended(running: Started) -> None:
+    assert list(running.job.temporary.iterdir())
+    running.process.terminate()
+    running.process.wait(30)
+    assert not list(running.job.temporary.iterdir())
 
 
 def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:

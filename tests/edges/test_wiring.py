@@ -69,6 +69,13 @@ def test_a_deployment_s_own_file_comes_last(config_dir: Path) -> None:
     assert c.JupyterHub.spawner_class == "dlspawner.spawner.DLSpawner"
 
 
+def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_dir: Path) -> None:
+    own = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.start_timeout = 80\n'
+    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"custom\.yaml:\d+: grace_period_seconds: .* may be 50 at most"):
+        load()
+
+
 def test_the_hub_does_not_start_without_a_way_to_log_in(config_dir: Path) -> None:
     with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
         load()

@@ -9,6 +9,9 @@
 #
 # A person's own image runs with --main, beside a login proxy that has no sshd and ends when main ends: main holds a lock
 # as long as this very process lives, and the proxy waits for it.
+#
+# When the job is stopped, or its command has ended, what people run by SSH reads so and gets a HUP, as from a machine
+# that shuts down, and a TERM if it does not hear that. It has the grace period to end in; nobody waits longer than that.
 set -u
 
 files=${DLSPAWNER_FILES:-/etc/dlspawner}
@@ -94,7 +97,7 @@ serve_ssh() {
         say "sshd was not found in this image: the job runs without SSH (install openssh-server to have it)"
         return
     fi
-    if ! directory=$(private_directory) || ! write_configuration "$directory" >"$directory/sshd_config"; then
+    if [ -z "$directory" ] || ! write_configuration "$directory" >"$directory/sshd_config"; then
         say "no directory to write to: the job runs without SSH"
         return
     fi
@@ -191,7 +194,68 @@ end_with_main() { # the login proxy's command; in the background
     kill -s KILL "$1"
 }
 
-role=work
+# The processes below us that are not the command's own, one per line: those of "sshd" itself, or the "programs" that it
+# has started and whatever has lost its parent.
+others() { # sshd | programs
+    { read -r self _ </proc/self/stat; } 2>/dev/null || return
+    family=" $$ $ssh " before=
+    until [ "$family" = "$before" ]; do # a child may have a lower number than its parent
+        before=$family
+        for stat in /proc/[0-9]*/stat; do
+            { read -r line <"$stat"; } 2>/dev/null || continue
+            process=${line%% *} rest=${line##*) }
+            parent=${rest#? } parent=${parent%% *}
+            case $family in *" $process "*) continue ;; *" $parent "*) ;; *) continue ;; esac
+            case " $command $self $helper " in *" $process "*) continue ;; esac
+            family="$family$process "
+            case $rest in Z*) continue ;; esac
+            case $line in *"(sshd"*) kind=sshd ;; *) kind=programs ;; esac
+            if [ $kind = "$1" ]; then echo "$process"; fi
+        done
+    done
+}
+
+end_others() { # sentence, at most how many fifths of a second, or nothing: as long as it takes
+    { read -r helper _ </proc/self/stat; } 2>/dev/null || return
+    told=" "
+    for process in $(others programs); do
+        terminal=$(readlink "/proc/$process/fd/0" 2>/dev/null)
+        case $told in
+            *" $terminal "*) ;;
+            *) case $terminal in
+                /dev/pts/*) told="$told$terminal "; printf '\r\n%s\r\n' "$1" 2>/dev/null >"$terminal" ;;
+            esac ;;
+        esac
+        kill -s HUP "$process" 2>/dev/null
+    done
+    passes=0
+    while [ -n "$(others programs)" ] && [ $passes -ne "${2:--1}" ]; do
+        passes=$((passes + 1))
+        if [ $passes -eq 10 ]; then kill -s TERM $(others programs) 2>/dev/null; fi
+        sleep 0.2
+    done
+    # Their last words and exit status are on their way to the client: only the listening sshd need not go.
+    passes=0
+    while set -- $(others sshd) && [ $# -gt 1 ] && [ $passes -lt 5 ]; do
+        passes=$((passes + 1))
+        sleep 0.2
+    done
+}
+
+# Whether there is SSH, and the /proc that tells who is below us.
+has_others() {
+    [ -n "$ssh" ] && { read -r self _ </proc/self/stat; } 2>/dev/null && [ "$self" = $$ ]
+}
+
+stop() {
+    kill -s TERM "$command" 2>/dev/null
+    if [ -z "$helper" ] && has_others; then
+        end_others "This job is being stopped." 9>&- &
+        helper=$!
+    fi
+}
+
+role=work ssh= helper= directory=
 case ${1:-} in
     --main | --login-proxy) role=${1#--}; shift ;;
 esac
@@ -209,7 +273,9 @@ if [ $role = main ]; then hold_lock; fi
 if [ $role != login-proxy ]; then
     make_directories
     if [ -r "$files/sshd_config" ]; then
+        directory=$(private_directory)
         serve_ssh </dev/null 9>&- &
+        ssh=$!
         suggest_keys 9>&- &
     fi
 fi
@@ -218,7 +284,8 @@ if [ -z "$reset" ]; then exec "$@"; fi
 become "$@" <&0 9>&- &
 command=$!
 main_ended=no
-for signal in TERM INT HUP QUIT USR1 USR2; do
+trap stop TERM
+for signal in INT HUP QUIT USR1 USR2; do
     # shellcheck disable=SC2064 # the names of now
     trap "kill -s $signal $command 2>/dev/null" $signal
 done
@@ -233,5 +300,8 @@ while :; do
     kill -0 "$command" 2>/dev/null && continue
     # How the job ended is what main says.
     if [ $main_ended = yes ]; then status=0; fi
+    if [ -n "$helper" ]; then wait "$helper"; fi
+    if has_others; then end_others "This job has ended." 25; fi
+    if [ -n "$directory" ]; then rm -rf -- "$directory" 2>/dev/null; fi
     exit "$status"
 done

@@ -1,4 +1,4 @@
-"""DLSpawner without templates, through a real Hub on the embedded cluster: what BaseSpawner does for KubeSpawner's users."""
+"""DLSpawner without templates, through a real Hub on the embedded cluster: what BaseSpawner does for its users."""
 
 from __future__ import annotations
 

@@ -1,96 +1,209 @@
-"""The pods of the namespace, and being woken when one of them changes.
+"""The pods and events of the namespace, and being woken when one of them changes.
 
-KubeSpawner keeps its reflector's pods in a dictionary and looks at it again and again, up to five seconds apart. Here
-the same dictionary wakes whoever waits for a pod, at the moment the watch's event arrives, and remembers for a while
-what it last saw of a pod that went: why it went may be said nowhere else. Listing, watching and reconnecting stay
-KubeSpawner's.
+``listwatch`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
+KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here whoever waits for a pod is woken at
+the moment the watch's event arrives. What was last seen of a pod that went is remembered for a while: why it went may
+be said nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from kubespawner.spawner import PodReflector
-from traitlets import validate
+from kubespawner.spawner import EventReflector, PodReflector
+
+from dlspawner.spawner.listwatch import ListWatch
+from dlspawner.spawner.packed import Latest, Object, Packed, PackedTable, key_of, pack
 
 PodDict = Mapping[str, Any]
 
-
 REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
+EVENTS_OF_A_POD = 50
+PODS_WITH_EVENTS = 2000
+EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself forgets them after one hour
 
 
-class Gone(OrderedDict[str, PodDict]):
-    """What was last seen of pods that went, the latest of them."""
+class Waiters:
+    """Who waits for a change of what, by namespace/name."""
 
-    def remember(self, key: str, pod: PodDict) -> None:
-        self[key] = pod
-        self.move_to_end(key)
-        if len(self) > REMEMBERED:
-            self.popitem(last=False)
-
-
-class PodTable(dict[str, PodDict]):
-    """KubeSpawner's dictionary of pods by namespace/name; every change of a pod is told to ``wake``."""
-
-    def __init__(self, pods: Mapping[str, PodDict], wake: Callable[[str], None], gone: Gone) -> None:
-        super().__init__(pods)
-        self._wake, self._gone = wake, gone
-
-    def __setitem__(self, key: str, pod: PodDict) -> None:
-        super().__setitem__(key, pod)
-        self._wake(key)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        if key in self:
-            self._gone.remember(key, self[key])
-        gone = super().pop(key, *default)
-        self._wake(key)
-        return gone
-
-
-class PodWatch(PodReflector):
-    """KubeSpawner's reflector of pods with a way to wait for one of them."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.gone = Gone()
-        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
-        super().__init__(*args, **kwargs)
-        self.resources: dict[str, PodDict] = {}  # the default is not validated and would wake nobody
-
-    @validate("resources")
-    def _listed(self, proposal: Any) -> PodTable:
-        table = PodTable(proposal.value, self.wake, self.gone)
-        for key in (self.resources or {}).keys() - table.keys():
-            self.gone.remember(key, self.resources[key])
-        for key in list(self._waiting):
-            self.wake(key)
-        return table
+    def __init__(self) -> None:
+        self.waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
     def wake(self, key: str) -> None:
-        """Let everybody who waits for a pod look at it again."""
-        for future in self._waiting.pop(key, ()):
+        for future in self.waiting.pop(key, ()):
             if not future.done():
                 future.set_result(None)
 
+    def wake_all(self) -> None:
+        for key in list(self.waiting):
+            self.wake(key)
+
     async def changed(self, key: str) -> None:
-        """Return when the pod changes, appears or goes."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[key].add(future)
+        self.waiting[key].add(future)
         try:
             await future
         finally:
-            if key in self._waiting:
-                self._waiting[key].discard(future)
-                if not self._waiting[key]:
-                    del self._waiting[key]
+            if key in self.waiting:
+                self.waiting[key].discard(future)
+                if not self.waiting[key]:
+                    del self.waiting[key]
+
+
+class PodTable(PackedTable):
+    """The pods by namespace/name; every change of one is told to ``wake``, and those that go are remembered."""
+
+    def __init__(self, wake: Callable[[str], None], gone: Latest) -> None:
+        super().__init__()
+        self._wake, self._gone = wake, gone
+
+    def put(self, key: str, packed: Packed) -> None:
+        super().put(key, packed)
+        self._wake(key)
+
+    def drop(self, key: str) -> None:
+        self._gone.put(key, self.kept[key])
+        super().drop(key)
+        self._wake(key)
+
+
+class PodWatch(ListWatch, PodReflector):
+    """A reflector of pods with a way to wait for one of them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.gone = Latest(REMEMBERED)
+        self._waiters = Waiters()
+        self._table = PodTable(self._waiters.wake, self.gone)
+        super().__init__(*args, **kwargs)
+
+    @property
+    def resources(self) -> PodTable:
+        return self._table
+
+    @resources.setter
+    def resources(self, pods: Mapping[str, PodDict]) -> None:
+        self.listed({key: pack(pod) for key, pod in pods.items()}, 0, restored=True)
+
+    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+        table = self._table
+        for key, packed in list(table.kept.items()):
+            newer = version and packed.version > version and not restored  # told by somebody else than the watch
+            if key not in objects and not newer:
+                table.drop(key)
+        for key, packed in objects.items():
+            if restored or packed.replaces(table.kept.get(key)):
+                table.put(key, packed)
+        self._waiters.wake_all()
+
+    def seen(self, change: str, found: Object) -> None:
+        key, packed = key_of(found), pack(found)
+        known = self._table.kept.get(key)
+        if not packed.replaces(known):
+            return
+        if change != "DELETED":
+            self._table.put(key, packed)
+            return
+        if known is not None:
+            self._table.drop(key)
+        self.gone.put(key, packed)  # it tells more than what was known before
+
+    def learn(self, pod: PodDict) -> None:
+        """What the API server has answered to somebody: the watch may be behind it, or have no connection now.
+
+        A pod that is learned of here and missing in the next list has gone; otherwise nobody would ever know.
+        """
+        labels = pod["metadata"].get("labels") or {}
+        followed = all(labels.get(name) == value for name, value in self.labels.items())
+        if followed and pack(pod).replaces(self.gone.kept.get(key_of(pod))):
+            self.seen("MODIFIED", pod)
+
+    def wake(self, key: str) -> None:
+        """Let everybody who waits for a pod look at it again."""
+        self._waiters.wake(key)
+
+    async def changed(self, key: str) -> None:
+        """Return when the pod changes, appears or goes."""
+        await self._waiters.changed(key)
 
     async def until(self, key: str, satisfied: Callable[[PodDict | None], bool], seconds: float) -> PodDict | None:
         """The pod, once ``satisfied`` by it (``None``: there is none); TimeoutError after so many seconds."""
         async with asyncio.timeout(seconds):
-            while not satisfied(self.pods.get(key)):
+            while True:
+                pod: PodDict | None = self.pods.get(key)
+                if satisfied(pod):
+                    return pod
                 await self.changed(key)
-        pod: PodDict | None = self.pods.get(key)
-        return pod
+
+
+@dataclass(slots=True)
+class Told:
+    """The events of one pod, the latest last."""
+
+    events: OrderedDict[str, Packed] = field(default_factory=OrderedDict)
+    at: float = 0.0
+
+
+class EventWatch(ListWatch, EventReflector):
+    """A reflector of the events of pods: the latest of each pod, of the pods that were told of last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._pods: OrderedDict[str, Told] = OrderedDict()
+        self._waiters = Waiters()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def resources(self) -> dict[str, Object]:
+        return {key: packed.read() for told in self._pods.values() for key, packed in told.events.items()}
+
+    @property
+    def events(self) -> list[Object]:
+        """All of them, the oldest first, parsed for every caller: where one pod's are enough, ask ``of`` it."""
+        return sorted(self.resources.values(), key=_when)
+
+    def of(self, pod: str) -> list[Object]:
+        """Those of the pod namespace/name, the oldest first."""
+        told = self._pods.get(pod)
+        return sorted((packed.read() for packed in told.events.values()), key=_when) if told else []
+
+    async def changed(self, pod: str) -> None:
+        """Return when something new is told of the pod."""
+        await self._waiters.changed(pod)
+
+    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+        self._pods.clear()
+        for key, packed in sorted(objects.items(), key=lambda item: item[1].version):
+            self._keep(key, packed)
+        self._waiters.wake_all()
+
+    def seen(self, change: str, found: Object) -> None:
+        key, packed = key_of(found), pack(found)
+        told = self._pods.get(packed.about)
+        if not packed.replaces(told.events.get(key) if told else None):
+            return
+        if change != "DELETED":
+            self._keep(key, packed)
+        elif told is not None:
+            told.events.pop(key, None)
+            if not told.events:
+                del self._pods[packed.about]
+        self._waiters.wake(packed.about)
+
+    def _keep(self, key: str, packed: Packed) -> None:
+        told = self._pods.setdefault(packed.about, Told())
+        told.events[key], told.at = packed, time.monotonic()
+        told.events.move_to_end(key)
+        self._pods.move_to_end(packed.about)
+        if len(told.events) > EVENTS_OF_A_POD:
+            told.events.popitem(last=False)
+        while len(self._pods) > PODS_WITH_EVENTS or next(iter(self._pods.values())).at < told.at - EVENTS_SECONDS:
+            self._pods.popitem(last=False)
+
+
+def _when(event: Object) -> str:
+    """Kubernetes gives one or the other; an event of somebody else may have neither."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -1,13 +1,22 @@
-"""Waiting for a pod: woken by the watch's own writes into KubeSpawner's dictionary."""
+"""The pods as KubeSpawner and hooks see them, waiting for one, and the real thing on the embedded API server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes_asyncio import client, config
 
-from dlspawner.spawner.watch import REMEMBERED, PodDict, PodWatch
+from dlspawner.devcluster.api import server
+from dlspawner.spawner.listwatch import PAGE
+from dlspawner.spawner.packed import pack
+from dlspawner.spawner.watch import REMEMBERED, EventWatch, PodDict, PodWatch
+from tests.ports import free_port
+
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ async def test_nothing_is_kept_of_those_who_gave_up(watch: PodWatch) -> None:
     with pytest.raises(TimeoutError):
         await watch.until("jobs/a", phase("Running"), 0.01)
 
-    assert not watch._waiting
+    assert not watch._waiters.waiting
 
 
 async def test_what_was_last_seen_of_a_pod_that_went_is_remembered(watch: PodWatch) -> None:
@@ -79,3 +88,163 @@ async def test_no_more_is_remembered_than_anybody_may_ask_for(watch: PodWatch) -
 
     assert len(watch.gone) == REMEMBERED
     assert "jobs/0" not in watch.gone
+
+
+async def test_hooks_see_an_ordinary_dictionary_of_whole_pods(watch: PodWatch) -> None:
+    pod = {
+        "metadata": {"name": "a", "managedFields": [{"manager": "kubelet"}], "labels": {"é": "ü"}},
+        "spec": {"x": None},
+    }
+    watch.resources = {"jobs/a": pod}
+    seen = {"metadata": {"name": "a", "labels": {"é": "ü"}}, "spec": {"x": None}}
+
+    assert dict(watch.pods) == {"jobs/a": seen}
+    assert list(watch.pods.items()) == [("jobs/a", seen)]
+    assert [*watch.pods.values(), watch.pods.get("jobs/a")] == [seen, seen]
+    assert (len(watch.pods), "jobs/a" in watch.pods, watch.pods.get("jobs/b")) == (1, True, None)
+    assert type(watch.pods["jobs/a"]) is dict
+    with pytest.raises(KeyError):
+        watch.pods["jobs/b"]
+
+
+async def test_a_pod_that_is_read_is_the_readers_own(watch: PodWatch) -> None:
+    watch.resources = {"jobs/a": {"metadata": {"name": "a"}}}
+    watch.pods["jobs/a"]["metadata"]["name"] = "changed"
+
+    assert watch.pods["jobs/a"]["metadata"]["name"] == "a"
+    assert pack({"metadata": {"managedFields": []}}).read() == {"metadata": {}}
+
+
+async def test_pods_are_never_in_a_log(watch: PodWatch) -> None:
+    watch.resources = {"jobs/a": {"spec": {"env": "secret"}}}
+
+    assert "secret" not in f"{watch.pods} {watch.pods!r} {watch.gone!r}"
+
+
+Made = Callable[[str], Any]
+
+
+class Cluster:
+    """The embedded API server, at an address that it keeps when it is started again."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.port = state, free_port()
+        self.running: server.RunningApi | None = None
+
+    async def start(self) -> None:
+        self.running = await server.start(self.state, self.port)
+
+    async def stop(self) -> None:
+        if self.running is not None:
+            await self.running.stop()
+        self.running = None
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def core(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
+    configuration = client.Configuration()
+    await config.load_kube_config(str(cluster.state / "kubeconfig"), client_configuration=configuration)
+    async with client.ApiClient(configuration) as session:
+        made = client.CoreV1Api(session)
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
+        yield made
+
+
+def manifest(name: str, **labels: str) -> dict[str, Any]:
+    spec = {"schedulerName": "nobody", "containers": [{"name": "notebook", "image": "example.org/image:1"}]}
+    return {"metadata": {"name": name, "labels": {"component": "test", **labels}}, "spec": spec}
+
+
+@pytest.fixture
+async def live(core: client.CoreV1Api) -> AsyncIterator[PodWatch]:
+    made = PodWatch(namespace="jobs", labels={"component": "test"})
+    yield made
+    await made.stop()
+
+
+def there(pod: PodDict | None) -> bool:
+    return pod is not None
+
+
+async def test_many_pods_are_listed_and_then_followed(core: client.CoreV1Api, live: PodWatch) -> None:
+    names = [f"p{number:03}" for number in range(2 * PAGE + 3)]
+    for name in names:
+        await core.create_namespaced_pod("jobs", manifest(name))
+    await core.create_namespaced_pod("jobs", manifest("stranger", component="other"))
+    await live.start()
+    assert list(live.pods) == [f"jobs/{name}" for name in names]
+
+    await core.create_namespaced_pod("jobs", manifest("new"))
+    await live.until("jobs/new", there, PATIENCE)
+    await core.patch_namespaced_pod("new", "jobs", {"metadata": {"annotations": {"k": "v"}}})
+    await live.until("jobs/new", lambda pod: bool(pod and pod["metadata"].get("annotations") == {"k": "v"}), PATIENCE)
+    await core.delete_namespaced_pod("new", "jobs", grace_period_seconds=0)
+    assert await live.until("jobs/new", lambda pod: pod is None, PATIENCE) is None
+    assert live.gone["jobs/new"]["metadata"]["annotations"] == {"k": "v"}
+
+
+async def test_an_api_server_that_was_away_is_followed_again(
+    cluster: Cluster, core: client.CoreV1Api, live: PodWatch
+) -> None:
+    await core.create_namespaced_pod("jobs", manifest("old"))
+    await live.start()
+    for name in ("a", "b"):
+        await cluster.stop()
+        await cluster.start()
+        await core.create_namespaced_pod("jobs", manifest(name))
+        await live.until(f"jobs/{name}", there, PATIENCE)
+
+    assert list(live.pods) == ["jobs/old", "jobs/a", "jobs/b"]
+
+
+async def test_an_api_server_that_is_away_at_first_is_waited_for(
+    cluster: Cluster, core: client.CoreV1Api, live: PodWatch
+) -> None:
+    await core.create_namespaced_pod("jobs", manifest("a"))
+    await cluster.stop()
+    starting = asyncio.ensure_future(live.start())
+    await asyncio.wait({starting}, timeout=0.3)
+    assert not starting.done()
+    await cluster.start()
+    await asyncio.wait_for(starting, PATIENCE)
+
+    assert list(live.pods) == ["jobs/a"]
+
+
+async def test_pods_of_all_namespaces_are_followed_together(core: client.CoreV1Api) -> None:
+    watch = PodWatch(labels={"component": "test"}, omit_namespace=True)
+    await core.create_namespaced_pod("jobs", manifest("a"))
+    await watch.start()
+    await core.create_namespaced_pod("default", manifest("a"))
+    await watch.until("default/a", there, PATIENCE)
+    await watch.stop()
+
+    assert sorted(watch.pods) == ["default/a", "jobs/a"]
+
+
+async def test_events_of_pods_are_followed(core: client.CoreV1Api) -> None:
+    watch = EventWatch(namespace="jobs", fields={"involvedObject.kind": "Pod"})
+    await watch.start()
+    for kind in ("Pod", "Node"):
+        involved = {"kind": kind, "namespace": "jobs", "name": "a"}
+        event = {
+            "metadata": {"name": f"of-{kind.lower()}"},
+            "involvedObject": involved,
+            "message": "pulled",
+            "type": "Normal",
+        }
+        await core.create_namespaced_event("jobs", {**event, "lastTimestamp": "2026-01-01T00:00:00Z"})
+    async with asyncio.timeout(PATIENCE):
+        while not watch.of("jobs/a"):
+            await watch.changed("jobs/a")
+    await watch.stop()
+
+    assert [event["metadata"]["name"] for event in watch.events] == ["of-pod"]

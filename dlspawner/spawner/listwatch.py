@@ -1,0 +1,329 @@
+"""Following every object of a kind: one consistent list in small pages, then one watch for as long as the Hub runs.
+
+Rules:
+
+* A watch that ends, breaks or falls silent is resumed where it was. Everything is listed again only when the API server
+  says that it cannot resume (410), or when what it says cannot be understood.
+* There is no end: an API server that is away for an hour is waited for. Only who asks first is told, when the answer is
+  that the Hub may not see these objects.
+* No turn of the event loop is long: pages are small, every object is parsed for itself, and between two of them others
+  get their turn when a slice of time is used up.
+* Nothing goes back in time: neither an older object nor an older list replaces what is known, except a list that comes
+  again and again (a cluster restored from a backup).
+* Nothing of an object is logged: it holds tokens.
+
+Refused: KubeSpawner's loop. It lists everything every ten seconds, in one piece, and halts the Hub half a minute after
+the API server went away. Refused: ``sendInitialEvents``, which would save the pages: too new for many clusters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import traceback
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Any
+
+from aiohttp import ClientError, ClientResponse, ClientTimeout
+from kubernetes_asyncio.client.rest import ApiException
+from kubespawner.reflector import ResourceReflector
+from traitlets import Int
+
+from dlspawner.backoff import delays
+from dlspawner.spawner.packed import Object, Packed, key_of, number, pack
+from dlspawner.spawner.refusal import Refused
+
+PAGE = 25  # objects: one page of pods is parsed in one or two milliseconds
+SLICE_SECONDS = 0.002
+CONNECT_SECONDS = 15.0
+SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds
+LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
+
+_LATER = frozenset({429, 500, 502, 503, 504})  # statuses of a watch that can be resumed
+_FAILED_WATCHES = 6  # in a row, before a list is tried instead
+_OLDER_LISTS = 3  # in a row, before they are believed
+_STOP_SECONDS = 5.0
+
+
+class ListAgain(Exception):
+    """What was missed cannot be told from the watch."""
+
+
+class Answered(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class ListWatch(ResourceReflector):
+    """Follows the objects that ``kind``, ``namespace``, ``labels`` and ``fields`` describe.
+
+    A subclass keeps them: ``listed`` gets all objects there are at a version, ``seen`` one change.
+    """
+
+    timeout_seconds = Int(
+        300,
+        min=0,
+        config=True,
+        help="""
+        Seconds after which the API server is asked to end a watch, which is resumed then; up to half as many more are
+        added at random so that not all of them end at once. 0 leaves it to the API server.
+        """,
+    )
+
+    watch_task: asyncio.Task[None] | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._version: str | None = None  # where a watch resumes; None: nobody knows, list
+        self._newest = 0
+        self._older_lists = self._failed_watches = 0
+        self._progressed = False
+        self._problem: str | None = None
+        self._turn = 0.0
+
+    @property
+    def first_load_future(self) -> asyncio.Future[None]:
+        """Done with the first list. Everybody gets one of their own: who is cancelled cancels nobody else."""
+        if self._loaded.done():
+            return self._loaded
+        mine = asyncio.shield(self._loaded)
+        mine.add_done_callback(lambda future: future.cancelled() or future.exception())
+        return mine
+
+    @first_load_future.setter
+    def first_load_future(self, future: asyncio.Future[None]) -> None:
+        self._loaded = future
+
+    @property
+    def where(self) -> str:
+        return "all namespaces" if self.omit_namespace else f"namespace={self.namespace}"
+
+    async def start(self) -> None:
+        """Return when everything was listed once; Refused when that is not allowed."""
+        if self.watch_task and not self.watch_task.done():
+            raise RuntimeError(f"{self.kind} are followed already")
+        self.log.info("kind=%s %s are followed", self.kind, self.where)
+        self.watch_task = asyncio.create_task(self._follow(), name=f"watch of {self.kind}")
+        await self.first_load_future
+
+    async def stop(self) -> None:
+        task, self.watch_task = self.watch_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_STOP_SECONDS)
+        if not self._loaded.done():
+            self._loaded.cancel()
+
+    # What a subclass says
+
+    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+        """These are all objects at a version. What is known to be newer stays, unless the cluster was ``restored``."""
+        raise NotImplementedError
+
+    def seen(self, change: str, found: Object) -> None:
+        """An object was ADDED, MODIFIED or DELETED."""
+        raise NotImplementedError
+
+    # Following
+
+    async def _follow(self) -> None:
+        pauses = delays()
+        while True:
+            self._progressed = False
+            problem = await self._attempt()
+            if self._progressed:
+                pauses = delays()
+            if problem is not None:
+                pause = next(pauses)
+                if problem != self._problem:
+                    self.log.warning("kind=%s %s: %s", self.kind, self.where, problem)
+                self._problem = problem
+                await asyncio.sleep(pause)
+
+    async def _attempt(self) -> str | None:
+        """List where that is needed, and watch; the problem when that did not end as it should."""
+        try:
+            if self._version is None:
+                self._version = await self._list()
+                self._succeeded()
+            await self._watch(self._version)
+        except ListAgain as unknown:
+            self._version = None
+            return f"{unknown}, everything is listed again"
+        except Answered as answer:
+            self._fail(answer.status)
+            return f"the API server answered with {answer}"
+        except (ClientError, OSError, TimeoutError) as problem:
+            self._fail()
+            return f"the API server cannot be reached: {type(problem).__name__}"
+        except ApiException as problem:  # the client's own, before it has asked
+            self._fail()
+            return f"the API server cannot be asked: status {problem.status}"
+        except Exception as problem:  # noqa: BLE001 - nobody else would start the watch again
+            # Where it happened, and not what: a message may quote an object.
+            frames = "".join(traceback.format_tb(problem.__traceback__))
+            self.log.error("kind=%s %s: %s\n%s", self.kind, self.where, type(problem).__name__, frames)  # noqa: TRY400
+            self._version = None
+            return type(problem).__name__
+        return None
+
+    def _succeeded(self) -> None:
+        if not self._loaded.done():
+            self._loaded.set_result(None)
+        elif not self._loaded.cancelled() and self._loaded.exception() is not None:
+            self._loaded = asyncio.get_running_loop().create_future()
+            self._loaded.set_result(None)
+
+    def _fail(self, status: int | None = None) -> None:
+        """A list that is refused from the start is told to who waits for it; a watch that keeps failing is given up."""
+        listing = self._version is None
+        self._failed_watches += not listing
+        if self._failed_watches >= _FAILED_WATCHES:
+            self._version, self._failed_watches = None, 0
+        if listing and status is not None and 400 <= status < 500 and status != 429 and not self._loaded.done():
+            line = f"kind={self.kind} {self.where}: the Hub may not list them: status {status}"
+            sentence = f"The Hub may not see its {self.kind}: ask an administrator."
+            self._loaded.set_exception(Refused(sentence, reason="cluster-error", status=403, log=line))
+            self._loaded.exception()  # somebody need not have waited
+
+    def _is_fine(self) -> None:
+        """The watch says something that can be used."""
+        self._progressed, self._failed_watches, self._older_lists = True, 0, 0
+        if self._problem is not None:
+            self.log.info("kind=%s %s are followed again", self.kind, self.where)
+            self._problem = None
+
+    async def _ask(self, silence: float | None, **options: Any) -> ClientResponse:
+        """The answer, its body unread; the caller closes it."""
+        if not self.omit_namespace:
+            options["namespace"] = self.namespace
+        async with asyncio.timeout(self.request_timeout or None):
+            response: ClientResponse = await getattr(self.api, self.list_method_name)(
+                label_selector=self.label_selector,
+                field_selector=self.field_selector,
+                _preload_content=False,
+                _request_timeout=ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence),
+                **options,
+            )
+        if response.status != 200:
+            response.close()
+            if response.status == 410:
+                raise ListAgain("the API server no longer knows what happened since")
+            raise Answered(response.status)
+        return response
+
+    # The list
+
+    async def _list(self) -> str:
+        """Hand all objects there are to ``listed``; the version at which they are."""
+        objects: dict[str, Packed] = {}
+        more: dict[str, str] = {}
+        while True:
+            page = await self._page(more)
+            for found in page["items"]:
+                objects[key_of(found)] = pack(found)
+                await self._breathe()
+            following = page["metadata"].get("continue")
+            if not following:
+                break
+            more = {"_continue": following}
+        version: str = page["metadata"]["resourceVersion"]
+        restored = self._judge(number(version))
+        self.listed(objects, number(version), restored=restored)
+        return version
+
+    async def _page(self, more: dict[str, str]) -> dict[str, Any]:
+        response = await self._ask(self.request_timeout or None, limit=PAGE, **more)
+        try:
+            async with asyncio.timeout(self.request_timeout or None):
+                body = await response.read()
+            page: dict[str, Any] = json.loads(body)
+            if not isinstance(page["items"], list) or not isinstance(page["metadata"]["resourceVersion"], str):
+                raise ListAgain("a list cannot be understood")
+        except (ValueError, KeyError, TypeError):
+            raise ListAgain("a list cannot be understood") from None
+        finally:
+            response.close()
+        return page
+
+    def _judge(self, version: int) -> bool:
+        """Whether a list is older than what is known, and is to be believed all the same."""
+        if not version or version >= self._newest:
+            self._newest = max(version, self._newest)
+            return False
+        self._older_lists += 1
+        if self._older_lists < _OLDER_LISTS:
+            raise ListAgain("a list is older than what is known")
+        self._newest, self._older_lists = version, 0
+        return True
+
+    # The watch
+
+    async def _watch(self, version: str) -> None:
+        """Hand every change to ``seen``; return when the API server ends the watch."""
+        options: dict[str, Any] = {}
+        if self.timeout_seconds:
+            options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
+        try:
+            response = await self._ask(
+                SILENCE_SECONDS, watch=True, allow_watch_bookmarks=True, resource_version=version, **options
+            )
+        except Answered as answer:
+            if answer.status in _LATER:
+                raise
+            raise ListAgain(f"the API server answered a watch with {answer}") from None
+        try:
+            async for line in lines(response.content.iter_any()):
+                self._change(line)
+                await self._breathe()
+        except TimeoutError:
+            self.log.info("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
+        finally:
+            response.close()
+        self._failed_watches = 0
+        if not self._progressed:
+            await asyncio.sleep(1)  # it may be somebody who ends every watch at once
+
+    def _change(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            change, found = event["type"], event["object"]
+            if change == "ERROR":
+                raise ListAgain(f"the watch was ended with status {number(str(found.get('code')))}")
+            version = found["metadata"]["resourceVersion"]
+            if not isinstance(version, str) or not version:
+                raise ValueError
+            if change != "BOOKMARK":
+                key_of(found)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ListAgain("a line of the watch cannot be understood") from None
+        if change in ("ADDED", "MODIFIED", "DELETED"):
+            self.seen(change, found)
+        self._version, self._newest = version, max(self._newest, number(version))
+        self._is_fine()
+
+    async def _breathe(self) -> None:
+        """Let others run when our slice of time is used up."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._turn > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._turn = loop.time()
+
+
+async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The whole lines of a stream, without their ends. What follows the last of them was cut off: it comes again."""
+    kept = bytearray()
+    async for chunk in chunks:
+        kept += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(kept).split(b"\n")
+            kept = bytearray(rest)
+            for line in whole:
+                if line.strip():
+                    yield line
+        if len(kept) > LONGEST_LINE:
+            raise ListAgain("a line of the watch is too long")

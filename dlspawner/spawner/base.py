@@ -30,7 +30,7 @@ from sqlalchemy.orm import object_session
 from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import Pods, token
 from dlspawner.spawner.refusal import QuietRefusals, Refused
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.watch import EventWatch, PodWatch
 
 PodDict = Mapping[str, Any]
 
@@ -105,6 +105,23 @@ class BaseSpawner(KubeSpawner):
             replace=replace,
         )
 
+    async def _start_watching_events(self, replace: bool = False) -> Any:
+        return await self._start_reflector(
+            kind="events",
+            reflector_class=EventWatch,
+            fields={"involvedObject.kind": "Pod"},
+            omit_namespace=self.enable_user_namespaces,
+            replace=replace,
+        )
+
+    @property
+    def events(self) -> list[PodDict]:
+        # The parent's asks for those of all pods, once a second and person.
+        reflector = self.event_reflector
+        told: list[PodDict] = reflector.of(self.pod_key) if reflector else []
+        earlier = [at for at, event in enumerate(told, 1) if event["metadata"]["uid"] == self._last_event]
+        return told[earlier[-1] :] if earlier else told
+
     def _get_pod_port(self, pod: PodDict) -> int:
         # The parent's stumbles over a container that has no ports.
         for container in pod["spec"]["containers"]:
@@ -133,6 +150,7 @@ class BaseSpawner(KubeSpawner):
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
         created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
+        self.pod_reflector.learn(created)
         self._save_state()
         try:
             await self._ensure_children(created)

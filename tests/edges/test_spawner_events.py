@@ -7,10 +7,12 @@ import time
 from typing import Any
 
 import pytest
+from kubespawner import KubeSpawner
 
 from dlspawner.spawner import watch as module
 from dlspawner.spawner.watch import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
 from tests.edges.scripted_api import pod
+from tests.edges.spawner_builders import make_spawner
 
 
 def told(name: str, version: int, of: str = "a", **more: Any) -> dict[str, Any]:
@@ -119,3 +121,21 @@ async def test_an_event_about_nothing_harms_nobody(watch: EventWatch) -> None:
     watch.seen("ADDED", pod("odd", 3))
 
     assert names(watch.events) == ["odd"]
+
+
+async def test_a_spawner_tells_the_events_of_its_pod_since_its_start(
+    watch: EventWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawner = make_spawner(monkeypatch, settings=None)
+    monkeypatch.setitem(type(spawner).reflectors, ("events", "jobs"), watch)
+    for name, version, of in (("before", 1, "jupyter-alice"), ("theirs", 2, "b"), ("after", 3, "jupyter-alice")):
+        watch.seen("ADDED", told(name, version, of=of))
+    assert names(spawner.events) == ["before", "after"]
+    spawner._last_event = "uid-of-before"
+    assert names(spawner.events) == ["after"]
+    spawner._last_event = "uid-of-one-that-is-forgotten"
+    assert names(spawner.events) == ["before", "after"]
+    assert spawner.events == KubeSpawner.events.fget(spawner)
+
+    spawner.events_enabled = False
+    assert spawner.events == []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -35,6 +36,9 @@ from dlspawner.spawner.watch import EventWatch, PodWatch
 PodDict = Mapping[str, Any]
 
 STATE_ENDED = "dlspawner_ended"
+
+# Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
+_STOP_SECONDS = 30
 
 
 class BaseSpawner(KubeSpawner):
@@ -263,13 +267,30 @@ class BaseSpawner(KubeSpawner):
         if not (self._ended or self._stop_pending or self._start_pending):
             self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
             self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
-        if pod is not None and self.delete_stopped_pods and not pod["metadata"].get("deletionTimestamp"):
+            if not self._ended.startswith(verdict.FINISHED):
+                self._show_end(self._ended)
+        if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._is_to_go(pod):
             try:
                 await self.pods.delete(pod, self.pods.grace(pod))
             except (Refused, TimeoutError) as problem:
                 self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
                 return None
         return judged.exit_code
+
+    def _is_to_go(self, pod: PodDict) -> bool:
+        """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""
+        return bool(self.delete_stopped_pods) or not verdict.stays_ended(pod)
+
+    def _show_end(self, reason: str) -> None:
+        """Let JupyterHub's own pages say why the server has ended.
+
+        They keep and show why a *start* has failed, of a spawner whose last start has an exception; there is no place
+        for an end. The next start makes a new spawner.
+        """
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended.set_exception(Refused(reason, reason="ended", status=424))
+        ended.exception()  # asyncio complains of one that nobody has looked at
+        self._spawn_future = ended
 
     def _undoes_start(self, pod: PodDict | None) -> bool:
         """Whether a start has failed and the Hub waits for the pod to go: then it must not hear that the pod has ended.
@@ -314,8 +335,10 @@ class BaseSpawner(KubeSpawner):
         if pod is None:
             await super().stop(now)
             return
-        await self.pods.delete(pod, 0 if now else self.pods.grace(pod))
-        if not await self.pods.gone(pod):
+        seconds = self.pods.grace(pod, now=now)
+        pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
+        await pods.delete(pod, seconds)
+        if not await pods.gone(pod):
             self.log.warning(
                 "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)
             )

@@ -110,11 +110,15 @@ class Pods:
             raise Refused(sentence, reason="node-silent", status=409)
         return None
 
-    def grace(self, pod: PodDict) -> int:
-        """How many seconds this pod has between being asked to end and being ended."""
-        if self.grace_seconds is not None:
-            return self.grace_seconds
-        return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+    def grace(self, pod: PodDict, *, now: bool = False) -> int:
+        """How many seconds this pod has between being asked to end and being ended; ``now``: as few as there may be.
+
+        Zero takes the pod from the cluster's books while its programs may run on, on a node that does not answer even
+        for days: it is for pods that are over, or have not begun.
+        """
+        own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+        seconds = 0 if now else own if self.grace_seconds is None else self.grace_seconds
+        return seconds if verdict.is_over(pod) else max(1, seconds)
 
     async def gone(self, pod: PodDict) -> bool:
         """Return when the watch no longer has this pod; False when it stays because its node does not answer."""

@@ -5,9 +5,11 @@ their order; the first that applies decides:
 
 1. A pod that is gone, or is being deleted, has ended.
 2. A phase of Succeeded or Failed has ended, whatever its containers are said to do: a lost node reports nothing.
-3. A container that the job stands on (``notebook``, ``main``) and that is found ended, or waiting to be started once
-   more, has ended the job, whatever its restart policy. One that its node has started again meanwhile is alive: it has
-   the environment and the token of before, which the Hub gives up only with the job, and answers at the same address.
+3. A container that the job stands on and that is found ended, or waiting to be started once more, has ended the job,
+   whatever its restart policy. One that its node has started again meanwhile is alive: it has the environment and the
+   token of before, which the Hub gives up only with the job, and answers at the same address. A job of a template
+   stands on ``notebook`` and ``main``, any other pod on ``notebook`` (without one, its first container). Sidecars come
+   and go.
 4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back, and
    its GPUs are held until it is gone.
 
@@ -25,14 +27,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.core import placement
+from dlspawner.core import naming, placement
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 from dlspawner.spawner import phrases
 
 PodDict = Mapping[str, Any]
 
+FINISHED = "The job has finished."  # so begins what needs no explanation
 REMOVED = "The job was removed from outside the Hub: start it again, or ask an administrator why."
 
+_LOST = "The job's node went away: start the job again."
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
 # DisruptionTarget's reason -> what the cluster did, and why.
 _DISRUPTIONS = {
@@ -80,8 +84,11 @@ def judge_gone(last: PodDict | None) -> Ended:
     if last is None:
         return Ended(1, REMOVED)
     code, _ = _exit(last)
+    status: PodDict = last.get("status") or {}
+    if is_silent(last) or status.get("reason"):
+        return Ended(code, _deletion(last, ""))
     # Not its phase: the deletion itself ends its programs.
-    return Ended(code, _deletion(last, "") if is_silent(last) else _disruption(last.get("status") or {}) or REMOVED)
+    return Ended(code, _disruption(status) or REMOVED)
 
 
 def judge(pod: PodDict | None) -> Verdict:
@@ -93,10 +100,29 @@ def judge(pod: PodDict | None) -> Verdict:
     if pod["metadata"].get("deletionTimestamp"):
         return Ended(code, _deletion(pod, container))
     if status.get("phase") == "Succeeded":
-        return Ended(0, "The job has finished.")
+        return Ended(0, FINISHED)
     if status.get("phase") == "Failed":
         return Ended(code, _failure(status, container))
     return Ended(code, container) if container else ALIVE
+
+
+def is_over(pod: PodDict) -> bool:
+    """Whether nothing of the pod can run any more, or yet: only then may it be deleted without grace."""
+    status: PodDict = pod.get("status") or {}
+    return status.get("phase") in ("Succeeded", "Failed") or not (pod.get("spec") or {}).get("nodeName")
+
+
+def stays_ended(pod: PodDict) -> bool:
+    """Whether the pod of a job that has ended can be left as it is: its node will not start the job's program again."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    policy = (pod.get("spec") or {}).get("restartPolicy", "Always")
+    ends = [
+        ended
+        for container in _statuses(pod.get("status") or {})
+        if container.get("name") in _stands_on(pod) and (ended := (container.get("state") or {}).get("terminated"))
+    ]
+    return any(policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0) for ended in ends)
 
 
 def may_be_eviction(judged: Ended) -> bool:
@@ -142,7 +168,7 @@ def start_failure(message: str) -> tuple[str, str] | None:
 def _exit(pod: PodDict) -> tuple[int, str]:
     """The exit code of the container that the job stands on, and a sentence about it; the person's own goes first."""
     found = {container.get("name"): container for container in _statuses(pod.get("status") or {})}
-    for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER):
+    for name in _stands_on(pod):
         container: PodDict = found.get(name, {})
         state: PodDict = container.get("state") or {}
         ended = state.get("terminated")
@@ -151,6 +177,14 @@ def _exit(pod: PodDict) -> tuple[int, str]:
         if ended:
             return int(ended.get("exitCode", 1)), _ending(name, ended, _memory(pod, name))
     return 1, ""
+
+
+def _stands_on(pod: PodDict) -> tuple[str, ...]:
+    """The containers whose end is the job's."""
+    if naming.JOB_LABEL in (pod["metadata"].get("labels") or {}):
+        return MAIN_CONTAINER, NOTEBOOK_CONTAINER
+    names = [str(container.get("name")) for container in (pod.get("spec") or {}).get("containers") or ()]
+    return (NOTEBOOK_CONTAINER,) if NOTEBOOK_CONTAINER in names or not names else (names[0],)
 
 
 def _memory(pod: PodDict, name: str) -> str:
@@ -171,7 +205,7 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
         cause, step = start_failure(said) or (f"{whose} could not be started", "choose another image or command")
         return f"{cause}: {step}."
     if code == 0:
-        return f"The job has finished. {whose} ended by itself."
+        return f"{FINISHED} {whose} ended by itself."
     if code > 128:
         return f"{whose} was ended by signal {code - 128}: start it again, or look at its log."
     words = phrases.last_words(said)
@@ -184,17 +218,23 @@ def _failure(status: PodDict, container: str) -> str:
     if reason == "Evicted":
         return _eviction(said)
     if reason in _NODE_LOST:
-        return "The job's node went away: start the job again."
+        return _LOST
     if reason == "DeadlineExceeded":
         return "The job reached its time limit: start it again if it is not done."
     if reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods") or reason.startswith("OutOf"):
         return "The job's node could not give what the cluster had promised: start the job again."
     return (
         _REJECTIONS.get(reason)
+        or _disruption(status)  # which ended the container
         or container
-        or _disruption(status)
+        or (_LOST if _is_abandoned(status) else "")
         or "The job failed and the cluster does not say why: ask an administrator."
     )
+
+
+def _is_abandoned(status: PodDict) -> bool:
+    """Whether the cluster has ended the pod for its node, which does not answer: nobody has told of its containers."""
+    return any((container.get("state") or {}).get("running") for container in _statuses(status))
 
 
 def _eviction(said: str) -> str:

@@ -86,3 +86,8 @@ def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) ->
     hub.kubectl("delete", "pod", f"jupyter-{person.name}", "--wait=false")
     wait_for(lambda: not person.server("").get("ready"), "the Hub has noticed", 60)
     assert Path(hub.state / "hub.log").read_text().count("ended: exit_code") >= 1
+    shown = person.get(f"/user/{person.name}/")
+    assert "removed from outside the Hub" in shown.text, "JupyterHub's own page says why"
+    launch(person, "plain")
+    assert person.get(f"/user/{person.name}/lab").text == "ok"
+    person.stop("")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dlspawner.spawner import DLSpawner
+from dlspawner.spawner.pods import Pods
 from tests.edges.spawner_builders import make_spawner
 
 GOING: dict[str, Any] = {
@@ -71,3 +72,109 @@ async def test_every_other_pod_that_goes_has_ended(
     spawner.shown = pod
 
     assert await spawner.poll() == 1
+
+
+class Ended:
+    """A job that ran and whose pod is as it is shown; what is asked for is kept."""
+
+    def __init__(self, spawner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spawner, self.deleted, self.known = spawner, list[int](), True
+
+        async def delete(_pods: Pods, _pod: Any, seconds: int) -> None:
+            self.deleted.append(seconds)
+
+        async def gone(_pods: Pods, _pod: Any) -> bool:
+            return self.known
+
+        async def no_events(_pods: Pods, *_of: Any) -> list[Any]:
+            return []
+
+        monkeypatch.setattr(Pods, "events", no_events)
+        monkeypatch.setattr(Pods, "delete", delete)
+        monkeypatch.setattr(Pods, "gone", gone)
+
+    def show(self, phase: str, code: int | None = None, node: str = "node-1", policy: str = "OnFailure") -> None:
+        state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
+        self.spawner.shown = {
+            "metadata": {"name": "jupyter-alice", "uid": "1"},
+            "spec": {"nodeName": node, "restartPolicy": policy, "terminationGracePeriodSeconds": 20},
+            "status": {"phase": phase, "containerStatuses": [{"name": "notebook", "ready": False, "state": state}]},
+        }
+
+
+@pytest.fixture
+def ended(spawner: Any, monkeypatch: pytest.MonkeyPatch) -> Ended:
+    return Ended(spawner, monkeypatch)
+
+
+async def test_the_pod_of_an_end_is_deleted_with_its_grace_before_the_hub_is_told(ended: Ended) -> None:
+    ended.show("Running", 3)
+
+    assert await ended.spawner.poll() == 3
+    assert ended.deleted == [20]
+
+
+async def test_pods_that_stay_ended_stay_where_the_administrator_wants_to_look_at_them(ended: Ended) -> None:
+    ended.spawner.delete_stopped_pods = False
+    ended.show("Failed", 3)
+
+    assert await ended.spawner.poll() == 3
+    assert ended.deleted == []
+
+
+async def test_a_pod_that_would_run_on_for_nobody_goes_all_the_same(ended: Ended) -> None:
+    ended.spawner.delete_stopped_pods = False
+    ended.show("Running", 3)
+
+    assert await ended.spawner.poll() == 3
+    assert ended.deleted == [20]
+
+
+async def test_jupyterhubs_pages_can_say_why(ended: Ended) -> None:
+    ended.show("Running", 3)
+    await ended.spawner.poll()
+
+    assert ended.spawner._failed
+    assert "failed with exit code 3" in ended.spawner._spawn_future.exception().jupyterhub_message
+
+
+async def test_nothing_has_failed_where_a_job_has_finished(ended: Ended) -> None:
+    ended.show("Succeeded", 0)
+
+    assert await ended.spawner.poll() == 0
+    assert not ended.spawner._failed
+
+
+@pytest.mark.parametrize(
+    ("phase", "node", "seconds"),
+    [
+        pytest.param("Running", "node-1", 1, id="a node has it and may be silent"),
+        pytest.param("Pending", "", 0, id="no node has it"),
+        pytest.param("Failed", "node-1", 0, id="it is over"),
+    ],
+)
+async def test_nothing_that_may_run_is_deleted_without_grace(phase: str, node: str, seconds: int, ended: Ended) -> None:
+    ended.show(phase, node=node)
+    await ended.spawner.stop(now=True)
+
+    assert ended.deleted == [seconds]
+
+
+async def test_a_grace_period_of_zero_is_one_second_for_a_pod_that_runs(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DLSpawner, "_grace_seconds", lambda spawner: 0)
+    ended.show("Running")
+    await ended.spawner.stop()
+
+    assert ended.deleted == [1]
+
+
+async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
+    ended: Ended, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended.show("Running")
+    ended.known = False
+    await ended.spawner.stop()
+
+    assert "stays until its node answers or is removed" in caplog.text

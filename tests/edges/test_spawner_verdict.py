@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core import naming
 from dlspawner.spawner import progress, trouble
-from dlspawner.spawner.verdict import ALIVE, Ended, judge, judge_gone
+from dlspawner.spawner.verdict import ALIVE, Ended, is_over, judge, judge_gone, stays_ended
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
-    metadata = {"name": "jupyter-alice", "uid": "1"}
+    metadata: dict[str, Any] = {"name": "jupyter-alice", "uid": "1"}
+    if status.pop("template", True):
+        metadata["labels"] = {naming.JOB_LABEL: "j-abcdefghij23"}
     if status.pop("deleting", False):
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     node = status.pop("node", "gpu-1")
-    spec = {"nodeName": node} if node else {}
+    spec: dict[str, Any] = {"nodeName": node} if node else {}
+    spec["containers"] = [{"name": name} for name in status.pop("containers", ["notebook"])]
+    spec["restartPolicy"] = status.pop("policy", "OnFailure")
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "containerStatuses": containers, **status}}
 
 
@@ -175,3 +180,61 @@ def test_a_pod_that_is_gone_ended_as_it_last_said(conditions: list[dict[str, str
 
 def test_a_pod_that_nobody_has_seen_was_removed() -> None:
     assert "removed from outside" in judge_gone(None).reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(pod("Running", running(), ended(1, "main"), template=False), ALIVE, id="a sidecar called main"),
+        pytest.param(
+            pod("Running", ended(2, "lab"), containers=["lab", "proxy"], template=False), 2, id="no container notebook"
+        ),
+        pytest.param(
+            pod("Running", running("lab"), ended(2, "proxy"), containers=["lab", "proxy"], template=False),
+            ALIVE,
+            id="a sidecar beside a first container of another name",
+        ),
+        pytest.param(pod("Running", ended(3), running("side"), template=False), 3, id="a sidecar outlives the server"),
+    ],
+)
+def test_a_pod_without_a_template_stands_on_its_server_alone(seen: dict[str, Any], expected: object) -> None:
+    judged = judge(seen)
+
+    assert (judged.exit_code if isinstance(judged, Ended) else judged) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "stays"),
+    [
+        pytest.param(pod("Failed", ended(3)), True, id="a pod that has failed"),
+        pytest.param(pod("Running", ended(3), running("side"), policy="Never"), True, id="it is never started again"),
+        pytest.param(pod("Running", ended(0), running("side"), policy="OnFailure"), True, id="it has ended well"),
+        pytest.param(pod("Running", ended(3), running("side"), policy="OnFailure"), False, id="it is started again"),
+        pytest.param(pod("Running", ended(0), running("side"), policy="Always"), False, id="it always is"),
+        pytest.param(pod("Running", waiting("CrashLoopBackOff"), policy="OnFailure"), False, id="it crashes on"),
+        pytest.param(pod("Running", running(), running("side")), False, id="it runs, on a node that was given up"),
+    ],
+)
+def test_which_ended_pod_may_be_left_for_an_administrator_to_look_at(seen: dict[str, Any], stays: bool) -> None:
+    assert stays_ended(seen) is stays
+
+
+@pytest.mark.parametrize(
+    ("seen", "over"),
+    [
+        pytest.param(pod("Succeeded", ended(0)), True, id="it has finished"),
+        pytest.param(pod("Failed", ended(1)), True, id="it has failed"),
+        pytest.param(pod("Pending", node=""), True, id="no node has it"),
+        pytest.param(pod("Pending", waiting("ContainerCreating")), False, id="a node has it"),
+        pytest.param(pod("Unknown", running()), False, id="its node is silent"),
+        pytest.param(pod("Running", ended(1)), False, id="its server has ended, and another container has not"),
+    ],
+)
+def test_only_what_cannot_run_may_be_deleted_without_grace(seen: dict[str, Any], over: bool) -> None:
+    assert is_over(seen) is over
+
+
+def test_a_pod_that_is_gone_and_said_why_it_failed_ended_for_that() -> None:
+    last = pod("Failed", ended(0), reason="DeadlineExceeded", deleting=True)
+
+    assert "time limit" in judge_gone(last).reason

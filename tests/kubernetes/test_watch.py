@@ -1,0 +1,142 @@
+"""The watch of pods and events on a real API server: pages, bookmarks' versions, compaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client, config
+
+from dlspawner.spawner import listwatch
+from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import EventWatch, PodDict, PodWatch
+
+pytestmark = pytest.mark.kubernetes
+PATIENCE = 60.0
+
+
+@pytest.fixture
+async def core(monkeypatch: pytest.MonkeyPatch, kubernetes: object) -> AsyncIterator[client.CoreV1Api]:
+    configuration = client.Configuration()
+    await config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)
+    async with client.ApiClient(configuration) as session:
+        made = client.CoreV1Api(session)
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
+        yield made
+
+
+@pytest.fixture
+async def watch(core: client.CoreV1Api, jobs_namespace: str) -> AsyncIterator[PodWatch]:
+    made = PodWatch(namespace=jobs_namespace, labels={"component": "test"})
+    yield made
+    await made.stop()
+
+
+def manifest(name: str, **labels: str) -> dict[str, Any]:
+    """A pod that no scheduler takes, and that Pod Security *restricted* admits."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {"name": "notebook", "image": "example.org/image:1", "securityContext": security}
+    spec = {"schedulerName": "nobody", "containers": [container]}
+    return {"metadata": {"name": name, "labels": {"component": "test", **labels}}, "spec": spec}
+
+
+def there(pod: PodDict | None) -> bool:
+    return pod is not None
+
+
+async def test_pods_are_listed_in_pages_and_followed(
+    core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str
+) -> None:
+    names = [f"p{number:03}" for number in range(2 * listwatch.PAGE + 3)]
+    await asyncio.gather(*(core.create_namespaced_pod(jobs_namespace, manifest(name)) for name in names))
+    await core.create_namespaced_pod(jobs_namespace, manifest("stranger", component="other"))
+    await watch.start()
+    assert sorted(watch.pods) == [f"{jobs_namespace}/{name}" for name in names]
+    assert all("managedFields" not in pod["metadata"] for pod in watch.pods.values())
+
+    key = f"{jobs_namespace}/new"
+    created = await core.create_namespaced_pod(jobs_namespace, manifest("new"))
+    seen = await watch.until(key, there, PATIENCE)
+    assert seen is not None
+    assert seen["metadata"]["uid"] == created.metadata.uid
+    await core.delete_namespaced_pod("new", jobs_namespace, grace_period_seconds=0)
+    await watch.until(key, lambda pod: pod is None, PATIENCE)
+    assert watch.gone[key]["metadata"]["uid"] == created.metadata.uid
+
+
+async def test_a_watch_that_ends_is_resumed_without_a_list(
+    core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, watches = [], []
+    page, follow = PodWatch._page, PodWatch._watch
+
+    async def listed(self: PodWatch, more: dict[str, str]) -> dict[str, Any]:
+        lists.append(more)
+        return await page(self, more)
+
+    async def watched(self: PodWatch, version: str) -> None:
+        watches.append(version)
+        await follow(self, version)
+
+    monkeypatch.setattr(PodWatch, "_page", listed)
+    monkeypatch.setattr(PodWatch, "_watch", watched)
+    watch.timeout_seconds = 1
+    await watch.start()
+    for name in ("a", "b"):
+        before = len(watches)
+        async with asyncio.timeout(PATIENCE):
+            while len(watches) < before + 2:  # noqa: ASYNC110 - the end of a watch wakes nobody
+                await asyncio.sleep(0.1)
+        await core.create_namespaced_pod(jobs_namespace, manifest(name))
+        await watch.until(f"{jobs_namespace}/{name}", there, PATIENCE)
+
+    assert lists == [{}]
+
+
+async def test_after_a_version_that_is_too_old_everything_is_listed_again(
+    core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str
+) -> None:
+    await core.create_namespaced_pod(jobs_namespace, manifest("a"))
+    await watch.start()
+    await watch.stop()
+    await core.delete_namespaced_pod("a", jobs_namespace, grace_period_seconds=0)
+    await core.create_namespaced_pod(jobs_namespace, manifest("b"))
+    watch._version = "1"  # older than anything that the API server still knows
+    await watch.start()
+    await watch.until(f"{jobs_namespace}/b", there, PATIENCE)
+    await watch.until(f"{jobs_namespace}/a", lambda pod: pod is None, PATIENCE)
+
+    assert f"{jobs_namespace}/a" in watch.gone
+
+
+async def test_events_of_pods_are_followed(core: client.CoreV1Api, jobs_namespace: str) -> None:
+    watch = EventWatch(namespace=jobs_namespace, fields={"involvedObject.kind": "Pod"})
+    await watch.start()
+    await core.create_namespaced_pod(jobs_namespace, manifest("a") | {"spec": manifest("a")["spec"] | IMPOSSIBLE})
+    async with asyncio.timeout(PATIENCE):
+        while not (told := watch.of(f"{jobs_namespace}/a")):
+            await watch.changed(f"{jobs_namespace}/a")
+    await watch.stop()
+
+    assert told[0]["reason"] == "FailedScheduling"
+    assert told[0]["involvedObject"]["name"] == "a"
+
+
+IMPOSSIBLE = {"schedulerName": "default-scheduler", "nodeSelector": {"no": "such-node"}}
+
+
+async def test_who_may_not_see_pods_is_refused(core: client.CoreV1Api, jobs_namespace: str) -> None:
+    core.api_client.configuration.api_key.clear()
+    core.api_client.default_headers["Impersonate-User"] = "nobody"
+    watch = PodWatch(namespace=jobs_namespace)
+    with pytest.raises(Refused, match="may not see its pods"):
+        await watch.start()
+    await watch.stop()

@@ -154,7 +154,6 @@ class Node:
         (at.run / "resolv.conf").touch()  # pods know the cluster's names and nothing else
         kubelet, proxy = at.run / "kubelet.yaml", at.run / "kube-proxy.yaml"
         kubelet.write_text(yaml.safe_dump(kubelet_config(at, self.socket)))
-        proxy.write_text(yaml.safe_dump(proxy_config(at)))
         labels = ",".join(f"{key}={value}" for key, value in GPU_LABELS.items())
         # before the API server stops, which otherwise waits for the pods' connections
         self.record.add("pods", name=f"{at.name}/kubepods")
@@ -163,7 +162,8 @@ class Node:
             *(f"--kubeconfig={at.kubeconfig('kubelet')}", f"--root-dir={at.run / 'kubelet'}"),
             *(f"--hostname-override={at.node_name}", f"--node-ip={at.node_ip}"),
         ]
-        if not self._runs("kube-proxy"):
+        if not self._runs("kube-proxy"):  # it ends when its file is written once more
+            proxy.write_text(yaml.safe_dump(proxy_config(at)))
             self._start("kube-proxy", self.binaries.path("kube-proxy"), f"--config={proxy}")
         client = Client(at.kubeconfig())
         path = f"/api/v1/nodes/{at.node_name}"

@@ -99,6 +99,8 @@ def test_a_lost_node_comes_back_with_its_pods_and_gpus(kubernetes: Client) -> No
     [after] = kubernetes.get(pods)["items"]
     assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
     assert kubernetes.get(f"/api/v1/nodes/{node}")["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    # kube-proxy stays, or Services would lead nowhere from then on.
+    assert kubernetes.request("GET", f"/api/v1/nodes/{node}:10256/proxy/healthz").code == 200
 
 
 def test_a_runner_that_is_told_to_stop_leaves_nothing(state: Path) -> None:

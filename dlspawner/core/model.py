@@ -1,6 +1,7 @@
 """The cluster and its teams as values: what administrators write in ``cluster.yaml`` and ``teams.yaml``.
 
-Amounts are integers: GPUs whole, CPU in thousandths (``cpu_milli``), memory in bytes. Nothing here knows a file format;
+Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs whole as people write them; decisions
+count in milli-GPUs (``amounts``). Nothing here knows a file format;
 ``dlspawner.settings`` reads and checks, everybody else is handed these values.
 """
 
@@ -11,6 +12,7 @@ from datetime import timedelta
 from enum import Enum
 
 from dlspawner.core.accounts import UidRange
+from dlspawner.core.amounts import GPU
 
 DEFAULT_TEAM = "default"
 
@@ -80,6 +82,37 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Priority:
+    """A named level; the higher one comes first."""
+
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How jobs are queued and stopped for each other.
+
+    ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before it can
+    be one; ``patience`` is how long a job may be passed by those behind it; ``half_life`` is after how long half of
+    what a team has used is forgotten.
+    """
+
+    notice: timedelta = timedelta(minutes=5)
+    min_run: timedelta = timedelta(minutes=10)
+    patience: timedelta = timedelta(minutes=30)
+    half_life: timedelta = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuJobs:
+    """How many jobs without GPUs one person, and one team, may have at once; ``None`` for any number."""
+
+    per_user: int | None = None
+    per_team: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """``cluster.yaml``: GPU types in the order the form shows them, and what a job without GPUs gets and may get."""
 
@@ -90,6 +123,9 @@ class Cluster:
     storage: Storage = field(default_factory=Storage)
     default_template: str | None = None
     accounts: UidRange = field(default_factory=UidRange)
+    priorities: tuple[Priority, ...] = (Priority("prod", 100), Priority("test", 10))  # highest first
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)
@@ -98,6 +134,14 @@ class Cluster:
     def gpu_resources(self) -> frozenset[str]:
         """Every resource name that asks for a GPU, for ``rendering.hide_gpus``."""
         return frozenset(kind.resource for kind in self.gpu_types)
+
+    def allowed_priorities(self, team: Team) -> tuple[Priority, ...]:
+        """The levels of a team's jobs, highest first; all of the cluster's for a team that names none."""
+        return tuple(one for one in self.priorities if not team.priorities or one.name in team.priorities)
+
+    def default_priority(self, team: Team) -> Priority:
+        """The level of a job that asks for none: the lowest one of its team."""
+        return min(self.allowed_priorities(team), key=lambda one: one.level, default=Priority("", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +193,11 @@ class Team:
     mounts: tuple[TeamMount, ...] = ()
     idle: IdleWindows = IdleWindows()
     gid: int | None = None  # of the unix group that the team's data belongs to
+    preempts_own: bool = False  # a job of higher priority may stop a guaranteed one of lower priority of this team
+
+    def entitled(self, gpu_type: str | None) -> int:
+        """The team's quota of a GPU type in milli-GPUs; 0 for what the file does not name."""
+        return GPU * sum(quota.gpus for quota in self.quota if quota.gpu_type == gpu_type)
 
     def may_use(self, template: str) -> bool:
         """An empty list of templates allows all of them."""
@@ -169,3 +218,7 @@ class Teams:
 
     def named(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)
+
+    def paying(self, name: str) -> Team | None:
+        """The team that pays for a job; who is in none has ``default``, which needs no entry."""
+        return self.named(name) or (Team(DEFAULT_TEAM) if name == DEFAULT_TEAM else None)

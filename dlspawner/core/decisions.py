@@ -1,0 +1,86 @@
+"""Decisions as values: what the core answers when it is asked whether a job may start.
+
+Every decision has a ``reason`` from one closed list, which is what logs and metrics say (``reason=team-quota``), and a
+sentence for the person, which says what would have worked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why; the values are what the log line, the metrics and the API say."""
+
+    FITS = "fits"
+    # it can start when others are stopped
+    PREEMPTION = "preemption"
+    # it waits
+    APPROVAL = "approval"
+    USER_CAP = "user-cap"
+    TEAM_CAP = "team-cap"
+    TEAM_QUOTA = "team-quota"
+    BORROW_LIMIT = "borrow-limit"
+    NO_NODE = "no-node"
+    ENDING = "ending"
+    MIN_RUN = "min-run"
+    TURN = "turn"
+    # it can never start as things are; a job that is in the queue already waits for these, too
+    BLOCKED = "blocked"
+    UNKNOWN_TEAM = "unknown-team"
+    UNKNOWN_TYPE = "unknown-type"
+    UNKNOWN_PRIORITY = "unknown-priority"
+    MALFORMED = "malformed"
+    NOT_ALLOWED = "not-allowed"
+    SHARE = "share"
+    TOO_MANY = "too-many"
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """The job may start. ``nodes``: where each of its pods fits; what else is decided assumes that they go there."""
+
+    nodes: tuple[str, ...]
+    reason: Reason = Reason.FITS
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """The job may start on ``nodes`` when the jobs with these ids are gone."""
+
+    victims: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reason: Reason = Reason.PREEMPTION
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job waits. ``position`` counts from 1 among those that wait for the same; ``until``: not before then."""
+
+    reason: Reason
+    sentence: str
+    position: int = 1
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The job can never start like this. ``maximum``: milli-GPUs that could, where the number is what is wrong."""
+
+    reason: Reason
+    sentence: str
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What would start at once instead: so many GPUs (milli), of that type, preemptible or not."""
+
+    gpu_type: str
+    gpus: int
+    preemptible: bool
+
+
+Decision = Admit | Preempt | Wait | Refuse

@@ -1,0 +1,297 @@
+"""Guaranteed jobs: the search for their nodes, and for those who have to leave them. The rules are in ``quota``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from dlspawner.core.backfill import behind, head, kept_for_head
+from dlspawner.core.charge import PodCharge
+from dlspawner.core.decisions import Admit, Preempt, Reason
+from dlspawner.core.jobs import Job
+from dlspawner.core.limits import Blocked
+from dlspawner.core.placing import Nodes, ranked
+from dlspawner.core.preemption import choose_victims, is_protected, may_be_stopped, protected_until
+from dlspawner.core.rooms import NOTHING, Room, Space, needs
+from dlspawner.core.vacancy import first_free, room_sentence
+from dlspawner.core.world import World
+
+_ENDLESS = 2**62
+
+Stops = Callable[[Job], bool]
+
+
+class Search:
+    """The search for nodes of one guaranteed job, and for those who have to leave them."""
+
+    def __init__(self, request: Job, kind: str, short: int, world: World, now: datetime) -> None:
+        self.request, self.kind, self.short, self.world, self.now = request, kind, short, world, now
+        self.pods = request.charge.pods
+        self.resource = next(pod.resource for pod in self.pods if pod.resource)
+        self.share = world.layout(kind).get(request.team, {})
+
+    def decide(self) -> Admit | Preempt | Blocked:
+        promised = self._promised()
+        if promised is not None:
+            return promised
+        ahead = head(self.request, self.world, self.now) if not self.short else None
+        kept: frozenset[str] = frozenset()
+        if ahead is not None:
+            left = self.world.left(self.request.team, self.kind, self.request)
+            if left - self.request.charge.gpus < ahead.charge.gpus:
+                return behind(ahead)
+            kept = self._kept(ahead)
+        found = self._search(kept)
+        if found is not None:
+            return found
+        if kept and isinstance(self._search(frozenset()), Admit | Preempt):
+            return behind(ahead)
+        return self._protected() or Blocked(Reason.NO_NODE, room_sentence(self.request, self.world))
+
+    def _promised(self) -> Admit | Blocked | None:
+        """What was promised, if it is still there or coming."""
+        nodes = tuple(node for node in self.request.nodes if node is not None)
+        if self.short or not self.request.promised or len(nodes) != len(self.pods):
+            return None
+        wanted = self._wanted(nodes)
+        if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
+            return None
+        if all(_covers(self._now(self.world.rooms[name]), want) for name, want in wanted.items()):
+            return Admit(nodes)
+        if all(_covers(self._soon(self.world.rooms[name]), want) for name, want in wanted.items()):
+            return self._ending(nodes)
+        return None
+
+    def _kept(self, ahead: Job) -> frozenset[str]:
+        """Nodes of the team's share that the one who may not be passed needs: those that come closest."""
+        rooms = self._share_rooms()
+        nodes = ranked(
+            ahead.charge.pods,
+            rooms,
+            lambda room, _: Space(self.share[room.node.name], _ENDLESS, _ENDLESS),
+            lambda room, _: (-self._share_left(room), *self._likeness(room)),
+        )
+        return frozenset(nodes or ()) if self.share else kept_for_head(self.request, self.world, self.now)[1]
+
+    def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""
+        stops: list[Stops] = [] if self.short else [self._stops_borrowed]
+        team = self.world.team(self.request.team)
+        if team is not None and team.preempts_own:
+            stops.append(self._stops_own)
+        for stop in stops:
+            found = self._in_share(stop, kept) or self._unclaimed(stop, kept)
+            if found is None and not self._waits_for_own_share(stop):
+                found = self._anywhere(stop, kept)
+            if found is not None:
+                return found
+        return None
+
+    # who may be stopped
+
+    def _stops_borrowed(self, job: Job) -> bool:
+        return job.preemptible and self._stops_own(job)
+
+    def _stops_own(self, job: Job) -> bool:
+        return may_be_stopped(job, self.request, self.world) and not is_protected(job, self.world, self.now)
+
+    def _stops_later(self, job: Job) -> bool:
+        """Also who is protected for now."""
+        return job.preemptible and may_be_stopped(job, self.request, self.world)
+
+    # where
+
+    def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        rooms = [room for room in self._share_rooms() if room.node.open and room.node.name not in kept]
+
+        def space(room: Room, pod: PodCharge) -> Space:
+            return self._bounded(room, stop, self._share_left(room) + self._own_victims(room, stop))
+
+        def rank(room: Room, left: Space) -> tuple[object, ...]:
+            return (left.gpus, *self._likeness(room))
+
+        return self._settle(ranked(self.pods, rooms, space, rank), stop)
+
+    def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        shares = self.world.shares(self.kind)
+        if not self.world.layout(self.kind):
+            return None
+        rooms = [
+            self.world.rooms[name]
+            for name, teams in shares.items()
+            if name not in kept
+            and (name in self.share or sum(teams.values()) < self.world.rooms[name].node.gpus_of(self.resource))
+        ]
+
+        def space(room: Room, pod: PodCharge) -> Space:
+            return self._bounded(room, stop, self._claimed_by_nobody(room) + self._own_victims(room, stop))
+
+        rooms = [room for room in rooms if room.node.open]
+        return self._settle(ranked(self.pods, rooms, space, self._fewest_victims), stop)
+
+    def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        if not self.short:
+            nodes = first_free(self.request, self.world, kept)
+            if nodes is not None:
+                return Admit(nodes)
+        least = min(pod.gpus for pod in self.pods)
+        own = stop == self._stops_own
+        pools = {pod.placement: self.world.pool(pod.resource, pod.placement) for pod in self.pods}
+        rooms = {
+            name: room
+            for pool in pools.values()
+            for name, room in pool.rooms.items()
+            if name not in kept
+            and (own or room.gpus.get(self.resource, 0) + room.borrowed.get(self.resource, 0) >= least)
+        }
+
+        def space(room: Room, pod: PodCharge) -> Space:
+            return self._bounded(room, stop, _ENDLESS)
+
+        return self._settle(ranked(self.pods, rooms.values(), space, self._fewest_victims), stop)
+
+    def _waits_for_own_share(self, stop: Stops) -> bool:
+        """Whether a private cluster would make the job wait, too: then it has no claim on the shares of others."""
+        if not self.share:
+            return False
+        rooms = self._share_rooms()
+
+        def fits(space: Callable[[Room], int]) -> bool:
+            def spaces(room: Room, _: PodCharge) -> Space:
+                return Space(space(room), _ENDLESS, _ENDLESS)
+
+            return ranked(self.pods, rooms, spaces, lambda _, left: left) is not None
+
+        if not fits(lambda room: self.share[room.node.name]):
+            return False
+        return not fits(lambda room: self._share_left(room) + self._own_victims(room, stop)) or self._is_protected()
+
+    def _is_protected(self) -> bool:
+        return self._protected() is not None
+
+    def _protected(self) -> Blocked | None:
+        """Whether those on the own share would leave, had they run for long enough."""
+        rooms = [room for room in self._share_rooms() if room.node.open]
+        if not self.share:
+            rooms = list(self.world.pool(self.resource, self.pods[0].placement).rooms.values())
+
+        def space(room: Room, pod: PodCharge) -> Space:
+            return self._bounded(room, self._stops_later, self._share_left(room) if self.share else _ENDLESS)
+
+        nodes = None if self.short else ranked(self.pods, rooms, space, self._fewest_victims)
+        if nodes is None:
+            return None
+        untils = [
+            protected_until(self.world.jobs[name], self.world)
+            for node in set(nodes)
+            for name in self.world.rooms[node].holders
+            if self._stops_later(self.world.jobs[name])
+        ]
+        until = max((one for one in untils if one is not None), default=None)
+        minutes = self.world.cluster.scheduling.min_run.total_seconds() / 60
+        sentence = f"Preemptible jobs run for {minutes:g} minutes before they must leave."
+        return Blocked(Reason.MIN_RUN, sentence, until)
+
+    # how much
+
+    def _share_rooms(self) -> list[Room]:
+        return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
+
+    def _share_left(self, room: Room) -> int:
+        return self.share[room.node.name] - self._guaranteed_on(room).get(self.request.team, 0)
+
+    def _guaranteed_on(self, room: Room) -> dict[str, int]:
+        """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
+        held: dict[str, int] = {}
+        for pods_of in (room.holders, room.promises):
+            for name, pods in pods_of.items():
+                job = self.world.jobs[name]
+                if not job.preemptible and name != self.request.id:
+                    held[job.team] = held.get(job.team, 0) + needs(pods, self.resource).gpus
+        return held
+
+    def _claimed_by_nobody(self, room: Room) -> int:
+        """What is left beside the shares of others, used or not, and what is held."""
+        held = self._guaranteed_on(room)
+        shares = self.world.shares(self.kind).get(room.node.name, {})
+        claimed = sum(
+            max(held.get(team, 0), 0 if team == self.request.team else shares.get(team, 0)) for team in {*held, *shares}
+        )
+        return room.node.gpus_of(self.resource) - claimed
+
+    def _own_victims(self, room: Room, stop: Stops) -> int:
+        """What guaranteed jobs of the team itself would give back of its share."""
+        if stop != self._stops_own:
+            return 0
+        jobs = ((self.world.jobs[name], pods) for name, pods in room.holders.items())
+        return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
+
+    def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
+        space = self._soon(room)
+        for name, pods in room.holders.items():
+            if stop(self.world.jobs[name]):
+                space = space + needs(pods, self.resource)
+        return Space(min(space.gpus, gpus), space.cpu_milli, space.memory_bytes)
+
+    def _now(self, room: Room) -> Space:
+        return room.now(self.resource, self.world.jobs, self.request.id)
+
+    def _soon(self, room: Room) -> Space:
+        return room.soon(self.resource, self.world.jobs, self.request.id)
+
+    def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:
+        return (max(0, left.gpus - self._now(room).gpus) > 0, left.gpus, room.node.name)
+
+    def _likeness(self, room: Room) -> tuple[object, ...]:
+        """Orders rooms of a share by what a private cluster would know of them, so that both choose the same."""
+        own = sorted(
+            name
+            for name in room.holders
+            if self.world.jobs[name].team == self.request.team and not self.world.jobs[name].preemptible
+        )
+        stops = 0 if own else -self._now(room).gpus
+        return (self.share[room.node.name], own, stops, room.node.name)
+
+    # then
+
+    def _wanted(self, nodes: Nodes) -> dict[str, Space]:
+        wanted: dict[str, Space] = {}
+        for pod, name in zip(self.pods, nodes, strict=True):
+            wanted[name] = wanted.get(name, NOTHING) + needs([pod], self.resource)
+        return wanted
+
+    def _settle(self, nodes: Nodes | None, stop: Stops) -> Admit | Preempt | Blocked | None:
+        """What to do about these nodes: start, wait for those who leave already, or ask others to leave."""
+        if nodes is None:
+            return None
+        wanted = self._wanted(nodes)
+        rooms = {name: self.world.rooms[name] for name in wanted}
+        if not self.short and all(_covers(self._now(rooms[name]), want) for name, want in wanted.items()):
+            return Admit(nodes)
+        missing = {name: want - self._soon(rooms[name]) for name, want in wanted.items()}
+        if not self.short and all(part <= 0 for space in missing.values() for part in space):
+            return self._ending(nodes)
+        if self.short:  # the quota is missing wherever the jobs are that hold it
+            stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
+        else:
+            jobs = (self.world.jobs[name] for room in rooms.values() for name in room.holders)
+            stoppable = {job.id: job for job in jobs if stop(job)}
+        victims = choose_victims(missing, self.resource, stoppable.values(), self.world, self.short)
+        return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
+
+    def _same_type(self, job: Job) -> bool:
+        return job.charge.gpu_type == self.kind
+
+    def _ending(self, nodes: Nodes) -> Blocked:
+        leaving = [
+            job
+            for node in set(nodes)
+            for job in (self.world.jobs[name] for name in self.world.rooms[node].holders)
+            if job.leaving
+        ]
+        until = max((job.notice for job in leaving if job.notice is not None), default=None)
+        return Blocked(Reason.ENDING, "The GPUs are being freed: other jobs are about to end.", until)
+
+
+def _covers(space: Space, want: Space) -> bool:
+    return all(have >= part for have, part in zip(space, want, strict=True))

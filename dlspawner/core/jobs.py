@@ -1,0 +1,70 @@
+"""A job as the Manager knows it: who, for which team, at which cost, and where it stands in its life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from dlspawner.core.charge import Charge
+
+
+class State(Enum):
+    """The life of a job, in its order. Only ``queued`` competes; a job of the other waiting states keeps its place."""
+
+    SUBMITTED = "submitted"
+    WAITING_APPROVAL = "waiting-approval"
+    QUEUED = "queued"
+    WAITING_LOGIN = "waiting-login"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+    @property
+    def holds(self) -> bool:
+        """Whether a job in this state holds what it costs: from *admit* until its pods are gone."""
+        return self in _HOLDS
+
+
+_HOLDS = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch on a named server. ``priority`` is the level's number.
+
+    ``submitted`` is its first submit time, whatever happened since; ``started`` is since when it runs, ``None`` before.
+    ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
+    when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count.
+    """
+
+    id: str
+    user: str
+    team: str
+    submitted: datetime
+    charge: Charge = field(default_factory=Charge)
+    server: str = ""
+    template: str = ""
+    priority: int = 0
+    preemptible: bool = False
+    state: State = State.SUBMITTED
+    started: datetime | None = None
+    nodes: tuple[str | None, ...] = ()
+    notice: datetime | None = None
+    idle: bool = False
+    requeue: bool = False
+    approved: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return self.state in _HOLDS
+
+    @property
+    def leaving(self) -> bool:
+        """Whether what it holds will be free without anybody's doing more."""
+        return self.state is State.STOPPING or (self.notice is not None and self.state in _HOLDS)
+
+    @property
+    def promised(self) -> bool:
+        return self.state is State.QUEUED and bool(self.nodes)

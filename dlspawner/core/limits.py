@@ -1,0 +1,146 @@
+"""Limits: what can never start, and what must wait whatever is free: caps of people and teams, approvals.
+
+A limit says why in a sentence for the person, with the number that would have worked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.core.amounts import GPU, counted, shown
+from dlspawner.core.charge import PodCharge
+from dlspawner.core.decisions import Reason, Refuse
+from dlspawner.core.jobs import Job
+from dlspawner.core.model import Team
+from dlspawner.core.nodes import Node
+from dlspawner.core.placing import ranked
+from dlspawner.core.rooms import Room, Space
+from dlspawner.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a job can not start now; ``until``: not before then."""
+
+    reason: Reason
+    sentence: str = ""
+    until: datetime | None = None
+
+
+def never(request: Job, world: World) -> Refuse | None:
+    """Why a job can not start even on an empty cluster, as the files and the nodes are today."""
+    team = world.team(request.team)
+    if request.user in world.teams.blocked:
+        return Refuse(Reason.BLOCKED, "You can not start jobs here; ask an administrator why.")
+    if team is None:
+        return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
+    kind = request.charge.gpu_type
+    if kind is not None:
+        found = world.cluster.gpu_type(kind)
+        if found is None or any(pod.resource not in {"", found.resource} for pod in request.charge.pods):
+            return Refuse(Reason.UNKNOWN_TYPE, f"There are no GPUs of type “{kind}” any more; choose another type.")
+        refused = _more_than_limits(request, kind, team, world)
+        if refused is not None:
+            return refused
+    return _larger_than_nodes(request, world)
+
+
+def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:
+    asked, hard, title = request.charge.gpus, team.user_caps.hard, team.title or team.name
+    if hard is not None and asked > hard * GPU:
+        sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
+        return Refuse(Reason.TOO_MANY, sentence, hard * GPU)
+    if request.preemptible:
+        limit = None if team.borrow_limit is None else team.borrow_limit * GPU
+        if limit is not None and asked > limit:
+            sentence = f"Team {title} may borrow at most {counted(limit)}; you asked for {shown(asked)}."
+            return Refuse(Reason.TOO_MANY, sentence, limit)
+        return None
+    quota = world.quota(request.team, kind)
+    if asked > quota:
+        what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
+        sentence = (
+            f"Team {title} has {what}; you asked for {shown(asked)}. A preemptible job may use idle GPUs of others."
+        )
+        return Refuse(Reason.TOO_MANY, sentence, quota)
+    return None
+
+
+def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
+    pods = request.charge.pods
+    if len(pods) == 1 and _some_room(pods[0], world):
+        return None
+    rooms = [room for room in world.rooms.values() if any(pod.placement.suits(room.node) for pod in pods)]
+    if ranked(pods, rooms, lambda room, pod: _whole(room, pod.resource), lambda _, left: left) is not None:
+        return None
+    kind = request.charge.gpu_type
+    largest = max(pods, key=lambda pod: pod.gpus)
+    most = max((_whole(room, largest.resource).gpus for room in rooms), default=0) if kind else 0
+    if kind is not None and not most:
+        return Refuse(Reason.TOO_MANY, f"No node has GPUs of type {kind} that this job could use.", 0)
+    if kind is not None and most < largest.gpus:
+        sentence = (
+            f"No node has more than {counted(most)} of type {kind}; you asked for {shown(largest.gpus)} on one node."
+        )
+        return Refuse(Reason.TOO_MANY, sentence, most)
+    if len(pods) > 1:
+        return Refuse(Reason.TOO_MANY, f"The cluster's nodes can not hold the {len(pods)} pods of this job together.")
+    return Refuse(Reason.SHARE, "No node that this job could use has so much CPU and memory.")
+
+
+def _some_room(pod: PodCharge, world: World) -> bool:
+    pool = world.pool(pod.resource, pod.placement)
+    if any(_whole(room, pod.resource).holds(pod) for room in pool.rooms.values()):
+        return True
+    return any(
+        _whole(room, pod.resource).holds(pod) and pod.placement.suits(room.node) for room in world.rooms.values()
+    )
+
+
+def _whole(room: Room, resource: str) -> Space:
+    node: Node = room.node
+    return Space(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+
+
+def caps(request: Job, world: World) -> Blocked | None:
+    """What a job waits for that is not the cluster's: an approval, or that the person or the team ends another job."""
+    team = world.team(request.team)
+    if team is None:
+        return None
+    asked, title = request.charge.gpus, team.title or team.name
+    own = asked if request.promised and request.id in world.jobs else 0
+    if request.charge.gpu_type is None:
+        return _cpu_caps(request, title, world)
+    held = world.held_by(request.team, request.user) - own
+    soft, hard = team.user_caps.soft, team.user_caps.hard
+    if hard is not None and held + asked > hard * GPU:
+        return Blocked(
+            Reason.USER_CAP,
+            f"You hold {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
+            f"this job waits until {shown(held + asked - hard * GPU)} of them are free.",
+        )
+    if soft is not None and not request.approved and held + asked > soft * GPU:
+        return Blocked(
+            Reason.APPROVAL,
+            f"More than {counted(soft * GPU)} for one person of team {title} wants the approval of a team admin; "
+            f"with this job you would hold {shown(held + asked)}.",
+        )
+    if request.preemptible and team.borrow_limit is not None:
+        borrowed = world.borrowed(request.team)
+        if borrowed + asked > team.borrow_limit * GPU:
+            return Blocked(
+                Reason.BORROW_LIMIT,
+                f"Team {title} borrows {shown(borrowed)} of at most {counted(team.borrow_limit * GPU)}.",
+            )
+    return None
+
+
+def _cpu_caps(request: Job, title: str, world: World) -> Blocked | None:
+    per_user, per_team = world.cluster.cpu_jobs.per_user, world.cluster.cpu_jobs.per_team
+    mine = world.cpu_jobs(request.team, request.user)
+    if per_user is not None and mine >= per_user:
+        return Blocked(Reason.USER_CAP, f"You have {mine} jobs without GPUs in team {title}, and may have {per_user}.")
+    if per_team is not None and world.cpu_jobs(request.team) >= per_team:
+        return Blocked(Reason.TEAM_CAP, f"Team {title} has {per_team} jobs without GPUs, which is its most.")
+    return None

@@ -1,0 +1,170 @@
+"""Nodes, and which pods may be on them: labels, taints, cordons.
+
+A ``Placement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as the
+Manager needs to know which nodes to look at; the scheduler has the last word. Left to it: affinity between pods,
+preferences, volumes, ports.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlspawner.core import quantity
+from dlspawner.core.amounts import GPU
+from dlspawner.core.model import Toleration
+
+# Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
+_PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What something holds of one node: GPUs as ``(resource, milli-GPUs)``."""
+
+    gpus: tuple[tuple[str, int], ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: what pods can get there, and ``others``, what pods that are no jobs hold of it.
+
+    ``cordoned``: nothing new goes there. ``ready`` is false as well when nobody has heard of it for too long.
+    """
+
+    name: str
+    gpus: tuple[tuple[str, int], ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+    others: Holding = field(default_factory=Holding)
+
+    @property
+    def open(self) -> bool:
+        return self.ready and not self.cordoned
+
+    def gpus_of(self, resource: str) -> int:
+        return next((milli for name, milli in self.gpus if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One requirement of a node selector term: ``In``, ``NotIn``, ``Exists``, ``DoesNotExist``, ``Gt``, ``Lt``."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        if self.operator in {"NotIn", "DoesNotExist"}:
+            return value is None or (self.operator == "NotIn" and value not in self.values)
+        if value is None or self.operator == "Exists":
+            return value is not None
+        if self.operator == "In":
+            return value in self.values
+        bound = self.values[0] if len(self.values) == 1 else ""
+        if not _is_integer(value) or not _is_integer(bound):
+            return False
+        return int(value) > int(bound) if self.operator == "Gt" else self.operator == "Lt" and int(value) < int(bound)
+
+
+def _is_integer(text: str) -> bool:
+    return text.lstrip("-").isdecimal() and text.isascii() and len(text) < 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a pod demands of its node: labels, one of several terms (none at all: no demand), a name."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[Expression, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    node: str | None = None
+
+    def suits(self, node: Node) -> bool:
+        """Whether the pod may ever be on this node; whether it is open today is not asked."""
+        if self.node is not None and self.node != node.name:
+            return False
+        labels = {**dict(node.labels), "metadata.name": node.name}
+        if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        if self.terms and not any(all(one.holds(labels) for one in term) for term in self.terms):
+            return False
+        return all(self._tolerates(taint) for taint in node.taints)
+
+    def _tolerates(self, taint: Taint) -> bool:
+        if taint.effect == "PreferNoSchedule" or taint.key.startswith(_PASSING):
+            return True
+        return any(_matches(one, taint) for one in self.tolerations)
+
+
+def _matches(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in {None, "", taint.effect} or toleration.key not in {None, "", taint.key}:
+        return False
+    return toleration.operator == "Exists" or (toleration.value or "") == taint.value
+
+
+def read_placement(spec: Mapping[str, Any]) -> Placement:
+    """What a PodSpec demands of its node; texts of an unknown kind demand what no node has."""
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    terms = tuple(tuple(_expressions(term)) for term in affinity.get("nodeSelectorTerms") or ())
+    return Placement(
+        selector=tuple(sorted((str(key), str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
+        terms=tuple(term for term in terms if term),
+        tolerations=tuple(_toleration(one) for one in spec.get("tolerations") or ()),
+        node=spec.get("nodeName") or None,
+    )
+
+
+def _expressions(term: Mapping[str, Any]) -> Iterator[Expression]:
+    for kind in ("matchExpressions", "matchFields"):
+        for one in term.get(kind) or ():
+            yield Expression(str(one.get("key")), str(one.get("operator")), tuple(map(str, one.get("values") or ())))
+
+
+def _toleration(one: Mapping[str, Any]) -> Toleration:
+    return Toleration(one.get("key"), one.get("operator") or "Equal", one.get("value"), one.get("effect"))
+
+
+def read_node(manifest: Mapping[str, Any], others: Holding | None = None) -> Node:
+    """A node as the Kubernetes API describes it; every extended resource counts, whichever is a GPU."""
+    metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
+    allocatable = status.get("allocatable") or {}
+    conditions = status.get("conditions") or ()
+    return Node(
+        name=str(metadata.get("name")),
+        gpus=tuple(sorted((name, GPU * _amount(text)) for name, text in allocatable.items() if "/" in name)),
+        cpu_milli=_amount(allocatable.get("cpu"), 1000),
+        memory_bytes=_amount(allocatable.get("memory")),
+        labels=tuple(sorted((str(key), str(value)) for key, value in (metadata.get("labels") or {}).items())),
+        taints=tuple(
+            Taint(str(one.get("key")), str(one.get("value") or ""), str(one.get("effect")))
+            for one in spec.get("taints") or ()
+        ),
+        cordoned=bool(spec.get("unschedulable")),
+        ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
+        others=others or Holding(),
+    )
+
+
+def _amount(text: object, factor: int = 1) -> int:
+    """An allocatable amount, rounded down."""
+    value = quantity.parse(str(text))
+    return 0 if value is None else value.numerator * factor // value.denominator

@@ -1,0 +1,101 @@
+"""Victims: which jobs are stopped so that another one can start.
+
+In this order: borrowed before guaranteed (which only its own team can ask to stop, where it opted in), confirmed idle
+first, the lowest priority, the team that is most over its share, the youngest. Whoever turns out not to be needed after
+all is spared, the best protected first.
+
+Protected are jobs that have not run for the minimum time, that are leaving already, and every guaranteed job of another
+team. Nobody is stopped unless that lets the waiting job start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.rooms import NOTHING, Space, needs
+from dlspawner.core.world import World
+
+
+def may_be_stopped(job: Job, request: Job, world: World) -> bool:
+    """Whether a job may ever be a victim of the request; how long it has run is not asked."""
+    if job.state not in {State.STARTING, State.RUNNING} or job.leaving or request.preemptible:
+        return False
+    if job.preemptible:
+        return True
+    team = world.team(request.team)
+    return job.team == request.team and team is not None and team.preempts_own and job.priority < request.priority
+
+
+def protected_until(job: Job, world: World) -> datetime | None:
+    """Until when the minimum run time protects a job; ``None`` for one that has not begun to run."""
+    return None if job.started is None else job.started + world.cluster.scheduling.min_run
+
+
+def is_protected(job: Job, world: World, now: datetime) -> bool:
+    until = protected_until(job, world)
+    return until is None or now < until
+
+
+def choose_victims(
+    missing: Mapping[str, Space],
+    resource: str,
+    candidates: Iterable[Job],
+    world: World,
+    quota_missing: int = 0,
+) -> tuple[Job, ...] | None:
+    """The jobs whose end gives what is missing, by node; ``None`` when all candidates are not enough.
+
+    ``candidates`` may all be stopped. ``quota_missing``: milli-GPUs that guaranteed jobs among them have to give back.
+    """
+    missing = {node: space for node, space in missing.items() if any(part > 0 for part in space)}
+    taken: list[tuple[Job, dict[str, Space], int]] = []
+    left, quota_left = dict(missing), quota_missing
+    for job in sorted(candidates, key=lambda job: _order(job, world)):
+        if not left and quota_left <= 0:
+            break
+        gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.charge.gpus
+        helps = any(part > 0 and lack > 0 for node in gives for part, lack in zip(gives[node], left[node], strict=True))
+        if helps or (quota and quota_left > 0):
+            taken.append((job, _gives(job, missing, resource), quota))
+            left = _rest(left, gives)
+            quota_left -= quota
+    if left or quota_left > 0:
+        return None
+    return tuple(job for job, _, _ in _needed(taken, missing, quota_missing))
+
+
+def _order(job: Job, world: World) -> tuple[object, ...]:
+    kind = job.charge.gpu_type
+    over = world.over_share(job.team, kind) if kind else 0
+    age = job.started.timestamp() if job.started else 0.0
+    return (not job.preemptible, not job.idle, job.priority, -over, -age, job.id)
+
+
+def _gives(job: Job, missing: Mapping[str, Space], resource: str) -> dict[str, Space]:
+    gives: dict[str, Space] = {}
+    for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+        if node is not None and node in missing:
+            gives[node] = gives.get(node, NOTHING) + needs([pod], resource)
+    return gives
+
+
+def _rest(missing: Mapping[str, Space], gives: Mapping[str, Space]) -> dict[str, Space]:
+    rest = {node: space - gives.get(node, NOTHING) for node, space in missing.items()}
+    return {node: space for node, space in rest.items() if any(part > 0 for part in space)}
+
+
+def _needed(
+    taken: list[tuple[Job, dict[str, Space], int]], missing: Mapping[str, Space], quota_missing: int
+) -> list[tuple[Job, dict[str, Space], int]]:
+    """Those without whom it would not be enough; who was taken last is asked first."""
+    needed = list(taken)
+    for one in reversed(taken):
+        others = [other for other in needed if other is not one]
+        left: Mapping[str, Space] = missing
+        for _, gives, _ in others:
+            left = _rest(left, gives)
+        if not left and sum(quota for _, _, quota in others) >= quota_missing:
+            needed = others
+    return needed

@@ -1,0 +1,83 @@
+"""The queue: who comes first, who may pass whom.
+
+Guaranteed jobs come before those that run on idle GPUs, which would only be stopped for them. Then: the higher
+priority, the team with the smaller decayed usage in relation to its quota, the earlier submit time. Within a team usage
+is the same for all, so a team's queue never changes its order by itself.
+
+There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, nobody
+passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
+the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
+their team's quota that it needs. Who waits for something else (an approval, a login, an own cap) holds up nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import datetime
+
+from dlspawner.core.jobs import Job
+from dlspawner.core.world import World, key, lane
+
+_OVERDUE = 5  # of each team; one is enough unless it waits for something of its own
+
+Rank = tuple[bool, int, float, datetime, str]
+
+
+def rank(job: Job, world: World, now: datetime) -> Rank:
+    """The smaller one comes first."""
+    later = job.preemptible or job.charge.gpu_type is None
+    return (later, -job.priority, world.usage_of(job.team, now), job.submitted, job.id)
+
+
+def order(world: World, now: datetime) -> list[Job]:
+    """All queued jobs, the first one first."""
+    usage: dict[str, float] = {}
+    ranks: list[Rank] = []
+    for (team, kind), teams in world.queues.items():
+        later = not team or kind is None
+        for name, keys in teams.items():
+            if name not in usage:
+                usage[name] = world.usage_of(name, now)
+            used = usage[name]
+            ranks += [(later, level, used, submitted, job_id) for level, submitted, job_id in keys]
+    ranks.sort()
+    return [world.jobs[one[-1]] for one in ranks]
+
+
+def position(request: Job, world: World, now: datetime) -> int:
+    """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be."""
+    own, before = key(request), 0
+    used = world.usage_of(request.team, now)
+    for team, keys in world.queues.get(lane(request), {}).items():
+        if team == request.team:
+            before += bisect_left(keys, own)
+            continue
+        other = world.usage_of(team, now)
+        if other == used:
+            before += bisect_left(keys, own)
+        else:
+            # Of the same priority, all come before or all after.
+            level = own[0] if other > used else own[0] + 1
+            before += bisect_left(keys, level, key=lambda one: one[0])
+    return before + 1
+
+
+def overdue(request: Job, world: World, now: datetime) -> Iterator[Job]:
+    """Jobs ahead of the request in its lane that nobody may pass any more, the first one first; a few of each team."""
+    limit = now - world.cluster.scheduling.patience
+    own = rank(request, world, now)
+    found: list[tuple[Rank, Job]] = []
+    for keys in world.queues.get(lane(request), {}).values():
+        of_team = 0
+        for level, submitted, job_id in keys:
+            if level > own[1] or of_team == _OVERDUE:
+                break
+            job = world.jobs[job_id]
+            if submitted <= limit and not job.promised and job_id != request.id:
+                ranked = rank(job, world, now)
+                if ranked < own:
+                    found.append((ranked, job))
+                    of_team += 1
+    found.sort(key=lambda one: one[0])
+    return (job for _, job in found)

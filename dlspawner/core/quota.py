@@ -1,0 +1,125 @@
+"""Quota: may this job start now, and if not, why not and what then?
+
+* *Guaranteed* jobs are charged to their team's quota of a GPU type, and start on the team's share of the nodes
+  (``shares``): there nobody else's guaranteed jobs are, and preemptible ones leave for them. They start elsewhere too
+  where nobody's share suffers: on GPUs that belong to no share; anywhere when their own share is not what it should be
+  (a node is closed, somebody's job is misplaced, no node of it suits the job), or when quotas can not be laid out.
+* *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and nobody is stopped for them.
+* Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
+
+A team inside its quota, whose quota is laid out without splitting what could be on one node, therefore waits no longer
+than on a cluster of its own, but for the notice and the minimum run time of those who leave. Splitting: three quotas of
+5 on two nodes of 8 leave the third one 3 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from dlspawner.core import limits, queueing
+from dlspawner.core.amounts import counted, shown
+from dlspawner.core.backfill import behind, kept_for_head
+from dlspawner.core.decisions import Admit, Decision, Preempt, Reason, Refuse, Wait
+from dlspawner.core.guaranteed import Search
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.limits import Blocked
+from dlspawner.core.vacancy import first_free, room_sentence
+from dlspawner.core.world import World
+
+# Reasons that hold for whoever is behind in the same lane and asks for the same.
+_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN})
+
+
+def admit(request: Job, world: World, now: datetime) -> Decision:
+    """Whether a job that holds nothing yet may start now.
+
+    A job that is in the queue already is not refused: what can not be today (a node is away, a quota was lowered) may
+    be tomorrow, so it waits for the same reason.
+    """
+    found = decide(request, world, now)
+    if isinstance(found, Refuse) and request.state is not State.SUBMITTED:
+        found = Blocked(found.reason, found.sentence)
+    if isinstance(found, Blocked):
+        return Wait(found.reason, found.sentence, queueing.position(request, world, now), found.until)
+    return found
+
+
+def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
+    """One pass over the queue: every job that may start or have others stopped for it, in the order of the queue.
+
+    Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
+    notice and the job with the promised ``Preempt.nodes``) before the next one is asked for.
+    """
+    hopeless: set[object] = set()
+    for job in queueing.order(world, now):
+        kind, team = job.charge.gpu_type, "" if job.preemptible else job.team
+        if (team, kind) in hopeless or (team, job.charge) in hopeless or job.id not in world.jobs:
+            continue
+        found = decide(job, world, now)
+        if isinstance(found, Admit | Preempt):
+            yield job, found
+        elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.promised:
+            none = found.reason is Reason.TEAM_QUOTA and kind is not None and world.left(job.team, kind) <= 0
+            hopeless.add((team, kind) if none else (team, job.charge))
+
+
+def excess(world: World) -> tuple[Job, ...]:
+    """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
+
+    They go on, and turn preemptible after notice. Jobs that are leaving do not count; as few as possible are named.
+    """
+    found: list[Job] = []
+    by_team: dict[tuple[str, str], list[Job]] = {}
+    for job in world.jobs.values():
+        kind = job.charge.gpu_type
+        if kind is not None and job.holds and not job.preemptible and not job.leaving:
+            by_team.setdefault((job.team, kind), []).append(job)
+    for (team, kind), jobs in sorted(by_team.items()):
+        over = sum(job.charge.gpus for job in jobs) - world.quota(team, kind)
+        if over <= 0:
+            continue
+        newest = sorted(jobs, key=lambda job: (job.started or job.submitted, job.id), reverse=True)
+        chosen: list[Job] = []
+        for job in newest:
+            if sum(one.charge.gpus for one in chosen) < over:
+                chosen.append(job)
+        for job in reversed(tuple(chosen)):
+            if sum(one.charge.gpus for one in chosen) - job.charge.gpus >= over:
+                chosen.remove(job)
+        found += chosen
+    return tuple(found)
+
+
+def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+    """``admit`` without the words for a page."""
+    stopped = limits.never(request, world) or limits.caps(request, world)
+    if stopped is not None:
+        return stopped
+    kind = request.charge.gpu_type
+    if kind is None or request.preemptible:
+        return _idle(request, world, now)
+    short = request.charge.gpus - world.left(request.team, kind, request)
+    team = world.team(request.team)
+    if short > 0 and not (team and team.preempts_own):
+        return Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world))
+    return Search(request, kind, max(0, short), world, now).decide()
+
+
+def _quota_sentence(request: Job, kind: str, world: World) -> str:
+    team = world.team(request.team)
+    title = (team.title or team.name) if team else request.team
+    quota, held = world.quota(request.team, kind), world.guaranteed(request.team, kind)
+    asked = shown(request.charge.gpus)
+    return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}; this job needs {asked}."
+
+
+def _idle(request: Job, world: World, now: datetime) -> Admit | Blocked:
+    """A job that nobody is stopped for: where there is room."""
+    ahead, kept = kept_for_head(request, world, now)
+    nodes = first_free(request, world, kept)
+    if nodes is not None:
+        return Admit(nodes)
+    if kept and first_free(request, world, frozenset()) is not None:
+        return behind(ahead)
+    return Blocked(Reason.NO_NODE, room_sentence(request, world))

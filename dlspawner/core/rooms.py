@@ -1,0 +1,125 @@
+"""Rooms: what is free on one node, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dlspawner.core.charge import PodCharge
+from dlspawner.core.jobs import Job
+from dlspawner.core.nodes import Node
+
+
+class Space(NamedTuple):
+    """GPUs (milli) of one resource, CPU and memory of one node; may be negative where too much is there."""
+
+    gpus: int
+    cpu_milli: int
+    memory_bytes: int
+
+    def __add__(self, other: tuple[int, ...]) -> Space:  # type: ignore[override]  # sums, unlike a tuple
+        return Space(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def __sub__(self, other: tuple[int, ...]) -> Space:
+        return Space(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+    def holds(self, pod: PodCharge) -> bool:
+        return pod.gpus <= self[0] and pod.cpu_milli <= self[1] and pod.memory_bytes <= self[2]
+
+
+NOTHING = Space(0, 0, 0)
+
+
+def needs(pods: Iterable[PodCharge], resource: str) -> Space:
+    """What pods take together of one node, seen by somebody who wants one resource."""
+    gpus = cpu = memory = 0
+    for pod in pods:
+        if pod.resource == resource:
+            gpus += pod.gpus
+        cpu += pod.cpu_milli
+        memory += pod.memory_bytes
+    return Space(gpus, cpu, memory)
+
+
+@dataclass(slots=True)
+class Room:
+    """A node with what is held and promised there; kept by ``World``, which alone changes it."""
+
+    node: Node
+    gpus: dict[str, int] = field(default_factory=dict)  # free, by resource
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
+    holders: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
+    promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
+
+    @classmethod
+    def empty(cls, node: Node) -> Room:
+        """The node without jobs; pods that are no jobs have theirs."""
+        others = node.others
+        gpus = dict(node.gpus)
+        for resource, milli in others.gpus:
+            gpus[resource] = gpus.get(resource, 0) - milli
+        return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
+
+    def take(self, job: Job, pod: PodCharge) -> None:
+        self.holders.setdefault(job.id, []).append(pod)
+        self._shift(job, pod, 1)
+
+    def give(self, job: Job, pod: PodCharge) -> None:
+        _take_out(self.holders, job.id, pod)
+        self._shift(job, pod, -1)
+
+    def promise(self, job: Job, pod: PodCharge) -> None:
+        self.promises.setdefault(job.id, []).append(pod)
+
+    def break_promise(self, job: Job, pod: PodCharge) -> None:
+        _take_out(self.promises, job.id, pod)
+
+    def _shift(self, job: Job, pod: PodCharge, sign: int) -> None:
+        self.cpu_milli -= sign * pod.cpu_milli
+        self.memory_bytes -= sign * pod.memory_bytes
+        resource, milli = pod.resource, sign * pod.gpus
+        if resource:
+            self.gpus[resource] = self.gpus.get(resource, 0) - milli
+            if job.preemptible:
+                self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
+
+    def free(self, resource: str) -> Space:
+        """What nobody holds now, promised or not."""
+        return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+
+    def now(self, resource: str, jobs: Mapping[str, Job], but: str = "") -> Space:
+        """What may be taken now; the promise of the job ``but`` is its own.
+
+        What is promised to others is theirs, except as far as those who leave will make up for it.
+        """
+        free = self.free(resource)
+        missing = self._promised(resource, but) - self.leaving(resource, jobs) if self.promises else NOTHING
+        return Space(*(have - max(0, lack) for have, lack in zip(free, missing, strict=True)))
+
+    def soon(self, resource: str, jobs: Mapping[str, Job], but: str = "") -> Space:
+        """What may be taken when those who leave are gone."""
+        return self.free(resource) + self.leaving(resource, jobs) - self._promised(resource, but)
+
+    def leaving(self, resource: str, jobs: Mapping[str, Job]) -> Space:
+        gone = NOTHING
+        for name, pods in self.holders.items():
+            if jobs[name].leaving:
+                gone = gone + needs(pods, resource)
+        return gone
+
+    def _promised(self, resource: str, but: str) -> Space:
+        total = NOTHING
+        for name, pods in self.promises.items():
+            if name != but:
+                total = total + needs(pods, resource)
+        return total
+
+
+def _take_out(pods: dict[str, list[PodCharge]], job: str, pod: PodCharge) -> None:
+    rest = pods[job]
+    rest.remove(pod)
+    if not rest:
+        del pods[job]

@@ -1,0 +1,37 @@
+"""Vacancy: where something is free now, without anybody's leaving, and what people read about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dlspawner.core.amounts import shown
+from dlspawner.core.charge import PodCharge
+from dlspawner.core.jobs import Job
+from dlspawner.core.placing import Nodes, first
+from dlspawner.core.rooms import Room
+from dlspawner.core.world import World
+
+
+def first_free(request: Job, world: World, kept: frozenset[str]) -> Nodes | None:
+    """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's."""
+
+    def rooms(pod: PodCharge) -> Iterable[Room]:
+        return (
+            room for room in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if room.node.name not in kept
+        )
+
+    return first(request.charge.pods, rooms, lambda room, pod: room.now(pod.resource, world.jobs, request.id))
+
+
+def room_sentence(request: Job, world: World) -> str:
+    """How much is free, for somebody who can not start."""
+    pod, kind = max(request.charge.pods, key=lambda pod: pod.gpus), request.charge.gpu_type
+    if kind is None:
+        return "No node has so much CPU and memory free."
+    rooms = world.pool(pod.resource, pod.placement).rooms.values()
+    free = [max(0, room.gpus.get(pod.resource, 0)) for room in rooms]
+    most = max(free, default=0)
+    said = f"Idle GPUs of type {kind}: {shown(sum(free))}, at most {shown(most)} on one node"
+    if most >= pod.gpus:
+        return f"{said}, but not together with the CPU and memory that this job wants, or they are promised to others."
+    return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if sum(free) >= pod.gpus else ''}."

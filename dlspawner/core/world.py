@@ -1,0 +1,343 @@
+"""The world at one moment, as the Manager knows it: nodes, and jobs that hold something or want something.
+
+``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``World`` is the same
+with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and is at
+any time what building it anew would give (``tests/core/test_world.py``).
+
+What is held, and by whom:
+
+* A job holds its charge from the moment it is admitted until its pods are gone: in the states ``starting`` (that is a
+  reservation until its pods are seen), ``running`` and ``stopping``.
+* ``Job.nodes`` says where: as ``Admit`` assumed, until the pods are bound, and then where they are. What is on no
+  known node (``None``) counts for quotas only.
+* A queued job with ``nodes`` has a *promise*: somebody was asked to leave for it. It counts for its team and its user
+  as if it were held. Others may use what is promised only as far as those who leave will make up for it.
+
+Refused: a World that is copied for every change, which costs more than the decision.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from dlspawner.core.charge import PodCharge
+from dlspawner.core.fairshare import Usage
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import Cluster, GpuType, Team, Teams
+from dlspawner.core.nodes import Node, Placement
+from dlspawner.core.pools import Pool
+from dlspawner.core.rooms import Room
+from dlspawner.core.shares import Layout, lay_out
+
+_MOST_POOLS = 200
+
+# Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
+# together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
+Lane = tuple[str, str | None]
+Key = tuple[int, datetime, str]  # the order within a team
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a decision may depend on, apart from the time."""
+
+    cluster: Cluster
+    teams: Teams = field(default_factory=Teams)
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()  # that hold or want something; ended ones are left out
+    usage: tuple[tuple[str, Usage], ...] = ()  # by team
+
+
+def lane(job: Job) -> Lane:
+    """Where a job waits; its team's lane within it orders by ``key``."""
+    kind = job.charge.gpu_type
+    return ("" if job.preemptible or kind is None else job.team, kind)
+
+
+def key(job: Job) -> Key:
+    return (-job.priority, job.submitted, job.id)
+
+
+class World:
+    """A snapshot with everything counted. ``put`` and ``put_node``, ``remove`` and ``remove_node`` change it."""
+
+    def __init__(self, cluster: Cluster, teams: Teams) -> None:
+        self.cluster, self.teams = cluster, teams
+        self.jobs: dict[str, Job] = {}
+        self.rooms: dict[str, Room] = {}
+        self.usage: dict[str, Usage] = {}
+        self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
+        self._guaranteed: dict[tuple[str, str], int] = {}  # milli-GPUs by team and type, promises included
+        self._borrowed: dict[tuple[str, str], int] = {}
+        self._by_user: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user, promises included
+        self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
+        self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
+        self._pools: dict[tuple[str, Placement], Pool] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._shares: dict[str, dict[str, dict[str, int]]] = {}
+        self._capacity: dict[str, int] = {}
+        self.memo: dict[object, Any] = {}  # what was found out since the last change
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> World:
+        world = cls(snapshot.cluster, snapshot.teams)
+        world.usage = dict(snapshot.usage)
+        world.rooms = {node.name: Room.empty(node) for node in snapshot.nodes}
+        for job in snapshot.jobs:
+            if job.state is not State.ENDED:
+                world.jobs[job.id] = job
+                world._count(job, 1, sort=False)
+        for teams in world.queues.values():
+            for keys in teams.values():
+                keys.sort()
+        return world
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            self.cluster,
+            self.teams,
+            tuple(room.node for room in self.rooms.values()),
+            tuple(self.jobs.values()),
+            tuple(self.usage.items()),
+        )
+
+    # changes
+
+    def put(self, job: Job) -> None:
+        """The job as it is now; one that has ended is forgotten."""
+        self.memo.clear()
+        self.remove(job.id)
+        if job.state is not State.ENDED:
+            self.jobs[job.id] = job
+            self._count(job, 1)
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job; one that is not known is forgotten already."""
+        job = self.jobs.get(job_id)
+        self.memo.clear()
+        if job is not None:
+            self._count(job, -1)
+            del self.jobs[job_id]
+
+    def put_node(self, node: Node) -> None:
+        """The node as it is now."""
+        self.memo.clear()
+        old = self.rooms.get(node.name)
+        room = Room.empty(node)
+        self._settle(room)
+        if old is None or _lies(old.node) != _lies(node):
+            self._forget_layouts()
+        for pool in self._pools.values():
+            pool.put(room)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone; what its jobs hold counts for quotas until they are gone, too."""
+        room = self.rooms.pop(name, None)
+        if room is None:
+            return
+        jobs = {*room.holders, *room.promises}
+        if jobs:
+            self._homeless[name] = jobs
+        for pool in self._pools.values():
+            pool.remove(name)
+        self._forget_layouts()
+
+    def configure(self, cluster: Cluster, teams: Teams) -> None:
+        """Files were read anew."""
+        self.cluster, self.teams = cluster, teams
+        self._pools.clear()
+        self._forget_layouts()
+
+    def _forget_layouts(self) -> None:
+        self._layouts.clear()
+        self._shares.clear()
+        self._capacity.clear()
+        self.memo.clear()
+
+    def tick(self, now: datetime) -> None:
+        """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
+        held: dict[str, int] = {}
+        for (team, _), milli in (*self._guaranteed.items(), *self._borrowed.items()):
+            held[team] = held.get(team, 0) + milli
+        half_life = self.cluster.scheduling.half_life
+        for team in {*held, *self.usage}:
+            old = self.usage.get(team) or Usage(0.0, now)
+            self.usage[team] = old.moved(now, half_life, held.get(team, 0))
+
+    # questions
+
+    def team(self, name: str) -> Team | None:
+        return self.teams.paying(name)
+
+    def quota(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs that a team is entitled to; all there are while no team is configured, none for an unknown one."""
+        if not self.teams.teams:
+            return self.capacity(gpu_type)
+        known = self.team(team)
+        return known.entitled(gpu_type) if known else 0
+
+    def left(self, team: str, gpu_type: str, request: Job | None = None) -> int:
+        """What is left of a team's quota, negative after it was lowered; what the request was promised is its own."""
+        own = request.charge.gpus if request and request.promised and request.id in self.jobs else 0
+        return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
+
+    def guaranteed(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs that are charged to a team's quota, promises included."""
+        return self._guaranteed.get((team, gpu_type), 0)
+
+    def borrowed(self, team: str, gpu_type: str | None = None) -> int:
+        """Milli-GPUs that a team's preemptible jobs hold, of one type or of all."""
+        if gpu_type is not None:
+            return self._borrowed.get((team, gpu_type), 0)
+        return sum(milli for (name, _), milli in self._borrowed.items() if name == team)
+
+    def over_share(self, team: str, gpu_type: str) -> int:
+        """By how much what a team holds is more than its quota; negative within it."""
+        return self.guaranteed(team, gpu_type) + self.borrowed(team, gpu_type) - self.quota(team, gpu_type)
+
+    def held_by(self, team: str, user: str) -> int:
+        """Milli-GPUs of all types that a user holds on a team's account, promises included."""
+        return self._by_user.get((team, user), 0)
+
+    def cpu_jobs(self, team: str, user: str | None = None) -> int:
+        """How many jobs without GPUs a user of a team, or the whole team, has."""
+        if user is not None:
+            return self._cpu_jobs.get((team, user), 0)
+        return sum(count for (name, _), count in self._cpu_jobs.items() if name == team)
+
+    def usage_of(self, team: str, now: datetime) -> float:
+        """Decayed usage in relation to the team's quota, so that larger teams may use more."""
+        usage = self.usage.get(team)
+        if usage is None:
+            return 0.0
+        known = self.team(team)
+        weight = sum(quota.gpus for quota in known.quota) if known else 0
+        return usage.at(now, self.cluster.scheduling.half_life) / max(1, weight)
+
+    def capacity(self, gpu_type: str) -> int:
+        """Milli-GPUs of a type on all nodes, open or not."""
+        found = self._capacity.get(gpu_type)
+        if found is None:
+            kind = self.cluster.gpu_type(gpu_type)
+            found = sum(self._nodes_of(kind).values()) if kind else 0
+            self._capacity[gpu_type] = found
+        return found
+
+    def layout(self, gpu_type: str) -> Layout:
+        """The teams' shares of a type; empty while no team is configured, or quotas are more than there is."""
+        found = self._layouts.get(gpu_type)
+        if found is None:
+            kind = self.cluster.gpu_type(gpu_type)
+            quotas = [(team.name, team.entitled(gpu_type)) for team in self.teams.teams]
+            found = lay_out(self._nodes_of(kind), quotas) if kind and any(milli for _, milli in quotas) else {}
+            self._layouts[gpu_type] = found
+        return found
+
+    def shares(self, gpu_type: str) -> dict[str, dict[str, int]]:
+        """The same layout by node: which team has how much of it; nodes without GPUs of the type are left out."""
+        found = self._shares.get(gpu_type)
+        if found is None:
+            kind = self.cluster.gpu_type(gpu_type)
+            found = {name: {} for name in (self._nodes_of(kind) if kind else ())}
+            for team, nodes in self.layout(gpu_type).items():
+                for name, milli in nodes.items():
+                    found[name][team] = milli
+            self._shares[gpu_type] = found
+        return found
+
+    def pool(self, resource: str, placement: Placement) -> Pool:
+        """The nodes where a pod with this placement may be, by what is free of a resource."""
+        name = (resource, placement)
+        pool = self._pools.get(name)
+        if pool is None:
+            if len(self._pools) >= _MOST_POOLS:
+                self._pools.clear()
+            pool = self._pools[name] = Pool(resource, placement, self.rooms.values())
+        return pool
+
+    def _nodes_of(self, kind: GpuType) -> dict[str, int]:
+        """Milli-GPUs of a type by node. A node of several types with one resource is of the one that says most."""
+        place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
+        others = [one for one in self.cluster.gpu_types if one.resource == kind.resource and one != kind]
+        closer = [one for one in others if set(one.node_selector) > set(kind.node_selector)]
+        found = {}
+        for name, room in self.rooms.items():
+            milli = room.node.gpus_of(kind.resource)
+            labels = set(room.node.labels)
+            if milli and place.suits(room.node) and not any(set(one.node_selector) <= labels for one in closer):
+                found[name] = milli
+        return found
+
+    # counting
+
+    def _settle(self, room: Room) -> None:
+        """Put a fresh room in the place of an old one, with the jobs that are there."""
+        name = room.node.name
+        old = self.rooms.get(name)
+        here = {*old.holders, *old.promises} if old else self._homeless.pop(name, set())
+        self.rooms[name] = room
+        for job_id in here:
+            job = self.jobs[job_id]
+            for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+                if node == name:
+                    (room.take if job.holds else room.promise)(job, pod)
+
+    def _count(self, job: Job, sign: int, sort: bool = True) -> None:
+        holds, promised = job.holds, job.promised
+        if job.state is State.QUEUED:
+            self._queue(job, sign, sort)
+        if not (holds or promised):
+            return
+        kind, gpus, who = job.charge.gpu_type, sign * job.charge.gpus, (job.team, job.user)
+        if kind is None:
+            _add(self._cpu_jobs, who, sign)
+        else:
+            _add(self._borrowed if job.preemptible else self._guaranteed, (job.team, kind), gpus)
+            _add(self._by_user, who, gpus)
+        for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+            if node is not None:
+                self._place(job, pod, node, holds, sign)
+
+    def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
+        room = self.rooms.get(node)
+        if room is None:
+            here = self._homeless.setdefault(node, set())
+            (here.add if sign > 0 else here.discard)(job.id)
+            if not here:
+                del self._homeless[node]
+        elif not holds:
+            (room.promise if sign > 0 else room.break_promise)(job, pod)
+        else:
+            (room.take if sign > 0 else room.give)(job, pod)
+            if self._pools and pod.resource:
+                for pool in self._pools.values():
+                    pool.moved(room)
+
+    def _queue(self, job: Job, sign: int, sort: bool) -> None:
+        keys = self.queues.setdefault(lane(job), {}).setdefault(job.team, [])
+        if sign < 0:
+            del keys[bisect_left(keys, key(job))]
+            if not keys:
+                del self.queues[lane(job)][job.team]
+            if not self.queues[lane(job)]:
+                del self.queues[lane(job)]
+        elif sort:
+            insort(keys, key(job))
+        else:
+            keys.append(key(job))
+
+
+def _add(counts: dict[tuple[str, str], int], name: tuple[str, str], amount: int) -> None:
+    left = counts.get(name, 0) + amount
+    if left:
+        counts[name] = left
+    else:
+        counts.pop(name, None)
+
+
+def _lies(node: Node) -> tuple[object, ...]:
+    """What a layout depends on; that a node is closed for a while moves nobody's share."""
+    return node.gpus, node.labels, node.taints

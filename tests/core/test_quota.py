@@ -1,0 +1,420 @@
+"""Quota: every rule of DESIGN.md's table as a sentence, and what the decision is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dlspawner.core.amounts import GPU
+from dlspawner.core.charge import Charge
+from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import CpuJobs
+from dlspawner.core.nodes import Holding, Placement, Taint
+from dlspawner.core.quota import admit, excess
+from dlspawner.core.world import World
+from tests.core.worlds import (
+    CLUSTER,
+    GIB,
+    HOUR,
+    MINUTE,
+    NOW,
+    ask,
+    node,
+    one_pass,
+    queues,
+    runs,
+    team,
+    wants,
+    world,
+)
+
+N1, N2 = node("n1"), node("n2")
+FAST = Charge("a100", (replace(ask().pods[0], placement=Placement((("gpu", "a100"), ("zone", "fast")))),))
+TWO = (team("a", 8), team("b", 8), N1, N2)
+
+
+def said(decision: Decision) -> str:
+    """A decision in one word or two, as a table shows it."""
+    match decision:
+        case Admit(nodes):
+            return f"admit {' '.join(nodes)}".strip()
+        case Preempt(victims, nodes):
+            return f"preempt {' '.join(sorted(victims))} on {' '.join(nodes)}"
+        case Wait(reason):
+            return f"wait {reason.value}"
+        case Refuse(reason, _, maximum):
+            return f"refuse {reason.value}" + ("" if maximum is None else f" {maximum // GPU}")
+
+
+RULES: dict[str, tuple[World, Job, str]] = {
+    # guaranteed or preemptible
+    "a guaranteed job inside its team's quota starts": (world(*TWO), wants("j", "a", 8), "admit n1"),
+    "a guaranteed job goes to its team's share": (world(*TWO), wants("j", "b", 1), "admit n2"),
+    "a guaranteed job beyond its team's quota waits although GPUs are idle": (
+        world(*TWO, runs("r", "a", 4, "n1")),
+        wants("j", "a", 5),
+        "wait team-quota",
+    ),
+    "a preemptible job is charged to no quota": (
+        world(*TWO, runs("r", "a", 8, "n1")),
+        wants("j", "a", 8, preemptible=True),
+        "admit n2",
+    ),
+    "a preemptible job of a team without any quota starts": (
+        world(*TWO, team("c")),
+        wants("j", "c", 2, preemptible=True),
+        "admit n1",
+    ),
+    "a preemptible job takes the fullest node that can hold it": (
+        world(*TWO, runs("r", "b", 6, "n2")),
+        wants("j", "a", 2, preemptible=True),
+        "admit n2",
+    ),
+    "a preemptible job waits while no GPU is idle, and nobody is stopped for it": (
+        world(*TWO, runs("r", "a", 8, "n1", preemptible=True), runs("s", "b", 8, "n2")),
+        wants("j", "a", 1, preemptible=True, priority=100),
+        "wait no-node",
+    ),
+    "a team borrows no more than its limit": (
+        world(team("a", 8, borrow_limit=3), N1, N2, runs("r", "a", 2, "n2", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "wait borrow-limit",
+    ),
+    "more than the borrow limit is refused with the limit": (
+        world(team("a", 8, borrow_limit=3), N1),
+        wants("j", "a", 4, preemptible=True),
+        "refuse too-many 3",
+    ),
+    # what can start
+    "more than the whole quota is refused with the quota": (
+        world(*TWO, runs("r", "a", 8, "n1")),
+        wants("j", "a", 9),
+        "refuse too-many 8",
+    ),
+    "more than any node has is refused with the most of a node": (
+        world(team("a", 16), N1, N2),
+        wants("j", "a", 16),
+        "refuse too-many 8",
+    ),
+    "two pods of 8 are on two nodes": (world(team("a", 16), N1, N2), wants("j", "a", [8, 8]), "admit n1 n2"),
+    "three pods of 6 are too many for two nodes": (
+        world(team("a", 18), N1, N2, node("n3", 4)),
+        wants("j", "a", [6, 6, 6]),
+        "refuse too-many",
+    ),
+    "a job of a chief without GPUs and two workers has a node for each pod": (
+        world(team("a", 16), N1, N2, node("z", 0, None)),
+        wants("j", "a", [0, 8, 8]),
+        "admit n1 n1 n2",
+    ),
+    "what is free in pieces waits": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("s", "a", 3, "n2")),
+        wants("j", "a", 6),
+        "wait no-node",
+    ),
+    "a node without the CPU for it does not count": (
+        world(team("a", 16), replace(N1, cpu_milli=500), N2),
+        wants("j", "a", 1),
+        "admit n2",
+    ),
+    "a node whose memory others hold does not count": (
+        world(team("a", 8), N1, runs("r", "a", 1, "n1", charge=ask(1, memory=512 * GIB))),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+    "what no node's CPU could ever hold is refused": (
+        world(team("a", 8), N1),
+        wants("j", "a", 1, cpu=65_000),
+        "refuse share",
+    ),
+    "a cordoned node starts nothing": (
+        world(team("a", 8), replace(N1, cordoned=True)),
+        wants("j", "a"),
+        "wait no-node",
+    ),
+    "a silent node starts nothing": (world(team("a", 8), replace(N1, ready=False)), wants("j", "a"), "wait no-node"),
+    "when the own share is cordoned, a free place is taken elsewhere": (
+        world(team("a", 8), team("b", 8), replace(N1, cordoned=True), N2),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a taint that the job does not tolerate keeps it away": (
+        world(team("a", 8), replace(N1, taints=(Taint("own"),)), N2),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a job that wants a label goes where it is, even outside its share": (
+        world(*TWO[:3], replace(N2, labels=(*N2.labels, ("zone", "fast")))),
+        wants("j", "a", charge=FAST),
+        "admit n2",
+    ),
+    "a type that no node has is refused": (
+        world(team("a", {"v100": 4}), N1),
+        wants("j", "a", 1, kind="v100"),
+        "refuse too-many 0",
+    ),
+    "GPUs of another vendor are another type": (
+        world(team("a", {"a100": 8, "mi300": 2}), N1, node("m", 4, "mi300")),
+        wants("j", "a", 2, kind="mi300"),
+        "admit m",
+    ),
+    "jobs without GPUs go where no GPUs are": (
+        world(team("a"), N1, node("z", 0, None)),
+        wants("j", "a", 0),
+        "admit z",
+    ),
+    "jobs without GPUs go to nodes with GPUs if there is no other room": (
+        world(team("a"), N1, node("z", 0, None, cpu_milli=500)),
+        wants("j", "a", 0),
+        "admit n1",
+    ),
+    # nobody is stopped for nothing, and no guaranteed job for another team
+    "the owner's GPUs come back from the borrower": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True)),
+        wants("j", "a", 4),
+        "preempt r on n1",
+    ),
+    "an empty node of the own share is taken before anybody is stopped": (
+        world(team("a", 16), N1, N2, runs("r", "b", 8, "n1", preemptible=True)),
+        wants("j", "a", 4),
+        "admit n2",
+    ),
+    "a guaranteed job of another team is no victim": (
+        world(*TWO, runs("r", "b", 8, "n1")),
+        wants("j", "a", 4),
+        "admit n2",
+    ),
+    "one guaranteed and misplaced job is no victim either": (
+        world(team("a", 8), N1, runs("r", "b", 8, "n1")),
+        wants("j", "a", 4, priority=100),
+        "wait no-node",
+    ),
+    "a job that has not run for the minimum time is no victim": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, age=9 * MINUTE)),
+        wants("j", "a", 4),
+        "wait min-run",
+    ),
+    "a job that is starting has not run": (
+        world(*TWO, replace(runs("r", "b", 8, "n1", preemptible=True, state=State.STARTING), started=None)),
+        wants("j", "a", 4),
+        "wait min-run",
+    ),
+    "for those who are leaving nobody else is stopped": (
+        world(
+            *TWO,
+            runs("r", "b", 4, "n1", preemptible=True, state=State.STOPPING),
+            runs("s", "b", 4, "n1", preemptible=True),
+        ),
+        wants("j", "a", 4),
+        "wait ending",
+    ),
+    "whoever has had notice is leaving": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + MINUTE)),
+        wants("j", "a", 4),
+        "wait ending",
+    ),
+    "a job keeps what it was promised": (
+        world(*TWO, queues("p", "a", 8, nodes=("n1",))),
+        queues("p", "a", 8, nodes=("n1",)),
+        "admit n1",
+    ),
+    "nobody else gets what was promised": (
+        world(team("a", 8), N1, queues("p", "a", 8, nodes=("n1",))),
+        wants("j", "a", 1, preemptible=True),
+        "wait no-node",
+    ),
+    "what is promised counts for the quota": (
+        world(team("a", 8), N1, N2, queues("p", "a", 8, nodes=("n1",))),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    # within a team
+    "a higher priority alone stops nobody": (
+        world(team("a", 8), N1, runs("r", "a", 8, "n1", priority=10)),
+        wants("j", "a", 4, priority=100),
+        "wait team-quota",
+    ),
+    "a team that opted in stops its own lower priority": (
+        world(team("a", 8, preempts_own=True), N1, runs("r", "a", 8, "n1", priority=10)),
+        wants("j", "a", 4, priority=100),
+        "preempt r on n1",
+    ),
+    "the same priority is no lower one": (
+        world(team("a", 8, preempts_own=True), N1, runs("r", "a", 8, "n1", priority=100)),
+        wants("j", "a", 4, priority=100),
+        "wait no-node",
+    ),
+    "borrowed GPUs are taken before the team's own": (
+        world(
+            team("a", 8, preempts_own=True),
+            N1,
+            runs("r", "a", 4, "n1", priority=10),
+            runs("s", "b", 4, "n1", preemptible=True, priority=50),
+        ),
+        wants("j", "a", 4, priority=100),
+        "preempt s on n1",
+    ),
+    # people
+    "a person's hard cap makes the next job wait": (
+        world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 1),
+        "wait user-cap",
+    ),
+    "more than the hard cap is refused with the cap": (
+        world(team("a", 8, hard=2), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "more than the soft cap wants approval": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 3),
+        "wait approval",
+    ),
+    "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
+    "another person's jobs are not counted": (
+        world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1", user="bob")),
+        wants("j", "a", 2),
+        "admit n1",
+    ),
+    "who is blocked starts nothing": (world(team("a", 8), N1, blocked=["alice"]), wants("j", "a", 0), "refuse blocked"),
+    "jobs without GPUs have a cap per person": (
+        world(team("a"), N1, runs("r", "a", 0, "n1"), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(1, 9))),
+        wants("j", "a", 0),
+        "wait user-cap",
+    ),
+    "jobs without GPUs have a cap per team": (
+        world(team("a"), N1, runs("r", "a", 0, "n1"), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(9, 1))),
+        wants("j", "a", 0, user="bob"),
+        "wait team-cap",
+    ),
+    # files that change
+    "an unknown team is refused": (world(team("a", 8), N1), wants("j", "x"), "refuse unknown-team"),
+    "a queued job of a removed team waits": (world(team("a", 8), N1), queues("j", "x"), "wait unknown-team"),
+    "an unknown type is refused": (
+        world(team("a", 8), N1),
+        wants("j", "a", charge=replace(ask(1), gpu_type="h100")),
+        "refuse unknown-type",
+    ),
+    "a queued job larger than a lowered quota waits": (world(team("a", 2), N1), queues("j", "a", 3), "wait too-many"),
+    "quota above what the nodes have starts what fits": (world(team("a", 99), N1), wants("j", "a", 8), "admit n1"),
+    "quotas above what the nodes have are first come, first served": (
+        world(team("a", 8), team("b", 8), N1, runs("r", "b", 8, "n1")),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+    "without any team everything is everybody's": (world(N1), wants("j", "default", 8), "admit n1"),
+    "who is in no team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
+    "what stops holds its GPUs until it is gone": (
+        world(team("a", 8), N1, runs("r", "a", 8, "n1", state=State.STOPPING)),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    "a job on a node that is gone holds its quota": (
+        world(team("a", 8), N1, runs("r", "a", 8, "gone")),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    "pods that are no jobs hold what they hold": (
+        world(team("a", 8), replace(N1, others=Holding((("nvidia.com/gpu", 8 * GPU),)))),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    here, request, expected = RULES[name]
+
+    assert said(admit(request, here, NOW)) == expected
+
+
+SENTENCES: dict[str, tuple[World, Job, str]] = {
+    "how much is free and how much of it on one node": (
+        world(team("a", 16), N1, N2, runs("r", "a", 5, "n1"), runs("s", "a", 3, "n2")),
+        wants("j", "a", 6),
+        "Idle GPUs of type a100: 8, at most 5 on one node; this job needs 6 on one node.",
+    ),
+    "the quota and what is used of it": (
+        world(*TWO, runs("r", "a", 7, "n1")),
+        wants("j", "a", 2),
+        "Team a uses 7 of its 8 GPUs of type a100; this job needs 2.",
+    ),
+    "what would work beyond the quota": (
+        world(*TWO),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "how many the person holds": (
+        world(team("a", 8, hard=3), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "You hold 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are free.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_sentence_says(name: str) -> None:
+    here, request, expected = SENTENCES[name]
+    decision = admit(request, here, NOW)
+
+    assert isinstance(decision, Wait | Refuse)
+    assert decision.sentence == expected
+
+
+def test_whoever_waits_for_notice_knows_until_when() -> None:
+    here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + 3 * MINUTE))
+    decision = admit(wants("j", "a", 4), here, NOW)
+
+    assert isinstance(decision, Wait)
+    assert decision.until == NOW + 3 * MINUTE
+
+
+def test_whoever_waits_for_the_minimum_run_time_knows_until_when() -> None:
+    here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, age=4 * MINUTE))
+    decision = admit(wants("j", "a", 4), here, NOW)
+
+    assert isinstance(decision, Wait)
+    assert decision.until == NOW + 6 * MINUTE
+
+
+def test_a_lowered_quota_names_the_newest_excess() -> None:
+    jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
+
+    assert [job.id for job in excess(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
+
+
+def test_a_lowered_quota_spares_whom_it_can() -> None:
+    jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
+
+    assert [job.id for job in excess(world(team("a", 1), N1, *jobs))] == ["old"]
+
+
+def test_a_removed_team_keeps_nothing_guaranteed() -> None:
+    jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
+
+    assert [job.id for job in excess(world(team("a", 8), N1, *jobs))] == ["j"]
+
+
+def test_who_is_leaving_is_no_excess() -> None:
+    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=State.STOPPING)]
+
+    assert excess(world(team("a", 4), N1, *jobs)) == ()
+
+
+def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:
+    here = world(team("a", 8), N1, *(queues(f"j{number}", "a", 1) for number in range(200)))
+
+    assert len(one_pass(here, NOW)) == 8
+    assert here.guaranteed("a", "a100") == 8 * GPU
+
+
+@pytest.mark.parametrize("seconds", [-(10**9), -1, 0, 1, 10**9])
+def test_a_clock_that_jumps_stops_no_guaranteed_job(seconds: int) -> None:
+    here = world(*TWO, runs("r", "b", 8, "n1"), runs("s", "b", 1, "n2"))
+    decision = admit(wants("j", "a", 8), here, NOW + timedelta(seconds=seconds))
+
+    assert not isinstance(decision, Preempt)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from dlspawner.spawner import account, children, exposure, launch, pages, progre
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import uid
+from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.traits import JobTraits
 
@@ -43,6 +46,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     """A KubeSpawner that launches what job templates describe."""
 
     _launch: Launch | None = None
+    _percent = 0  # how far the progress page has come
     _complete_pod: str | None = None  # uid of the pod whose children are known to exist
     _node_port: int | None = None  # of that pod's web server, where jobs are reached by NodePort
 
@@ -125,7 +129,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     async def load_user_options(self) -> None:
         await super().load_user_options()
-        self._launch = None
+        self._launch, self._percent = None, 0
         if not self.offers_jobs:
             return
         wish = self.check_options(self.user_options)
@@ -220,13 +224,20 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         await self._start_watching_pods()
         last = None
         while True:
-            step = progress.step(self.pod(), self._note())
-            if step != last:
-                yield step.event()
-                last = step
+            event = self.step().event()
+            if event != last:
+                yield event
+                last = event
             if self._start_future is not None and self._start_future.done():
                 return
             await self._changed_or_started()
+
+    def step(self) -> Step:
+        """What the start is doing, for whoever asks and whenever; the percentage never falls."""
+        pull = self._waiting.pull if self._waiting is not None else None
+        found = progress.step(self.pod(), datetime.now(UTC), self._note(), pull)
+        self._percent = max(self._percent, found.percent)
+        return replace(found, percent=self._percent)
 
     def _note(self) -> str | None:
         """What holds the start up; after a restart of the Hub only what the pod itself says."""

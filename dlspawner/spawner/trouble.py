@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from dlspawner.spawner import phrases, scheduling
 from dlspawner.spawner.phrases import ASK
+from dlspawner.spawner.progress import Pull, moment_of
 from dlspawner.spawner.verdict import PodDict, start_failure
 
 AT_ONCE, MISSING_SECONDS = 0.0, 15.0
@@ -139,11 +140,12 @@ def of_nothing(pod: PodDict | None) -> Trouble:
     return Trouble("The job's image or storage takes too long", f"start it again, what was loaded is kept, or {ASK}")
 
 
-def pulling(events: Iterable[PodDict]) -> str | None:
+def pulling(events: Iterable[PodDict]) -> Pull | None:
     """The image that a pod's node is fetching."""
-    latest = max(events, key=_when, default=None)
-    found = re.search(r"Pulling image \"([^\"]+)\"", str((latest or {}).get("message") or ""))
-    return found[1] if found else None
+    latest: PodDict = max(events, key=_when, default={})
+    found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
+    since = moment_of(f"{_when(latest)}+00:00") if found else None
+    return Pull(found[1], since) if found and since else None
 
 
 def claims(pod: PodDict) -> Sequence[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
@@ -22,6 +23,7 @@ from kubernetes_asyncio.client.rest import ApiException
 from dlspawner.core import naming
 from dlspawner.spawner import phrases, trouble, verdict
 from dlspawner.spawner.pods import PodDict, Pods, message, uid
+from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.trouble import Trouble
 
@@ -41,13 +43,14 @@ def deadline_of(start_timeout: float) -> float:
 
 @dataclass(slots=True)
 class Waiting:
-    """One start. ``note`` is what to show about it; whoever shows it is woken by the watch."""
+    """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes whoever shows them."""
 
     pods: Pods
     runs: Callable[[PodDict | None], bool]
     since: float  # of the event loop's clock, as all moments here
     seconds: float
     note: str | None = None
+    pull: Pull | None = None
     _trouble: Trouble | None = None
     _troubled_since: float = 0.0
 
@@ -84,7 +87,7 @@ class Waiting:
         if isinstance(judged, verdict.Ended):
             raise Refused(judged.reason, reason="job-failed")
 
-    def _consider(self, told: Trouble | None, closer: Trouble | str | None) -> None:
+    def _consider(self, told: Trouble | None, closer: Trouble | Pull | None) -> None:
         """Take note of what the pod itself says, and of what the last closer look found."""
         found = closer if isinstance(closer, Trouble) else told
         if found is None or not found.is_same(self._trouble):
@@ -94,9 +97,9 @@ class Waiting:
                     "pod=%s is held up: %s (%s)", self.pods.key, found.cause, phrases.quoted(found.detail, 500)
                 )
         self._trouble = found
-        note = found.sentence if found else f"Pulling the image {closer}." if isinstance(closer, str) else None
-        if note != self.note:
-            self.note = note
+        note, pull = found.sentence if found else None, closer if isinstance(closer, Pull) else None
+        if (note, pull) != (self.note, self.pull):
+            self.note, self.pull = note, pull
             self.pods.watch.wake(self.pods.key)
 
     def _give_up_in_time(self, pod: PodDict | None) -> None:
@@ -118,19 +121,27 @@ class Waiting:
             return False
         return True
 
-    async def _look(self, pod: PodDict) -> Trouble | str | None:
+    async def _look(self, pod: PodDict) -> Trouble | Pull | None:
         """What the pod does not say itself: a trouble, or the image that is being pulled. Never fails."""
         try:
             if (pod.get("spec") or {}).get("nodeName"):
                 events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
                 own = {naming.ssh_object(self.pods.name)}
-                return trouble.of_events(events, own) or trouble.pulling(events)
+                return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
             if trouble.waits_for_claims(trouble.of_pod(pod)):
                 return await self._claims(pod)
         except (ApiException, ClientError, TimeoutError) as problem:
             said = message(problem) if isinstance(problem, ApiException) else type(problem).__name__
             self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
         return None
+
+    def _as_seen_here(self, pull: Pull | None) -> Pull | None:
+        """Nothing was pulled before the start or after now, whatever another machine's clock says."""
+        if pull is None:
+            return None
+        now = datetime.now(UTC)
+        began = now - timedelta(seconds=_now() - self.since)
+        return Pull(pull.image, min(max(pull.since, began), now))
 
     async def _claims(self, pod: PodDict) -> Trouble | None:
         for name in trouble.claims(pod):

@@ -1,4 +1,4 @@
-"""Whether a pod lives, what a starting one is doing; the sentences for real pods are in test_spawner_failures."""
+"""Whether a pod lives; the sentences for real pods are in test_spawner_failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.spawner import progress, trouble
+from dlspawner.spawner import trouble
 from dlspawner.spawner.verdict import ALIVE, Ended, is_over, judge, judge_gone, stays_ended
 
 
@@ -127,36 +127,6 @@ def test_what_will_not_start_by_itself_says_so(container: dict[str, Any], words:
     found = trouble.of_pod(pod("Pending", container))
 
     assert found is None if words is None else words in (found.sentence if found else "")
-
-
-@pytest.mark.parametrize(
-    ("seen", "note", "words"),
-    [
-        (None, None, "asking the cluster"),
-        (pod("Pending", node=""), None, "Waiting for a node."),
-        (pod("Pending", node=""), "No node is free: wait.", "No node is free: wait."),
-        (pod("Pending", waiting("ContainerCreating")), None, "a place on gpu-1"),
-        (pod("Pending", waiting("ImagePullBackOff")), "It cannot be pulled.", "It cannot be pulled."),
-        (pod("Running", running(ready=False)), None, "has started on gpu-1"),
-        (pod("Running", running()), "It was held up.", "first answer"),
-    ],
-)
-def test_progress_is_a_sentence(seen: dict[str, Any] | None, note: str | None, words: str) -> None:
-    assert words in progress.step(seen, note).message
-
-
-def test_progress_only_grows_while_a_job_starts() -> None:
-    order = [
-        None,
-        pod("Pending", node=""),
-        pod("Pending", waiting("ContainerCreating")),
-        pod("Running", running(ready=False)),
-        pod("Running", running()),
-    ]
-    percents = [progress.step(seen).percent for seen in order]
-
-    assert percents == sorted(percents)
-    assert len(set(percents)) == len(percents)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.spawner import waiting
 from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.waiting import Waiting
 from dlspawner.spawner.watch import PodWatch
@@ -76,17 +78,26 @@ class Start:
                 await self.waiting.until_running(self.created)
         return str(refused.value.message)
 
-    async def note(self, wanted: Callable[[str], bool]) -> str:
-        """The first note that is wanted, while the start goes on."""
+    async def until(self, satisfied: Callable[[], bool]) -> None:
+        """While the start goes on."""
         task = asyncio.create_task(self.waiting.until_running(self.created))
         try:
-            async with asyncio.timeout(10):
-                while not wanted(self.waiting.note or ""):
+            async with asyncio.timeout(30):
+                while not satisfied():
                     await self.watch.changed(KEY)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    async def note(self, wanted: Callable[[str], bool]) -> str:
+        """The first note that is wanted."""
+        await self.until(lambda: wanted(self.waiting.note or ""))
         return self.waiting.note or ""
+
+    async def pull(self) -> Pull:
+        await self.until(lambda: self.waiting.pull is not None)
+        assert self.waiting.pull is not None
+        return self.waiting.pull
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -186,7 +197,10 @@ async def test_a_pull_that_takes_long_is_shown(watch: PodWatch) -> None:
     ]
     start.show(CREATING)
 
-    assert await start.note(bool) == "Pulling the image example.org/big:1."
+    pull = await start.pull()
+    assert pull.image == "example.org/big:1"
+    age = (datetime.now(UTC) - pull.since).total_seconds()
+    assert 0 <= age < 3600, "not since last year, as the event of another clock says"
 
 
 async def test_without_the_right_to_see_events_the_start_goes_on(

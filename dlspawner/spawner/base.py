@@ -18,22 +18,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from aiohttp import ClientError
 from jupyterhub.utils import maybe_future
+from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
-from kubespawner import KubeSpawner
 from sqlalchemy.orm import object_session
 
 from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import Pods, token
 from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.spawner.requests import NO_END, NotNow, Problem, Requests, told
+from dlspawner.spawner.stock import StockRequests
 from dlspawner.spawner.watch import EventWatch, PodWatch
 
 PodDict = Mapping[str, Any]
+
+_STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
 
 STATE_ENDED = "dlspawner_ended"
 
@@ -41,7 +47,7 @@ STATE_ENDED = "dlspawner_ended"
 _STOP_SECONDS = 30
 
 
-class BaseSpawner(KubeSpawner):
+class BaseSpawner(StockRequests):
     """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
 
     # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
@@ -50,6 +56,7 @@ class BaseSpawner(KubeSpawner):
     after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
     _ended: str | None = None  # why the last pod ended, for the person
     _waiting: waiting.Waiting | None = None
+    _unsure = False  # whether a pod was asked for and nobody knows what came of it
     _began = 0.0  # when the start began, by the event loop's clock
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -88,6 +95,10 @@ class BaseSpawner(KubeSpawner):
             self._grace_seconds(),
         )
 
+    @property
+    def requests(self) -> Requests:
+        return self.pods.requests
+
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""
         return frozenset()
@@ -99,6 +110,14 @@ class BaseSpawner(KubeSpawner):
     def _is_own(self, pod: PodDict) -> bool:
         """Whether a pod of our name was made by this very start: nobody else has the token that it carries."""
         return bool(self.api_token) and token(pod) == str(self.api_token)
+
+    async def _start_reflector(self, *arguments: Any, **more: Any) -> Any:
+        """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
+        try:
+            async with asyncio.timeout(self.k8s_api_request_retry_timeout if _STARTING.get() else None):
+                return await super()._start_reflector(*arguments, **more)
+        except TimeoutError:
+            raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
 
     async def _start_watching_pods(self, replace: bool = False) -> Any:
         return await self._start_reflector(
@@ -137,11 +156,13 @@ class BaseSpawner(KubeSpawner):
     # Starting
 
     async def _start(self) -> str:
-        self._waiting, self._ended, self._began = None, None, asyncio.get_running_loop().time()
+        self._waiting, self._ended, self._unsure = None, None, False
+        _STARTING.set(True)
+        self._began = asyncio.get_running_loop().time()
         try:
             url: str = await super()._start()
         except (ApiException, ClientError, TimeoutError) as problem:
-            raise self.pods.refused("start", problem) from None
+            raise self.requests.refused("start", told(problem)) from None
         finally:
             self._unwrap_hook()
         await reach.until_accepting(url, self.http_timeout, self._is_alive)
@@ -153,7 +174,13 @@ class BaseSpawner(KubeSpawner):
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
-        created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
+        self._unsure = True
+        try:
+            created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
+        except Refused as refused:
+            self._unsure = isinstance(refused, NotNow) and refused.unsure
+            raise
+        self._unsure = False
         self.pod_reflector.learn(created)
         self._save_state()
         try:
@@ -189,12 +216,6 @@ class BaseSpawner(KubeSpawner):
         if made and kind == "service" and pod is not None and not self.after_pod_created_hook:
             await self._until_running(pod)
         return made
-
-    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
-        try:
-            return bool(await super()._make_create_pvc_request(pvc, request_timeout))
-        except (ApiException, ClientError) as problem:
-            raise self.pods.refused("home volume", problem) from None
 
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence
@@ -247,8 +268,13 @@ class BaseSpawner(KubeSpawner):
         self._ended = ended if isinstance(ended, str) else None
 
     async def poll(self) -> int | None:
-        await self._start_watching_pods()
+        try:
+            await self._start_watching_pods()
+        except Refused:
+            return None  # who sees nothing knows of no end
         pod = self.pod()
+        if pod is None and self._unsure:
+            return None  # so that the Hub asks us to stop it
         judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
         if isinstance(judged, verdict.Ended):
             return await self._has_ended(pod, judged)
@@ -330,14 +356,18 @@ class BaseSpawner(KubeSpawner):
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its grace period, and return when it is gone."""
-        await self._start_watching_pods()
+        # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
+        with suppress(Refused):
+            await self._start_watching_pods()
         pod = self.pod()
         if pod is None:
-            await super().stop(now)
+            options, seconds = client.V1DeleteOptions(), 0 if now else self.delete_grace_period
+            await self._make_delete_pod_request(self.pod_name, options, seconds, self.k8s_api_request_timeout)
+            self._unsure = False
             return
         seconds = self.pods.grace(pod, now=now)
         pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
-        await pods.delete(pod, seconds)
+        await pods.delete(pod, seconds, NO_END)
         if not await pods.gone(pod):
             self.log.warning(
                 "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)

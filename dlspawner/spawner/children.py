@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import islice
 from typing import Any
 
-from aiohttp import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.backoff import delays
 from dlspawner.core import accounts, naming, own_image, security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.requests import Method, Problem
 
 PodDict = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ _PACKAGED = {
     "suggest_keys.py": "suggest_keys.py",
     "door.py": "door.py",
 }
-_ATTEMPTS = 5
+_ROUNDS = 5
 
 USUAL_SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
 
@@ -149,84 +150,48 @@ def packaged(name: str) -> str:
 
 
 async def ensure(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
-    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
-
-    What the API server does not answer is asked again: each step finds what an earlier one has made.
-    """
-    try:
-        async with asyncio.timeout(pods.retry_seconds):
-            for delay in delays():
-                try:
-                    await _ensure_both(pods, pod, job, given, endpoint)
-                except TimeoutError:
-                    pods.log.warning("pod=%s no answer about its Secret and Service, asking again", pods.key)
-                    await asyncio.sleep(delay)
-                else:
-                    return
-    except (ApiException, ClientError, TimeoutError) as problem:
-        raise pods.refused("Secret and Service of a pod", problem) from None
-
-
-async def _ensure_both(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
+    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses."""
     if wants_secret(pod):
-        manifest = secret(pod, job, given, endpoint.port)
-        public = await ensure_secret(pods.api, pods.namespace, manifest, pods.request_seconds)
+        public = await ensure_secret(pods, secret(pod, job, given, endpoint.port))
         if job.ssh_host_key not in (None, public):
             await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
     if job.ssh_host_key is not None:
-        await ensure_service(pods.api, pods.namespace, service(pod, job, endpoint), pods.request_seconds)
+        await ensure_service(pods, service(pod, job, endpoint))
 
 
-async def ensure_secret(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> str:
+async def ensure_secret(pods: Pods, manifest: PodDict) -> str:
     """Make the Secret unless the pod has it already; the public host key that sshd will use."""
-    existing = await _ensure(
-        manifest,
-        lambda: api.create_namespaced_secret(namespace, manifest),
-        lambda name: api.read_namespaced_secret(name, namespace),
-        lambda name, body: api.delete_namespaced_secret(name, namespace, body=body),
-        seconds,
+    api = pods.api
+    made = await _ensure(
+        pods, manifest, api.create_namespaced_secret, api.read_namespaced_secret, api.delete_namespaced_secret
     )
-    data = manifest["data"] if existing is None else existing.data
-    return base64.b64decode(data[PUBLIC_HOST_KEY]).decode("ascii").strip()
+    return base64.b64decode(made["data"][PUBLIC_HOST_KEY]).decode("ascii").strip()
 
 
-async def ensure_service(api: Any, namespace: str, manifest: dict[str, Any], seconds: float) -> None:
-    """Make the Service unless the pod has it already."""
-    await _ensure(
-        manifest,
-        lambda: api.create_namespaced_service(namespace, manifest),
-        lambda name: api.read_namespaced_service(name, namespace),
-        lambda name, body: api.delete_namespaced_service(name, namespace, body=body),
-        seconds,
+async def ensure_service(pods: Pods, manifest: PodDict) -> PodDict:
+    """The Service, made unless the pod has it already."""
+    api = pods.api
+    return await _ensure(
+        pods, manifest, api.create_namespaced_service, api.read_namespaced_service, api.delete_namespaced_service
     )
 
 
-async def _ensure(
-    manifest: dict[str, Any],
-    create: Callable[[], Awaitable[Any]],
-    read: Callable[[str], Awaitable[Any]],
-    delete: Callable[[str, dict[str, Any]], Awaitable[Any]],
-    seconds: float,
-) -> Any:
-    """``None`` when it was created, the object when the same pod had it; another pod's is replaced."""
+async def _ensure(pods: Pods, manifest: PodDict, create: Method, read: Method, delete: Method) -> PodDict:
+    """The object, created, or found with the same owner; another pod's is replaced.
+
+    What is gone or was replaced between two requests is looked at again, but not for ever.
+    """
+    requests, namespace = pods.requests, pods.namespace
     name, owner = manifest["metadata"]["name"], manifest["metadata"]["ownerReferences"][0]["uid"]
-    for _ in range(_ATTEMPTS):
-        try:
-            async with asyncio.timeout(seconds):
-                await create()
-        except ApiException as problem:
-            if problem.status != 409:
-                raise
-        else:
-            return None
-        try:
-            async with asyncio.timeout(seconds):
-                found = await read(name)
-                if any(reference.uid == owner for reference in found.metadata.owner_references or ()):
-                    return found
-                await delete(name, {"preconditions": {"uid": found.metadata.uid}})
-        except ApiException as problem:
-            # Gone or replaced between two requests: look again.
-            if problem.status not in (404, 409):
-                raise
-    raise TimeoutError(f"{manifest['kind']} {name} is made and removed by somebody else all the time")
+    what = f"{manifest['kind']} of a pod"
+    for delay in islice(delays(), _ROUNDS):
+        with suppress(Problem):
+            return await requests.send(what, create, namespace, manifest, expected=(409,))
+        with suppress(Problem):
+            found = await requests.send(f"look at a {what}", read, name, namespace, expected=(404,))
+            if any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ()):
+                return found
+            same = {"preconditions": {"uid": found["metadata"]["uid"]}}
+            await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))
+        await asyncio.sleep(delay)
+    raise requests.refused(what, Problem(None, "somebody else makes it all the time"))

@@ -11,17 +11,13 @@ proxy would be asked to trust another hop.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import ClientError
-from kubernetes_asyncio.client.rest import ApiException
 from traitlets import Enum
 from traitlets.config import Configurable
 
-from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.spawner import children
 from dlspawner.spawner.pods import Pods
@@ -62,19 +58,5 @@ def url(pod: PodDict, node_port: int) -> str:
 
 async def ensure(pods: Pods, pod: PodDict, job: naming.Job, port: int) -> int:
     """The node port of the job's Service, which is made if the pod lacks it."""
-    manifest = service(pod, job, port)
-    try:
-        async with asyncio.timeout(pods.retry_seconds):
-            for delay in delays():
-                try:
-                    await children.ensure_service(pods.api, pods.namespace, manifest, pods.request_seconds)
-                    async with asyncio.timeout(pods.request_seconds):
-                        found = await pods.api.read_namespaced_service(manifest["metadata"]["name"], pods.namespace)
-                except TimeoutError:
-                    pods.log.warning("pod=%s no answer about its Service for http, asking again", pods.key)
-                    await asyncio.sleep(delay)
-                else:
-                    return int(pods.plain(found)["spec"]["ports"][0]["nodePort"])
-    except (ApiException, ClientError, TimeoutError) as problem:
-        raise pods.refused("Service for http", problem) from None
-    raise AssertionError("delays never end")
+    made = await children.ensure_service(pods, service(pod, job, port))
+    return int(made["spec"]["ports"][0]["nodePort"])

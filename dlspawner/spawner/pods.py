@@ -3,12 +3,13 @@
 Rules:
 
 * A pod is named by its uid once it exists: a request about an earlier pod never hits a later one of the same name.
-* Creating is idempotent per job: a pod with the job's id is the job's own, from a request whose answer was lost.
+* Creating is idempotent: a pod that is the start's own comes from a request whose answer was lost.
 * An earlier job's pod ends in its own time, with its own grace period; nothing is killed to make room for a name.
 * What the API server says reaches the user as one sentence and the operator as one line. Manifests, headers and
   tracebacks hold the job's token and reach nobody.
 
-The client is KubeSpawner's (kubernetes_asyncio); what leaves this module are plain dictionaries and ``Refused``.
+The client is KubeSpawner's (kubernetes_asyncio); what leaves this module are plain dictionaries and ``Refused``, and
+`requests.Problem` where nothing but a look was asked for.
 """
 
 from __future__ import annotations
@@ -21,13 +22,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from aiohttp import ClientError
-from kubernetes_asyncio import client
-from kubernetes_asyncio.client.rest import ApiException
-
+from dlspawner.backoff import delays
 from dlspawner.core import naming, placement
-from dlspawner.spawner import admission, phrases, verdict
+from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.requests import Problem, Requests
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -65,40 +64,35 @@ class Pods:
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def requests(self) -> Requests:
+        return Requests(self.key, self.log, self.request_seconds, self.retry_seconds, self.gpus)
+
     async def create(self, manifest: PodDict, is_own: Callable[[PodDict], bool]) -> PodDict:
         """The pod of this start, created now or found again; ``is_own`` knows it from an earlier one of its name."""
+        create = self.api.create_namespaced_pod
         async with asyncio.timeout(self.pod_seconds):
-            while True:
+            for delay in delays():
                 try:
-                    async with asyncio.timeout(self.request_seconds):
-                        answer = await self.api.create_namespaced_pod(self.namespace, manifest)
-                except TimeoutError:
-                    self.log.warning("pod=%s the API server did not answer, asking again", self.key)
-                except ApiException as problem:
-                    if problem.status != 409:
-                        raise self.refused("pod", problem) from None
+                    created = await self.requests.send("pod", create, self.namespace, manifest, expected=(409,))
+                except Problem:
                     found = await self._own_or_wait(is_own)
                     if found is not None:
                         self.log.info("pod=%s found again%s", self.key, _told(found))
                         return found
-                except ClientError as problem:
-                    raise self.refused("pod", problem) from None
                 else:
-                    created = self.plain(answer)
                     self.log.info("pod=%s created%s", self.key, _told(created))
                     return created
+                await asyncio.sleep(delay)
+        raise AssertionError("delays never end")
 
     async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
         """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
+        read = self.api.read_namespaced_pod
         try:
-            async with asyncio.timeout(self.request_seconds):
-                found = self.plain(await self.api.read_namespaced_pod(self.name, self.namespace))
-        except TimeoutError:
-            return None  # the create that follows tells whether it is still there
-        except (ApiException, ClientError) as problem:
-            if getattr(problem, "status", None) == 404:
-                return None
-            raise self.refused("pod", problem) from None
+            found = await self.requests.send("look at a pod", read, self.name, self.namespace, expected=(404,))
+        except Problem:
+            return None
         if is_own(found):
             return found
         if not found["metadata"].get("deletionTimestamp"):
@@ -139,52 +133,50 @@ class Pods:
         selector = f"involvedObject.kind={kind},involvedObject.name={name}" + (
             f",involvedObject.uid={of}" if of else ""
         )
-        async with asyncio.timeout(self.request_seconds):
-            found = await self.api.list_namespaced_event(self.namespace, field_selector=selector, limit=100)
-        return list(self.plain(found).get("items") or ())
+        ask = self.api.list_namespaced_event
+        found = await self.requests.once(ask, self.namespace, field_selector=selector, limit=100)
+        return list(found.get("items") or ())
 
     async def why_ended(self, pod: PodDict, judged: verdict.Ended) -> str:
         """The reason of an end; where the pod may not know it, its events are asked. Never fails."""
         if verdict.may_be_eviction(judged):
             try:
                 return verdict.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
-            except (ApiException, ClientError, TimeoutError) as problem:
-                said = message(problem) if isinstance(problem, ApiException) else type(problem).__name__
-                self.log.warning("pod=%s its events cannot be read: %s", self.key, said)
+            except Problem as problem:
+                self.log.warning("pod=%s its events cannot be read: %s", self.key, problem)
         return judged.reason
 
     async def claim(self, name: str) -> PodDict | None:
         try:
-            async with asyncio.timeout(self.request_seconds):
-                found = await self.api.read_namespaced_persistent_volume_claim(name, self.namespace)
-        except ApiException as problem:
+            return await self.requests.once(self.api.read_namespaced_persistent_volume_claim, name, self.namespace)
+        except Problem as problem:
             if problem.status == 404:
                 return None
             raise
-        return self.plain(found)
 
-    async def delete(self, pod: PodDict, seconds: int) -> None:
-        """Ask for the deletion of exactly this pod."""
-        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid(pod)))
-        async with asyncio.timeout(self.retry_seconds):
-            while True:
-                try:
-                    async with asyncio.timeout(self.request_seconds):
-                        await self.api.delete_namespaced_pod(
-                            self.name, self.namespace, body=options, grace_period_seconds=seconds
-                        )
-                except TimeoutError:
-                    continue
-                except (ApiException, ClientError) as problem:
-                    if getattr(problem, "status", None) not in (404, 409):  # gone, or another pod by now
-                        raise self.refused("deletion of a pod", problem) from None
-                return
+    async def delete(self, pod: PodDict, seconds: int, trying: float | None = None) -> None:
+        """Ask for the deletion of exactly this pod, and go on asking so many seconds (``None``: as usual)."""
+        options = {"preconditions": {"uid": uid(pod)}}
+        try:
+            await self.requests.send(
+                "deletion of a pod",
+                self.api.delete_namespaced_pod,
+                self.name,
+                self.namespace,
+                body=options,
+                grace_period_seconds=seconds,
+                expected=(404, 409),  # gone, or another pod by now
+                seconds=trying,
+            )
+        except Problem:
+            return
 
     async def annotate(self, pod: PodDict, annotations: Mapping[str, str]) -> None:
         """Of exactly this pod: a patch that names another uid is refused."""
         change = {"metadata": {"uid": uid(pod), "annotations": annotations}}
-        async with asyncio.timeout(self.request_seconds):
-            await self.api.patch_namespaced_pod(self.name, self.namespace, change)
+        await self.requests.send(
+            "annotation of a pod", self.api.patch_namespaced_pod, self.name, self.namespace, change
+        )
 
     def plain(self, model: Any) -> PodDict:
         """A client's object as the camelCase tree that the rest of us works with."""
@@ -194,17 +186,6 @@ class Pods:
     def model(self, pod: PodDict) -> Any:
         """The tree as a V1Pod, which is what modify_pod_hook expects."""
         return self.api.api_client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
-
-    def refused(self, what: str, problem: ApiException | ClientError | TimeoutError) -> Refused:
-        """The sentence for the user; the line for the operator is logged."""
-        if not isinstance(problem, ApiException):
-            self.log.error("pod=%s kubernetes cannot be reached for the %s: %s", self.key, what, type(problem).__name__)
-            return Refused(admission.NOT_NOW, reason="cluster-error", status=429)
-        self.log.error(
-            "pod=%s kubernetes refused the %s: status=%s %s", self.key, what, problem.status, message(problem)
-        )
-        rejection = admission.explain(problem.status, answer(problem), self.gpus)
-        return Refused(rejection.sentence, reason=rejection.reason, status=rejection.status)
 
 
 def uid(pod: PodDict | None) -> str | None:
@@ -218,19 +199,6 @@ def token(pod: PodDict) -> str | None:
             if variable["name"] == "JUPYTERHUB_API_TOKEN":
                 return str(variable.get("value") or "") or None
     return None
-
-
-def answer(problem: ApiException) -> str:
-    """What the API server says, whole: to read facts in it, never to show it."""
-    try:
-        return str(json.loads(problem.body or "")["message"])
-    except (TypeError, ValueError, KeyError):
-        return str(problem.reason or "no reason was given")
-
-
-def message(problem: ApiException) -> str:
-    """What the API server says, on one line, cut, and without what looks like a token: for the log."""
-    return phrases.quoted(answer(problem), 700)
 
 
 def _is_stuck(pod: PodDict | None) -> bool:

@@ -17,14 +17,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
-from aiohttp import ClientError
-from kubernetes_asyncio.client.rest import ApiException
-
 from dlspawner.core import naming
 from dlspawner.spawner import phrases, trouble, verdict
-from dlspawner.spawner.pods import PodDict, Pods, message, uid
+from dlspawner.spawner.pods import PodDict, Pods, uid
 from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.requests import Problem
 from dlspawner.spawner.trouble import Trouble
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
@@ -130,9 +128,8 @@ class Waiting:
                 return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
             if trouble.waits_for_claims(trouble.of_pod(pod)):
                 return await self._claims(pod)
-        except (ApiException, ClientError, TimeoutError) as problem:
-            said = message(problem) if isinstance(problem, ApiException) else type(problem).__name__
-            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
+        except Problem as problem:
+            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, problem)
         return None
 
     def _as_seen_here(self, pull: Pull | None) -> Pull | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,20 @@ BOARD = Template(
     mounts=Mounts(job_directory=False),
 )
 SETTINGS = Settings((NOTEBOOK, BATCH, BOARD), CLUSTER, TEAMS)
+
+
+class Answered:
+    """A response of KubeSpawner's client, its body unread."""
+
+    def __init__(self, body: object, status: int = 200, **headers: str) -> None:
+        self.status, self.headers = status, {key.replace("_", "-"): value for key, value in headers.items()}
+        self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    async def read(self) -> bytes:
+        return self._body
+
+    def release(self) -> None:
+        """There is no connection."""
 
 
 class Client:

@@ -8,17 +8,17 @@ import logging
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes_asyncio.client.rest import ApiException
+from aiohttp import ClientPayloadError
 
 from dlspawner.core import naming, own_image
 from dlspawner.core.naming import Job
 from dlspawner.spawner import children, exposure
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
+from tests.edges.spawner_builders import Answered
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
 POD: dict[str, Any] = {
@@ -101,32 +101,33 @@ class Api:
         self.objects: dict[str, dict[str, Any]] = {}
         self.created = 0
 
-    async def create_namespaced_secret(self, _namespace: str, manifest: dict[str, Any]) -> None:
+    async def create_namespaced_secret(self, _namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
         name = manifest["metadata"]["name"]
         if name in self.objects:
-            raise ApiException(status=409)
+            return Answered({}, 409)
         self.created += 1
         uid = f"secret-{self.created}"
         self.objects[name] = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+        return Answered(self.objects[name], 201)
 
-    async def read_namespaced_secret(self, name: str, _namespace: str) -> Any:
-        if name not in self.objects:
-            raise ApiException(status=404)
-        found = self.objects[name]
-        owners = [SimpleNamespace(uid=one["uid"]) for one in found["metadata"]["ownerReferences"]]
-        metadata = SimpleNamespace(uid=found["metadata"]["uid"], owner_references=owners)
-        return SimpleNamespace(metadata=metadata, data=found.get("data"))
+    async def read_namespaced_secret(self, name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.objects[name]) if name in self.objects else Answered({}, 404)
 
-    async def delete_namespaced_secret(self, name: str, _namespace: str, body: dict[str, Any]) -> None:
+    async def delete_namespaced_secret(self, name: str, _namespace: str, body: dict[str, Any], **_: bool) -> Answered:
         assert body["preconditions"]["uid"] == self.objects[name]["metadata"]["uid"]
-        del self.objects[name]
+        return Answered(self.objects.pop(name))
+
+
+def pods(api: Any) -> Pods:
+    watch: Any = None
+    return Pods(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
 
 
 async def test_made_once() -> None:
     api = Api()
 
-    first = await children.ensure_secret(api, "jobs", the_secret(), 1)
-    again = await children.ensure_secret(api, "jobs", the_secret(children.make_host_key()), 1)
+    first = await children.ensure_secret(pods(api), the_secret())
+    again = await children.ensure_secret(pods(api), the_secret(children.make_host_key()))
 
     assert first == again == KEY.public
     assert api.created == 1
@@ -135,19 +136,34 @@ async def test_made_once() -> None:
 async def test_a_leftover_of_an_earlier_pod_is_replaced() -> None:
     api = Api()
     earlier = {**POD, "metadata": {**POD["metadata"], "uid": "pod-0"}}
-    await children.ensure_secret(api, "jobs", the_secret(children.make_host_key(), earlier), 1)
+    await children.ensure_secret(pods(api), the_secret(children.make_host_key(), earlier))
 
-    assert await children.ensure_secret(api, "jobs", the_secret(), 1) == KEY.public
+    assert await children.ensure_secret(pods(api), the_secret()) == KEY.public
     assert api.objects["jupyter-alice--train-ssh"]["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
 
 
-async def test_what_the_api_server_refuses_is_not_hidden() -> None:
-    class Full(Api):
-        async def create_namespaced_secret(self, _namespace: str, _manifest: dict[str, Any]) -> None:
-            raise ApiException(status=403)
+async def test_one_whose_answer_was_lost_is_the_pod_s_own() -> None:
+    class Lost(Api):
+        async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
+            answer = await super().create_namespaced_secret(namespace, manifest)
+            if self.created == 1 and answer.status == 201:
+                raise ClientPayloadError
+            return answer
 
-    with pytest.raises(ApiException):
-        await children.ensure_secret(Full(), "jobs", the_secret(), 1)
+    api = Lost()
+
+    assert await children.ensure_secret(pods(api), the_secret()) == KEY.public
+    assert api.created == 1
+
+
+async def test_what_the_api_server_refuses_is_a_sentence() -> None:
+    class Full(Api):
+        async def create_namespaced_secret(self, _namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
+            said = "exceeded quota: q, requested: secrets=1, used: secrets=5, limited: secrets=5"
+            return Answered({"message": said}, 403)
+
+    with pytest.raises(Refused, match="quota has no room for Secrets"):
+        await children.ensure_secret(pods(Full()), the_secret())
 
 
 class Theirs(Api):
@@ -155,12 +171,12 @@ class Theirs(Api):
 
     asked = 0
 
-    async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any]) -> None:
+    async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
         await asyncio.sleep(0)  # a real request lets others run
         self.asked += 1
         stranger = {**manifest["metadata"], "ownerReferences": [{"uid": "pod-0"}]}
         self.objects.setdefault(manifest["metadata"]["name"], {**manifest, "metadata": {**stranger, "uid": "theirs"}})
-        await super().create_namespaced_secret(namespace, manifest)
+        return await super().create_namespaced_secret(namespace, manifest)
 
     # Services are made the same way; those of this API server have the Secrets' store.
     create_namespaced_service = create_namespaced_secret
@@ -171,42 +187,36 @@ class Theirs(Api):
 @pytest.mark.parametrize("what", ["secret", "service for http"])
 async def test_who_makes_it_again_all_the_time_is_not_raced(what: str) -> None:
     api = Theirs()
-    watch: Any = None
-    pods = Pods(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 0.5, 5)
     files = children.Files(KEY, "ssh-ed25519 CA", "<p>hello</p>")
     making = {
-        "secret": lambda: children.ensure(pods, POD, JOB, files, children.USUAL_SSH),
-        "service for http": lambda: exposure.ensure(pods, POD, JOB, 8888),
+        "secret": lambda: children.ensure(pods(api), POD, JOB, files, children.USUAL_SSH),
+        "service for http": lambda: exposure.ensure(pods(api), POD, JOB, 8888),
     }
     with pytest.raises(Refused, match="try again soon"):
         await making[what]()
 
-    assert api.asked <= 4 * 5, "rounds of five tries, with pauses of at least 0.1, 0.2 and 0.4 s in half a second"
+    assert api.asked == 5
 
 
 async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> None:
-    class Services:
-        made: dict[str, Any] | None = None
+    class Services(Api):
+        async def create_namespaced_service(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
+            ports = [{"name": "http", "nodePort": 31000, **manifest["spec"]["ports"][0]}]
+            return await super().create_namespaced_secret(
+                namespace, {**manifest, "spec": {**manifest["spec"], "ports": ports}}
+            )
 
-        async def create_namespaced_service(self, _namespace: str, manifest: dict[str, Any]) -> None:
-            self.made = manifest
-
-        async def read_namespaced_service(self, name: str, _namespace: str) -> Any:
-            assert self.made is not None
-            assert name == self.made["metadata"]["name"]
-            return {**self.made, "spec": {**self.made["spec"], "ports": [{"name": "http", "nodePort": 31000}]}}
+        read_namespaced_service = Api.read_namespaced_secret
+        delete_namespaced_service = Api.delete_namespaced_secret
 
     services = Services()
-    pods = SimpleNamespace(
-        api=services, namespace="jobs", request_seconds=1, retry_seconds=1, plain=lambda found: found, key="jobs/x"
-    )
 
-    assert await exposure.ensure(pods, POD, JOB, 8888) == 31000  # type: ignore[arg-type]
-    assert services.made is not None
-    assert services.made["metadata"]["name"] == "jupyter-alice--train-http"
-    assert services.made["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
-    assert services.made["spec"]["selector"] == {naming.JOB_LABEL: JOB.id}
-    assert services.made["spec"]["ports"][0]["targetPort"] == 8888
+    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000
+    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000, "found again"
+    made = services.objects["jupyter-alice--train-http"]
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
+    assert made["spec"]["selector"] == {naming.JOB_LABEL: JOB.id}
+    assert made["spec"]["ports"][0]["targetPort"] == 8888
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import ClientConnectionError
+from aiohttp import ClientConnectionError, ClientConnectorError
+from aiohttp.client_reqrep import ConnectionKey
 from kubernetes_asyncio.client import ApiClient
-from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.core import naming, placement
 from dlspawner.core.naming import Job
 from dlspawner.spawner.pods import STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.requests import NotNow
 from dlspawner.spawner.watch import PodWatch
+from tests.edges.spawner_builders import Answered
 
 KEY = "jobs/jupyter-alice"
+REFUSING = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
 LONG_NAME = "interactive-jobs-of-all-the-teams"
 
 
@@ -30,6 +32,7 @@ def job(letter: str) -> Job:
 def manifest(of: Job, uid: str | None = None) -> dict[str, Any]:
     metadata = {
         "name": "jupyter-alice",
+        "namespace": "jobs",
         "labels": naming.job_labels(of),
         "annotations": naming.job_annotations(of),
         **({"uid": uid} if uid else {}),
@@ -47,7 +50,7 @@ def own(letter: str) -> Callable[[PodDict], bool]:
 class Api:
     """One pod's place in an API server, and the watch that sees it. ``answers`` are used up before it is asked."""
 
-    def __init__(self, watch: PodWatch, *answers: BaseException | str) -> None:
+    def __init__(self, watch: PodWatch, *answers: BaseException | Answered | str) -> None:
         self.api_client = ApiClient.__new__(ApiClient)
         self.watch, self.answers = watch, list(answers)
         self.pod: dict[str, Any] | None = None
@@ -57,26 +60,28 @@ class Api:
         self.pod = pod
         self.watch.resources = {KEY: pod} if pod else {}
 
-    async def create_namespaced_pod(self, _namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def create_namespaced_pod(self, _namespace: str, body: dict[str, Any], **_: bool) -> Answered:
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, BaseException):
             raise answer
+        if isinstance(answer, Answered):
+            return answer
         if self.pod is not None:
-            raise ApiException(status=409)
+            return Answered({"message": "already exists"}, 409)
         self.show({**body, "metadata": {**body["metadata"], "uid": "new"}})
         if answer == "late":
             await asyncio.Event().wait()
-        assert self.pod is not None
-        return self.pod
+        return Answered(self.pod, 201)
 
-    async def read_namespaced_pod(self, _name: str, _namespace: str) -> dict[str, Any]:
-        if self.pod is None:
-            raise ApiException(status=404)
-        return self.pod
+    async def read_namespaced_pod(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.pod) if self.pod is not None else Answered({}, 404)
 
-    async def delete_namespaced_pod(self, _name: str, _namespace: str, body: Any, grace_period_seconds: int) -> None:
-        self.deleted.append((body.preconditions.uid, grace_period_seconds))
+    async def delete_namespaced_pod(
+        self, _name: str, _namespace: str, body: dict[str, Any], grace_period_seconds: int, **_: bool
+    ) -> Answered:
+        self.deleted.append((body["preconditions"]["uid"], grace_period_seconds))
         asyncio.get_running_loop().call_soon(self.show, None)
+        return Answered({})
 
 
 @pytest.fixture
@@ -144,11 +149,8 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     assert refused.value.sentences == (sentence,)
 
 
-def refusal(status: int, message: str) -> ApiException:
-    problem = ApiException(status=status, reason="Nope")
-    problem.body = json.dumps({"message": message})
-    problem.headers = {"Audit-Id": "secret-header"}
-    return problem
+def refusal(status: int, message: str) -> Answered:
+    return Answered({"message": message}, status, Audit_Id="secret-header")
 
 
 @pytest.mark.parametrize(
@@ -195,13 +197,10 @@ def refusal(status: int, message: str) -> ApiException:
             "forbids what the template asks for (hostPath volumes and runAsNonRoot != true): ",
             403,
         ),
-        (refusal(500, "etcdserver: leader changed"), "try again soon", 429),
-        (ApiException(status=503, reason="Service Unavailable"), "try again soon", 429),
-        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), "try again soon", 429),
     ],
 )
 async def test_what_kubernetes_says_is_a_sentence(
-    problem: Exception, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
+    problem: Answered, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(Refused) as refused:
         await pods(Api(watch, problem)).create(manifest(job("a")), own("a"))
@@ -214,9 +213,51 @@ async def test_what_kubernetes_says_is_a_sentence(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("problem", "unsure"),
+    [
+        (refusal(429, "too many"), False),
+        (refusal(500, "etcdserver: leader changed"), True),
+        (Answered(b"<html>secret-page</html>", 503), True),
+        (Answered(b"<html>secret-page</html>"), True),
+        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), True),
+        (ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443")), False),
+    ],
+    ids=["too many", "etcd", "load balancer", "somebody else", "broken", "nobody listens"],
+)
+async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_may_have_come_of_it(
+    problem: Any, unsure: bool, watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(NotNow, match="try again soon") as refused:
+        await pods(Api(watch, *[problem] * 100)).create(manifest(job("a")), own("a"))
+
+    assert (refused.value.status_code, refused.value.unsure) == (429, unsure)
+    shown = str(refused.value) + caplog.text
+    assert not any(secret in shown for secret in ("hub-token", "secret", "10.0.0.1", "Traceback"))
+    assert len(caplog.records) == 2, "the first of the tries, and the end"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        refusal(429, "too many"),
+        refusal(503, "the server is currently unable to handle the request"),
+        refusal(500, 'failed calling webhook "a.example": no endpoints available'),
+        refusal(409, 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'),
+        ClientConnectionError(),
+        TimeoutError(),
+    ],
+    ids=["429", "503", "webhook", "quota conflict", "broken", "time-out"],
+)
+async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None:
+    api = Api(watch, problem, problem)
+
+    assert (await pods(api).create(manifest(job("a")), own("a")))["metadata"]["uid"] == "new"
+
+
 async def test_deleting_what_is_gone_is_fine(watch: PodWatch) -> None:
     class Gone(Api):
-        async def delete_namespaced_pod(self, *_: Any, **__: Any) -> None:
-            raise ApiException(status=404)
+        async def delete_namespaced_pod(self, *_: Any, **__: Any) -> Answered:
+            return Answered({}, 404)
 
     await pods(Gone(watch)).delete(manifest(job("a"), "old"), 3)

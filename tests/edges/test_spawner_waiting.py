@@ -19,6 +19,7 @@ from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.waiting import Waiting
 from dlspawner.spawner.watch import PodWatch
+from tests.edges.spawner_builders import Answered
 
 KEY = "jobs/jupyter-alice"
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
@@ -37,16 +38,14 @@ class Api:
     def sanitize_for_serialization(self, model: Any) -> Any:
         return model
 
-    async def list_namespaced_event(self, _namespace: str, field_selector: str, limit: int) -> dict[str, Any]:
+    async def list_namespaced_event(self, _namespace: str, field_selector: str, limit: int, **_: bool) -> Answered:
         self.asked.append(field_selector)
         if self.problem is not None:
             raise self.problem
-        return {"items": self.events[:limit]}
+        return Answered({"items": self.events[:limit]})
 
-    async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str) -> dict[str, Any]:
-        if self.claim is None:
-            raise ApiException(status=404)
-        return self.claim
+    async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.claim) if self.claim is not None else Answered({}, 404)
 
 
 class Start:
@@ -211,7 +210,7 @@ async def test_without_the_right_to_see_events_the_start_goes_on(
     start.show(CREATING)
 
     assert "image or storage takes too long" in await start.ended()
-    assert "cannot see why it waits: Forbidden" in caplog.text
+    assert "cannot see why it waits: status=403 Forbidden" in caplog.text
 
 
 async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:

@@ -1,0 +1,173 @@
+"""The one way to send a request to Kubernetes: with a deadline per try, again while its trouble may pass, and an end.
+
+Rules:
+
+* What may pass is tried again, with pauses that grow and the server's own Retry-After: no answer, a broken connection,
+  429, 500, 502, 503, 504, and the 409 of two requests at once. What will not (a quota, a policy, a missing right) ends
+  it at once. Either way the end is a ``Refused``: one sentence for the person, one line for the operator.
+* A request may have been carried out although its answer was lost. So every caller's request is idempotent, and one
+  that gives up says whether something may have come of it (``NotNow.unsure``).
+* Answers are read here, as plain trees: kubernetes_asyncio would log them whole at level DEBUG (Secrets too), put
+  headers and body into its exceptions' text, and stumble over a load balancer's HTML.
+
+Refused: aiohttp-retry inside KubeSpawner's client. It retries by method and status alone, for watches as well, and
+knows neither our sentences nor what was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import ClientConnectorError, ClientError
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.backoff import RETRIED, delays
+from dlspawner.spawner import admission, phrases
+from dlspawner.spawner.refusal import Refused
+
+Tree = Mapping[str, Any]
+Method = Callable[..., Awaitable[Any]]
+
+NO_END = math.inf  # of seconds to try for
+_LONGEST_PAUSE = 5.0
+# Refusals with one of these reasons say nothing about the request.
+_PASSING = frozenset({"cluster-error", "webhook-down"})
+
+
+class Problem(Exception):
+    """What came of a request instead of its answer. Its text is for the log: no header, no manifest, no token.
+
+    ``status`` is ``None`` when nobody answered; ``said`` is the whole message, to read facts in it, never to show it.
+    """
+
+    def __init__(self, status: int | None, said: str, after: float = 0.0, *, sent: bool = True) -> None:
+        super().__init__(status, said)
+        self.status, self.said, self.after, self.sent = status, said, after, sent
+
+    def __str__(self) -> str:
+        return f"status={self.status} {phrases.quoted(self.said, 700)}" if self.status else f"no answer ({self.said})"
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may be answered otherwise a moment later."""
+        if self.status is None:
+            return True
+        if self.status == 409:  # of two requests at once, such as about one quota; not of a name that is taken
+            return "the object has been modified" in self.said
+        return self.status in RETRIED and admission.explain(self.status, self.said).reason in _PASSING
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the request may have been carried out all the same."""
+        return self.sent if self.status is None else self.status >= 500
+
+
+class NotNow(Refused):
+    """Given up, because the API server does not answer or cannot; ``unsure``: it may have done what was asked for."""
+
+    def __init__(self, rejection: admission.Rejection, *, unsure: bool) -> None:
+        super().__init__(rejection.sentence, reason=rejection.reason, status=rejection.status)
+        self.unsure = unsure
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests about one server: ``about`` names it in the log, seconds are for one try and for all of them."""
+
+    about: str
+    log: Any
+    try_seconds: float
+    all_seconds: float
+    gpus: frozenset[str] = frozenset()  # resources that are GPUs, for sentences about a lack of them
+
+    async def once(self, method: Method, *arguments: Any, **more: Any) -> Tree:
+        """The answer to one request of KubeSpawner's client, or `Problem`."""
+        try:
+            async with asyncio.timeout(self.try_seconds):
+                answer = await method(*arguments, _preload_content=False, **more)
+                try:
+                    body = await answer.read()
+                finally:
+                    answer.release()
+        except (ApiException, ClientError, OSError, TimeoutError) as problem:
+            raise told(problem) from None
+        return _tree(answer.status, answer.headers, body)
+
+    async def send(
+        self,
+        what: str,
+        method: Method,
+        *arguments: Any,
+        expected: Collection[int] = (),
+        seconds: float | None = None,
+        **more: Any,
+    ) -> Tree:
+        """The answer, however often it takes to ask; `Problem` with an expected status, else `Refused`.
+
+        ``what`` is asked for, in the operator's words. It is tried for ``seconds``, without them for ``all_seconds``.
+        """
+        now = asyncio.get_running_loop().time
+        until = now() + (self.all_seconds if seconds is None else seconds)
+        told_of, unsure = False, False
+        for delay in delays(most=_LONGEST_PAUSE):
+            try:
+                return await self.once(method, *arguments, **more)
+            except Problem as problem:
+                if problem.status in expected and not problem.passes:
+                    raise
+                unsure = unsure or problem.unsure
+                pause = max(delay, problem.after)
+                if not problem.passes or now() + pause >= until:
+                    raise self.refused(what, problem, unsure=unsure) from None
+                if not told_of:
+                    self.log.warning(
+                        "pod=%s kubernetes does not take the %s, asking again: %s", self.about, what, problem
+                    )
+                told_of = True
+            await asyncio.sleep(pause)
+        raise AssertionError("delays never end")
+
+    def refused(self, what: str, problem: Problem, *, unsure: bool = False) -> Refused:
+        """The sentence for the person; the line for the operator is logged."""
+        self.log.error("pod=%s kubernetes refused the %s: %s", self.about, what, problem)
+        rejection = admission.explain(problem.status or 503, problem.said if problem.status else "", self.gpus)
+        if problem.passes:
+            return NotNow(rejection, unsure=unsure)
+        return Refused(rejection.sentence, reason=rejection.reason, status=rejection.status)
+
+
+def told(problem: BaseException) -> Problem:
+    """A client's exception without what must not be seen."""
+    if isinstance(problem, ApiException):
+        return Problem(problem.status or None, _message(problem.body) or str(problem.reason or "no reason was given"))
+    return Problem(None, type(problem).__name__, sent=not isinstance(problem, ClientConnectorError))
+
+
+def _tree(status: int, headers: Mapping[str, str], body: bytes) -> Tree:
+    if not 200 <= status <= 299:
+        raise Problem(status, _message(body) or "no reason was given", _after(headers))
+    try:
+        tree = json.loads(body)
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict):  # somebody between us and the API server has answered
+        raise Problem(None, "it is no JSON")
+    return tree
+
+
+def _message(body: object) -> str:
+    try:
+        return str(json.loads(body)["message"])  # type: ignore[arg-type]  # what it is, is found out here
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _after(headers: Mapping[str, str]) -> float:
+    """Seconds that the server wants us to wait; as a date, which Kubernetes never sends, it is not understood."""
+    given = headers.get("Retry-After", "")
+    return float(given) if given.isascii() and given.isdecimal() else 0.0

@@ -80,7 +80,7 @@ class Ended:
     def __init__(self, spawner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spawner, self.deleted, self.known = spawner, list[int](), True
 
-        async def delete(_pods: Pods, _pod: Any, seconds: int) -> None:
+        async def delete(_pods: Pods, _pod: Any, seconds: int, _trying: float = 0) -> None:
             self.deleted.append(seconds)
 
         async def gone(_pods: Pods, _pod: Any) -> bool:

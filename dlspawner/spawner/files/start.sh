@@ -247,15 +247,20 @@ has_others() {
     [ -n "$ssh" ] && { read -r self _ </proc/self/stat; } 2>/dev/null && [ "$self" = $$ ]
 }
 
+# To the command, or for it as soon as it is there: process 1 does not hear what it has no trap for.
+pass_on() { # signal
+    if [ -n "$command" ]; then kill -s "$1" "$command" 2>/dev/null; else early="$early $1"; fi
+}
+
 stop() {
-    kill -s TERM "$command" 2>/dev/null
-    if [ -z "$helper" ] && has_others; then
+    pass_on TERM
+    if [ -z "$helper" ] && [ -n "$command" ] && has_others; then
         end_others "This job is being stopped." 9>&- &
         helper=$!
     fi
 }
 
-role=work ssh= helper= directory=
+role=work ssh= helper= directory= command= early=
 case ${1:-} in
     --main | --login-proxy) role=${1#--}; shift ;;
 esac
@@ -281,14 +286,15 @@ if [ $role != login-proxy ]; then
 fi
 if [ -z "$reset" ]; then exec "$@"; fi
 
-become "$@" <&0 9>&- &
-command=$!
-main_ended=no
 trap stop TERM
 for signal in INT HUP QUIT USR1 USR2; do
-    # shellcheck disable=SC2064 # the names of now
-    trap "kill -s $signal $command 2>/dev/null" $signal
+    # shellcheck disable=SC2064 # the name of now
+    trap "pass_on $signal" $signal
 done
+become "$@" <&0 9>&- &
+command=$!
+for signal in $early; do pass_on "$signal"; done
+main_ended=no
 if [ $role = login-proxy ] && [ -d "$alive" ]; then
     trap 'main_ended=yes; kill -s TERM $command 2>/dev/null' ALRM
     end_with_main "$command" </dev/null >&2 &

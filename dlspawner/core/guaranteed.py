@@ -110,7 +110,7 @@ class Search:
         def rank(room: Room, left: Space) -> tuple[object, ...]:
             return (left.gpus, *self._likeness(room))
 
-        return self._settle(ranked(self.pods, rooms, space, rank), stop)
+        return self._settle(ranked(self.pods, rooms, space, rank), stop, self._share_left)
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         shares = self.world.shares(self.kind)
@@ -127,7 +127,7 @@ class Search:
             return self._bounded(room, stop, self._claimed_by_nobody(room) + self._own_victims(room, stop))
 
         rooms = [room for room in rooms if room.node.open]
-        return self._settle(ranked(self.pods, rooms, space, self._fewest_victims), stop)
+        return self._settle(ranked(self.pods, rooms, space, self._fewest_victims), stop, self._claimed_by_nobody)
 
     def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         if not self.short:
@@ -260,23 +260,30 @@ class Search:
             wanted[name] = wanted.get(name, NOTHING) + needs([pod], self.resource)
         return wanted
 
-    def _settle(self, nodes: Nodes | None, stop: Stops) -> Admit | Preempt | Blocked | None:
-        """What to do about these nodes: start, wait for those who leave already, or ask others to leave."""
+    def _settle(
+        self, nodes: Nodes | None, stop: Stops, bound: Callable[[Room], int] = lambda _: _ENDLESS
+    ) -> Admit | Preempt | Blocked | None:
+        """What to do about these nodes: start, wait for those who leave already, or ask others to leave.
+
+        Above the ``bound`` of a node, jobs of the team itself have to give back what the job takes.
+        """
         if nodes is None:
             return None
         wanted = self._wanted(nodes)
         rooms = {name: self.world.rooms[name] for name in wanted}
-        if not self.short and all(_covers(self._now(rooms[name]), want) for name, want in wanted.items()):
+        beyond = sum(max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items())
+        owed = max(self.short, beyond)
+        if not owed and all(_covers(self._now(rooms[name]), want) for name, want in wanted.items()):
             return Admit(nodes)
         missing = {name: want - self._soon(rooms[name]) for name, want in wanted.items()}
-        if not self.short and all(part <= 0 for space in missing.values() for part in space):
+        if not owed and all(part <= 0 for space in missing.values() for part in space):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
             stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
         else:
             jobs = (self.world.jobs[name] for room in rooms.values() for name in room.holders)
             stoppable = {job.id: job for job in jobs if stop(job)}
-        victims = choose_victims(missing, self.resource, stoppable.values(), self.world, self.short)
+        victims = choose_victims(missing, self.resource, stoppable.values(), self.world, owed)
         return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
 
     def _same_type(self, job: Job) -> bool:

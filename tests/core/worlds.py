@@ -19,6 +19,7 @@ from dlspawner.core.world import Snapshot, World
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+GPU_HOUR = 3600.0 * GPU
 
 A100 = GpuType("a100", "A100", "nvidia.com/gpu", Amount(4000, 16 * GIB), 64, (("gpu", "a100"),))
 V100 = GpuType("v100", "V100", "nvidia.com/gpu", Amount(2000, 8 * GIB), 64, (("gpu", "v100"),))

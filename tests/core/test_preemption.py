@@ -1,0 +1,122 @@
+"""Victims: their order, who is spared, who is protected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.amounts import GPU
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.jobs import Job
+from dlspawner.core.preemption import choose_victims
+from dlspawner.core.quota import admit
+from dlspawner.core.rooms import Space
+from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, runs, team, wants, world
+
+NVIDIA = "nvidia.com/gpu"
+
+
+def borrows(name: str, of: str, gpus: int | list[int], *nodes: str, **more: Any) -> Job:
+    return runs(name, of, gpus, *nodes, preemptible=True, **more)
+
+
+TEAMS = (team("a", 8), team("b", 4), team("c", 4), node("n1"), node("n2"))
+
+CHOSEN: dict[str, tuple[list[Job], int, str]] = {
+    "nobody, where nothing is missing": ([borrows("j", "b", 4, "n1")], 0, ""),
+    "the idle one before the busy one": (
+        [borrows("busy", "b", 1, "n1", age=MINUTE), borrows("idle", "b", 1, "n1", idle=True, priority=100)],
+        1,
+        "idle",
+    ),
+    "the lowest priority before the team that is most over its share": (
+        [borrows("low", "c", 1, "n1", priority=10), borrows("high", "b", 8, "n2", "n1", priority=100)],
+        1,
+        "low",
+    ),
+    "the team that is most over its share before the youngest": (
+        [borrows("over", "b", 1, "n1", age=2 * HOUR), borrows("more", "b", 6, "n2"), borrows("young", "c", 1, "n1")],
+        1,
+        "over",
+    ),
+    "the youngest of equals": (
+        [borrows("old", "b", 1, "n1", age=2 * HOUR), borrows("young", "b", 1, "n1", age=HOUR)],
+        1,
+        "young",
+    ),
+    "only jobs on the node that is wanted": ([borrows("j", "b", 4, "n2"), borrows("k", "b", 4, "n1")], 4, "k"),
+    "as many as it takes": ([borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")], 3, "j k"),
+    "not the small one when the big one is needed anyway": (
+        [borrows("small", "b", 1, "n1", idle=True), borrows("big", "b", 4, "n1")],
+        4,
+        "big",
+    ),
+    "a job of several pods, by what it has there": ([borrows("j", "b", [4, 4], "n1", "n2")], 4, "j"),
+    "a borrower before the team's own": ([runs("own", "a", 4, "n1", idle=True), borrows("j", "b", 4, "n1")], 4, "j"),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_is(name: str) -> None:
+    jobs, gpus, expected = CHOSEN[name]
+    victims = choose_victims({"n1": Space(gpus * GPU, 0, 0)}, NVIDIA, jobs, world(*TEAMS, *jobs))
+
+    assert victims is not None
+    assert " ".join(sorted(job.id for job in victims)) == expected
+
+
+def test_nobody_is_chosen_where_all_are_not_enough() -> None:
+    jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
+
+    assert choose_victims({"n1": Space(5 * GPU, 0, 0)}, NVIDIA, jobs, world(*TEAMS, *jobs)) is None
+
+
+JOBS = st.lists(
+    st.builds(
+        lambda number, of, gpus, at, preemptible, priority, idle, age: runs(
+            f"j{number}", of, gpus, at, preemptible=preemptible, priority=priority, idle=idle, age=age * MINUTE
+        ),
+        st.integers(0, 99),
+        st.sampled_from("abc"),
+        st.integers(1, 4),
+        st.sampled_from(["n1", "n2"]),
+        st.booleans(),
+        st.sampled_from([10, 100]),
+        st.booleans(),
+        st.integers(0, 60),
+    ),
+    max_size=8,
+    unique_by=lambda job: job.id,
+)
+
+
+@given(JOBS, st.integers(1, 8), st.randoms())
+@settings(max_examples=150, deadline=None)
+def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job], gpus: int, chance: Any) -> None:
+    here = world(*TEAMS, *jobs)
+    request = wants("x", "a", gpus)
+    decision = admit(request, here, NOW)
+    chance.shuffle(jobs)
+    assert admit(request, world(*TEAMS, *jobs), NOW) == decision, "the order of the input matters"
+    if not isinstance(decision, Preempt):
+        return
+    victims = [here.jobs[name] for name in decision.victims]
+    assert all(job.preemptible and job.started and NOW - job.started >= 10 * MINUTE for job in victims)
+    for spared in (None, *victims):
+        left = world(*TEAMS, *(job for job in jobs if job not in victims or job is spared))
+        free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus
+        assert (free >= gpus * GPU) == (spared is None)
+
+
+@given(JOBS, st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_after_the_victims_are_gone_the_job_starts(jobs: list[Job], gpus: int) -> None:
+    here = world(*TEAMS, *jobs, cluster=HURRIED)
+    decision = admit(wants("x", "a", gpus), here, NOW)
+    if isinstance(decision, Preempt):
+        act(here, wants("x", "a", gpus), decision, NOW)
+        assert here.rooms[decision.nodes[0]].free(NVIDIA).gpus >= 0
+        assert here.guaranteed("a", "a100") <= 8 * GPU

@@ -6,8 +6,8 @@ Rules:
   says that it cannot resume (410), or when what it says cannot be understood.
 * There is no end: an API server that is away for an hour is waited for. Only who asks first is told, when the answer is
   that the Hub may not see these objects.
-* No turn of the event loop is long: pages are small, every object is parsed for itself, and between two of them others
-  get their turn when a slice of time is used up.
+* No turn of the event loop is long: pages are small, every line of a watch is parsed for itself, and when a slice of
+  time is used up others get their turn. Nothing that is parsed is left to the garbage collector.
 * Nothing goes back in time: neither an older object nor an older list replaces what is known, except a list that comes
   again and again (a cluster restored from a backup).
 * Nothing of an object is logged: it holds tokens.
@@ -19,10 +19,8 @@ the API server went away. Refused: ``sendInitialEvents``, which would save the p
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import traceback
-from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 from aiohttp import ClientError, ClientResponse, ClientTimeout
@@ -31,23 +29,19 @@ from kubespawner.reflector import ResourceReflector
 from traitlets import Int
 
 from dlspawner.backoff import delays
-from dlspawner.spawner.packed import Object, Packed, key_of, number, pack
+from dlspawner.spawner.packed import Object, Packed, number
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.wire import ListAgain, lines, read_change, read_page, uncollected
 
 PAGE = 25  # objects: one page of pods is parsed in one or two milliseconds
 SLICE_SECONDS = 0.002
 CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds
-LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
 
 _LATER = frozenset({429, 500, 502, 503, 504})  # statuses of a watch that can be resumed
 _FAILED_WATCHES = 6  # in a row, before a list is tried instead
 _OLDER_LISTS = 3  # in a row, before they are believed
 _STOP_SECONDS = 5.0
-
-
-class ListAgain(Exception):
-    """What was missed cannot be told from the watch."""
 
 
 class Answered(Exception):
@@ -223,32 +217,22 @@ class ListWatch(ResourceReflector):
         objects: dict[str, Packed] = {}
         more: dict[str, str] = {}
         while True:
-            page = await self._page(more)
-            for found in page["items"]:
-                objects[key_of(found)] = pack(found)
-                await self._breathe()
-            following = page["metadata"].get("continue")
+            version, following = read_page(await self._page(more), objects)
             if not following:
                 break
             more = {"_continue": following}
-        version: str = page["metadata"]["resourceVersion"]
+            await self._breathe()
         restored = self._judge(number(version))
         self.listed(objects, number(version), restored=restored)
         return version
 
-    async def _page(self, more: dict[str, str]) -> dict[str, Any]:
+    async def _page(self, more: dict[str, str]) -> bytes:
         response = await self._ask(self.request_timeout or None, limit=PAGE, **more)
         try:
             async with asyncio.timeout(self.request_timeout or None):
-                body = await response.read()
-            page: dict[str, Any] = json.loads(body)
-            if not isinstance(page["items"], list) or not isinstance(page["metadata"]["resourceVersion"], str):
-                raise ListAgain("a list cannot be understood")
-        except (ValueError, KeyError, TypeError):
-            raise ListAgain("a list cannot be understood") from None
+                return await response.read()
         finally:
             response.close()
-        return page
 
     def _judge(self, version: int) -> bool:
         """Whether a list is older than what is known, and is to be believed all the same."""
@@ -289,21 +273,13 @@ class ListWatch(ResourceReflector):
             await asyncio.sleep(1)  # it may be somebody who ends every watch at once
 
     def _change(self, line: bytes) -> None:
-        try:
-            event = json.loads(line)
-            change, found = event["type"], event["object"]
-            if change == "ERROR":
-                raise ListAgain(f"the watch was ended with status {number(str(found.get('code')))}")
-            version = found["metadata"]["resourceVersion"]
-            if not isinstance(version, str) or not version:
-                raise ValueError
-            if change != "BOOKMARK":
-                key_of(found)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ListAgain("a line of the watch cannot be understood") from None
-        if change in ("ADDED", "MODIFIED", "DELETED"):
-            self.seen(change, found)
-        self._version, self._newest = version, max(self._newest, number(version))
+        with uncollected():
+            change = read_change(line)
+            if change.kind in ("ADDED", "MODIFIED", "DELETED"):
+                self.seen(change.kind, change.found)
+            self._version = change.version
+            del change
+        self._newest = max(self._newest, number(self._version))
         self._is_fine()
 
     async def _breathe(self) -> None:
@@ -312,18 +288,3 @@ class ListWatch(ResourceReflector):
         if loop.time() - self._turn > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._turn = loop.time()
-
-
-async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The whole lines of a stream, without their ends. What follows the last of them was cut off: it comes again."""
-    kept = bytearray()
-    async for chunk in chunks:
-        kept += chunk
-        if b"\n" in chunk:
-            *whole, rest = bytes(kept).split(b"\n")
-            kept = bytearray(rest)
-            for line in whole:
-                if line.strip():
-                    yield line
-        if len(kept) > LONGEST_LINE:
-            raise ListAgain("a line of the watch is too long")

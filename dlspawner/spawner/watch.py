@@ -95,9 +95,9 @@ class PodWatch(ListWatch, PodReflector):
             newer = version and packed.version > version and not restored  # told by somebody else than the watch
             if key not in objects and not newer:
                 table.drop(key)
-        for key, packed in objects.items():
-            if restored or packed.replaces(table.kept.get(key)):
-                table.put(key, packed)
+        known = table.kept.get
+        news = {key: packed for key, packed in objects.items() if restored or packed.replaces(known(key))}
+        table.kept.update(news)
         self._waiters.wake_all()
 
     def seen(self, change: str, found: Object) -> None:

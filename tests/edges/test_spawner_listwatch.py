@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import listwatch
+from dlspawner.spawner import listwatch, wire
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodDict, PodWatch
 from tests.edges.scripted_api import CUT, EXPIRED, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
@@ -166,7 +166,7 @@ async def test_when_the_watch_cannot_be_resumed_everything_is_listed_again(
         event("MODIFIED", {"metadata": {"resourceVersion": "12"}, "spec": {"env": TOKEN}}),
         event("MODIFIED", {"metadata": {"name": "a", "namespace": "jobs"}, "spec": {"env": TOKEN}}),
         event("MODIFIED", pod("a", 12, spec={"env": TOKEN})).replace(b"MOD", b"\xff\xfe"),
-        b"x" * (listwatch.LONGEST_LINE + 1),
+        b"x" * (wire.LONGEST_LINE + 1),
         b"[" * 200_000 + b"\n",
     ],
     ids=["text", "no event", "no object", "text for an object", "no name", "no version", "bytes", "endless", "deep"],

@@ -78,7 +78,7 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(
     lists, watches = [], []
     page, follow = PodWatch._page, PodWatch._watch
 
-    async def listed(self: PodWatch, more: dict[str, str]) -> dict[str, Any]:
+    async def listed(self: PodWatch, more: dict[str, str]) -> bytes:
         lists.append(more)
         return await page(self, more)
 

@@ -1,0 +1,400 @@
+"""DLSpawner without templates against stock KubeSpawner: two Hubs whose only difference is ``spawner_class``.
+
+`python -m tests.bench.dropin` measures on the cluster of $KUBECONFIG, as its administrator; `make bench` on an embedded
+API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner and API server:
+
+* POST to ready, one at a time and in crowds;
+* what one spawn asks of the API server and is sent by it, stop included (``counting``);
+* with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up. A
+  task in the Hub's own loop sleeps for a millisecond again and again: a stall is the processor time that the loop's
+  thread used between two of its turns. Time that the machine gave to others is not the spawner's, and is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPSConnection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import requests
+import yaml
+
+from tests.bench.figures import Figure, publish, ratio
+from tests.bench.kwok import running
+from tests.bench.spawn import Hub, answers, crowd, one_at_a_time
+from tests.contract.client import Client
+from tests.e2e.people import wait_for
+from tests.e2e.stack import ROOT
+from tests.kubernetes.conftest import made_node, renew_lease
+from tests.ports import free_port
+
+PEER = "stock KubeSpawner"
+SPAWNERS = {"ours": "dlspawner.spawner.DLSpawner", "stock": "kubespawner.KubeSpawner"}
+ROUNDS = 9
+CROWDS = {50: 3, 200: 2}  # how many at once: rounds
+COUNTED = 20
+FILLED = tuple(map(int, os.environ.get("BENCH_FILLED", "1000 5000").split()))
+WATCHED_SECONDS = 70.0  # six or seven lists of stock KubeSpawner's
+CHANGES_A_SECOND = 5
+POD_BYTES = 6800
+CONFIG = """
+import asyncio, json, os, time
+c.JupyterHub.bind_url = os.environ["BENCH_URL"]
+c.JupyterHub.hub_ip = "127.0.0.1"
+c.JupyterHub.hub_port = int(os.environ["BENCH_HUB_PORT"])
+c.JupyterHub.db_url = "sqlite:///" + os.environ["BENCH_STATE"] + "/hub.sqlite"
+c.JupyterHub.cookie_secret_file = os.environ["BENCH_STATE"] + "/cookie_secret"
+c.ConfigurableHTTPProxy.pid_file = os.environ["BENCH_STATE"] + "/proxy.pid"
+c.ConfigurableHTTPProxy.command = [os.environ["BENCH_PROXY"]]
+c.ConfigurableHTTPProxy.api_url = os.environ["BENCH_PROXY_API"]
+c.JupyterHub.authenticator_class = "null"
+c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
+c.JupyterHub.spawner_class = os.environ["BENCH_SPAWNER"]
+c.JupyterHub.concurrent_spawn_limit = 0
+c.KubeSpawner.namespace = os.environ["BENCH_NAMESPACE"]
+c.KubeSpawner.image = "example.org/tiny:1"
+c.KubeSpawner.scheduler_name = "kwok"
+c.KubeSpawner.port = int(os.environ["BENCH_POD_PORT"])
+c.KubeSpawner.delete_grace_period = 1
+
+async def tick(path):
+    # A turn that had no work costs a few hundredths of a millisecond itself.
+    turns, written = [], time.monotonic()
+    while True:
+        began = time.thread_time()
+        await asyncio.sleep(0.001)
+        turns.append(time.thread_time() - began)
+        if os.path.exists(path + ".ask"):
+            os.unlink(path + ".ask")
+            turns.sort()
+            with open(path + ".new", "w") as file:
+                json.dump({"turns": len(turns), "max": turns[-1], "p99": turns[int(len(turns) * 0.99)],
+                           "worst": turns[-20:]}, file)
+            os.rename(path + ".new", path)
+            turns = []
+
+ticking = []
+async def first(spawner):
+    if os.environ.get("BENCH_TICKS") and not ticking:
+        ticking.append(asyncio.create_task(tick(os.environ["BENCH_TICKS"])))
+c.Spawner.pre_spawn_hook = first
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A cluster to measure on, its kubeconfig, and the port at which all pods answer."""
+
+    cluster: Client
+    folder: Path
+    pod_port: int
+
+    @contextlib.contextmanager
+    def namespace(self) -> Iterator[str]:
+        name = f"bench-{secrets.token_hex(4)}"
+        self.cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.cluster.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda _account: True)
+        try:
+            yield name
+        finally:
+            self.cluster.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@dataclass(frozen=True)
+class Measured(Hub):
+    """A Hub of ours or stock, its process and where it writes what its loop did."""
+
+    pid: int
+    ticks: Path
+
+    def stalls(self) -> dict[str, float]:
+        """What the event loop's turns took since the last time somebody asked, in seconds."""
+        self.ticks.unlink(missing_ok=True)
+        self.ticks.with_name(f"{self.ticks.name}.ask").touch()
+        wait_for(self.ticks.exists, "the Hub tells of its loop", 30)
+        return dict(json.loads(self.ticks.read_text()))
+
+    def memory(self) -> float:
+        """MiB resident."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+@contextlib.contextmanager
+def hub(
+    bench: Bench, which: str, namespace: str, kubeconfig: Path | None = None, *, ticks: bool = False
+) -> Iterator[Measured]:
+    with tempfile.TemporaryDirectory(dir=bench.folder) as name:
+        state = Path(name)
+        (state / "config.py").write_text(CONFIG)
+        url = f"http://127.0.0.1:{free_port()}"
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig or bench.cluster.kubeconfig),
+            "BENCH_URL": url,
+            "BENCH_HUB_PORT": str(free_port()),
+            "BENCH_STATE": name,
+            "BENCH_PROXY": str(Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"),
+            "BENCH_PROXY_API": f"http://127.0.0.1:{free_port()}",
+            "BENCH_TOKEN": os.urandom(16).hex(),
+            "BENCH_SPAWNER": SPAWNERS[which],
+            "BENCH_NAMESPACE": namespace,
+            "BENCH_POD_PORT": str(bench.pod_port),
+            "BENCH_TICKS": f"{name}/ticks" if ticks else "",
+        }
+        log = bench.folder / f"{which}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterhub", f"--config={state / 'config.py'}"],
+                cwd=state, env=env, stdout=output, stderr=output,
+            )  # fmt: skip
+        try:
+            wait_for(lambda: answers(url), f"the Hub answers, else see {log}", 60)
+            yield Measured(url, env["BENCH_TOKEN"], {}, process.pid, state / "ticks")
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def spawns(bench: Bench) -> list[Figure]:
+    """Both Hubs at once, measured in turn."""
+    with contextlib.ExitStack() as stack:
+        ours, stock = (
+            stack.enter_context(hub(bench, which, stack.enter_context(bench.namespace()))) for which in SPAWNERS
+        )
+        one_at_a_time(ours, "warm"), one_at_a_time(stock, "warm")
+        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(stock, f"one{n}")) for n in range(ROUNDS)]
+        one = [list(column) for column in zip(*pairs, strict=True)]
+        title = "drop-in, POST to ready"
+        figures = [
+            Figure(f"{title}, one at a time", median(one[0]), "s"),
+            Figure(f"{title}, one at a time, {PEER}", median(one[1]), "s"),
+            ratio(f"{title}, one at a time", one[0], one[1], PEER, 1.0),
+        ]
+        for size, rounds in CROWDS.items():
+            crowds = [(crowd(ours, f"c{size}x{n}x", size), crowd(stock, f"c{size}x{n}x", size)) for n in range(rounds)]
+            last = [[max(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
+            middle = [[median(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
+            figures += [
+                Figure(f"{title}, all of {size} at once", median(last[0]), "s"),
+                Figure(f"{title}, all of {size} at once, {PEER}", median(last[1]), "s"),
+                ratio(f"{title}, all of {size} at once", last[0], last[1], PEER, 0.7),
+                ratio(f"{title}, median of {size} at once", middle[0], middle[1], PEER, 0.7),
+            ]
+    return figures
+
+
+def counted(bench: Bench) -> list[Figure]:
+    """Requests, and bytes that lists and watches send, for each spawn and its stop."""
+    found = {which: _count(bench, which) for which in SPAWNERS}
+    figures = []
+    for what, unit in (("API requests a spawn", "1"), ("KiB of lists and watches a spawn", "KiB")):
+        ours, stock = (found[which][what] for which in ("ours", "stock"))
+        figures += [
+            Figure(f"drop-in, {what}", ours, unit),
+            Figure(f"drop-in, {what}, {PEER}", stock, unit),
+            Figure(f"drop-in, {what}: ratio to {PEER}", ours / stock, "ratio", aim=1.0, peer=PEER),
+        ]
+    return figures
+
+
+def _count(bench: Bench, which: str) -> dict[str, float]:
+    port = free_port()
+    command = [sys.executable, "-m", "tests.bench.counting", str(port)]
+    with started(command, "counts", bench), bench.namespace() as namespace:
+        url = f"http://127.0.0.1:{port}"
+        kubeconfig = bench.folder / f"counted-{which}"
+        entry = {"name": "counted", "cluster": {"server": url}, "user": {}}
+        entry["context"] = {"cluster": "counted", "user": "counted"}
+        kinds = {"clusters": [entry], "users": [entry], "contexts": [entry], "current-context": "counted"}
+        kubeconfig.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **kinds}))
+        with hub(bench, which, namespace, kubeconfig) as measured:
+            one_at_a_time(measured, "warm")
+            requests.get(f"{url}/counts", timeout=30)
+            began = time.monotonic()
+            for number in range(COUNTED):
+                one_at_a_time(measured, f"counted{number}")
+            # What is asked for anyway is asked as often by who is quick: the same time for both.
+            time.sleep(max(0.0, 2.0 * COUNTED - (time.monotonic() - began)))
+            counts = requests.get(f"{url}/counts", timeout=30).json()
+    print(f"{which}: {counts}")
+    asked = sum(count for kind, count in counts.items() if kind.startswith("requests"))
+    sent = counts.get("bytes LIST", 0) + counts.get("bytes WATCH", 0)
+    return {"API requests a spawn": asked / COUNTED, "KiB of lists and watches a spawn": sent / COUNTED / 1024}
+
+
+@contextlib.contextmanager
+def started(command: list[str], says: str, bench: Bench) -> Iterator[None]:
+    """A helper process, once it has said that it is ready."""
+    env = {**os.environ, "KUBECONFIG": str(bench.cluster.kubeconfig)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == says
+            yield
+        finally:
+            process.terminate()
+
+
+# Many pods
+
+
+def other_pod(name: str, node: str) -> dict[str, Any]:
+    """Somebody's server: as large as a real one with its managedFields."""
+    labels = {"component": "singleuser-server", "app": "jupyterhub", "hub.jupyter.org/username": name}
+    environment = [{"name": f"JUPYTERHUB_SETTING_{n}", "value": f"value-{n}-of-{name}"} for n in range(47)]
+    container = {
+        "name": "notebook",
+        "image": "example.org/tiny:1",
+        "env": environment,
+        "ports": [{"name": "notebook-port", "containerPort": 8888}],
+        "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "1Gi"}},
+        "volumeMounts": [{"name": f"v{n}", "mountPath": f"/mnt/v{n}"} for n in range(6)],
+    }
+    spec = {
+        "nodeName": node,
+        "schedulerName": "nobody",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [{"name": f"v{n}", "emptyDir": {}} for n in range(6)],
+    }
+    return {
+        "metadata": {"name": name, "labels": labels, "annotations": {"hub.jupyter.org/username": name}},
+        "spec": spec,
+    }
+
+
+@dataclass
+class Connection:
+    """One connection for many requests."""
+
+    cluster: Client
+    http: HTTPSConnection
+
+    def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> dict[str, Any]:
+        self.http.request(method, path, json.dumps(body), self.cluster.headers | {"Content-Type": kind})
+        answer = self.http.getresponse()
+        content = answer.read()
+        assert answer.status in (200, 201), content
+        return dict(json.loads(content))
+
+
+def connect(cluster: Client) -> Connection:
+    return Connection(cluster, cluster.connect())
+
+
+def fill(bench: Bench, namespace: str, node: str, numbers: range) -> int:
+    """Make pods that run; the bytes of the last of them, in a list."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def some(mine: range) -> int:
+        connection, size = connect(bench.cluster), 0
+        for number in mine:
+            name = f"jupyter-person-{number:05}"
+            made = other_pod(name, node)
+            connection.send("POST", pods, made)
+            change = {"status": running(made, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")}
+            size = len(json.dumps(connection.send("PATCH", f"{pods}/{name}/status", change, PATCH)))
+        return size
+
+    with ThreadPoolExecutor(4) as threads:
+        parts = [numbers[part::4] for part in range(4)]
+        return max(threads.map(some, parts))
+
+
+PATCH = "application/strategic-merge-patch+json"
+
+
+def churn(bench: Bench, namespace: str, until: threading.Event) -> None:
+    """Changes of other people's pods, a few a second, so that the watch is never idle."""
+    connection, number = connect(bench.cluster), 0
+    while not until.wait(1 / CHANGES_A_SECOND):
+        path = f"/api/v1/namespaces/{namespace}/pods/jupyter-person-{number % 1000:05}"
+        connection.send("PATCH", path, {"metadata": {"annotations": {"bench/change": str(number)}}}, PATCH)
+        number += 1
+
+
+def full_namespace(bench: Bench, namespace: str, which: str) -> dict[str, float]:
+    """A Hub from its start: before and after somebody starts a server there, and for a minute."""
+    stop = threading.Event()
+    with hub(bench, which, namespace, ticks=True) as measured, ThreadPoolExecutor(1) as threads:
+        before = measured.memory()
+        changes = threads.submit(churn, bench, namespace, stop)
+        try:
+            measured.spawn("one")  # the ticking begins before the first list
+            time.sleep(WATCHED_SECONDS)
+            stalls, memory = measured.stalls(), measured.memory()
+            measured.stop("one")
+        finally:
+            stop.set()
+        changes.result(60)
+    found = {"max": stalls["max"] * 1000, "p99": stalls["p99"] * 1000, "memory": memory, "more": memory - before}
+    worst = ", ".join(f"{1000 * turn:.1f}" for turn in stalls["worst"])  # type: ignore[attr-defined]
+    print(f"{which}: {found}; {stalls['turns']:.0f} turns, the longest in ms: {worst}", flush=True)
+    return found
+
+
+def crowded(bench: Bench, node: str) -> list[Figure]:
+    """In one namespace that fills up, each Hub alone."""
+    figures, there = [], 0
+    with bench.namespace() as namespace:
+        for size in FILLED:
+            bytes_of_pod = fill(bench, namespace, node, range(there, size))
+            there = size
+            print(f"{size} pods of {bytes_of_pod} bytes", flush=True)
+            found = {which: full_namespace(bench, namespace, which) for which in SPAWNERS}
+            ours, stock = found["ours"], found["stock"]
+            where = f"{size} pods in the namespace"
+            aim = 10.0 if size == max(FILLED) else None
+            figures += [
+                Figure(f"{where}: longest stall of the loop", ours["max"], "ms", aim=aim),
+                Figure(f"{where}: longest stall of the loop, {PEER}", stock["max"], "ms"),
+                Figure(f"{where}: stall, 99 %", ours["p99"], "ms"),
+                Figure(f"{where}: stall, 99 %, {PEER}", stock["p99"], "ms"),
+                Figure(f"{where}: memory of the Hub", ours["memory"], "MiB", aim=round(stock["memory"], 1), peer=PEER),
+                Figure(f"{where}: memory of the Hub, {PEER}", stock["memory"], "MiB"),
+                Figure(f"{where}: memory that the pods take", ours["more"], "MiB"),
+                Figure(f"{where}: memory that the pods take, {PEER}", stock["more"], "MiB"),
+            ]
+    return figures
+
+
+def measure(cluster: Client, folder: Path) -> list[Figure]:
+    """All figures, on one cluster."""
+    bench = Bench(cluster, folder, free_port())
+    stop = threading.Event()
+    with made_node(cluster) as node, ThreadPoolExecutor(1) as threads:
+        heart = threads.submit(renew_lease, cluster, node, stop)
+        command = [sys.executable, "-m", "tests.bench.kwok", node, str(bench.pod_port)]
+        try:
+            with started(command, "follows", bench):
+                wanted = os.environ.get("BENCH_ONLY", "spawns counted crowded").split()
+                figures = spawns(bench) if "spawns" in wanted else []
+                figures += counted(bench) if "counted" in wanted else []
+                figures += crowded(bench, node) if "crowded" in wanted else []
+        finally:
+            stop.set()
+        heart.result(60)
+    return figures
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        publish(measure(Client(Path(os.environ["KUBECONFIG"])), Path(folder)), ROOT / "build" / "bench-dropin.json")
+
+
+if __name__ == "__main__":
+    main()

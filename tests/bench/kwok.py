@@ -1,0 +1,106 @@
+"""A kubelet for pods that run nowhere, and something at their address that answers: `python -m tests.bench.kwok`.
+
+As kwok does, it binds every pod of the scheduler "kwok" to its node, says after a moment that the pod runs, and removes
+pods that are deleted. All of them have this machine's loopback address, where one server answers for all. So what is
+measured is the Hub, its spawner and the API server. It follows the cluster of $KUBECONFIG until it is terminated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import ClientTimeout
+from kubernetes_asyncio import client, config
+
+SCHEDULER = "kwok"
+START_SECONDS = 0.1
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def running(pod: dict[str, Any], address: str = "127.0.0.1") -> dict[str, Any]:
+    """The status of a pod that runs, as a kubelet writes it."""
+    at = now()
+    kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    conditions = [{"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": at} for kind in kinds]
+    containers = [
+        {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": f"docker.io/library/{container['name']}@sha256:{'5e' * 32}",
+            "containerID": f"containerd://{'c0' * 32}",
+            "ready": True,
+            "started": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": at}},
+            "lastState": {},
+        }
+        for container in pod["spec"]["containers"]
+    ]
+    addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": address, "startTime": at}
+    return {
+        "phase": "Running",
+        "conditions": conditions,
+        "containerStatuses": containers,
+        "qosClass": "Burstable",
+    } | addresses
+
+
+class Kubelet:
+    """One task per pod; a pod that is deleted is removed at once."""
+
+    def __init__(self, core: Any, node: str) -> None:
+        self.core, self.node = core, node
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def follow(self) -> None:
+        answer = await self.core.list_pod_for_all_namespaces(
+            watch=True,
+            field_selector=f"spec.schedulerName={SCHEDULER}",
+            _preload_content=False,
+            _request_timeout=ClientTimeout(total=None),
+        )
+        async for line in answer.content:
+            event = json.loads(line)
+            pod, uid = event["object"], event["object"]["metadata"]["uid"]
+            if event["type"] == "ADDED":
+                self.tasks[uid] = asyncio.create_task(self.run(pod))
+            elif event["type"] == "MODIFIED" and pod["metadata"].get("deletionTimestamp"):
+                self.tasks[f"{uid} goes"] = asyncio.create_task(self.remove(pod))
+
+    async def run(self, pod: dict[str, Any]) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        target = {"target": {"kind": "Node", "name": self.node}, "metadata": {"name": name}}
+        await self.core.create_namespaced_pod_binding(name, namespace, target, _preload_content=False)
+        await asyncio.sleep(START_SECONDS)
+        await self.core.patch_namespaced_pod_status(name, namespace, {"status": running(pod)})
+
+    async def remove(self, pod: dict[str, Any]) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        await self.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0, _preload_content=False)
+
+
+async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(65536)
+    writer.write(ANSWER)
+    await writer.drain()
+    writer.close()
+
+
+async def main(node: str, port: int) -> None:
+    await config.load_kube_config(os.environ["KUBECONFIG"])
+    async with client.ApiClient() as session, await asyncio.start_server(respond, "127.0.0.1", port, backlog=512):
+        print("follows", flush=True)
+        await Kubelet(client.CoreV1Api(session), node).follow()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

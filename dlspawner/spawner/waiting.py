@@ -73,7 +73,7 @@ class Waiting:
             if await self._changed(look_at):
                 continue
             if pod is not None and _now() >= look_at:
-                closer = await self._look(pod)
+                closer = await self._look(pod, closer)
                 look_at = _now() + next(ahead)
 
     def _latest(self, created: PodDict) -> PodDict | None:
@@ -119,18 +119,25 @@ class Waiting:
             return False
         return True
 
-    async def _look(self, pod: PodDict) -> Trouble | Pull | None:
-        """What the pod does not say itself: a trouble, or the image that is being pulled. Never fails."""
+    async def _look(self, pod: PodDict, known: Trouble | Pull | None) -> Trouble | Pull | None:
+        """What the pod does not say itself: a trouble, or the image that is being pulled.
+
+        Never fails, and is never late: what was known before stands then.
+        """
         try:
-            if (pod.get("spec") or {}).get("nodeName"):
-                events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
-                own = {naming.ssh_object(self.pods.name)}
-                return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
-            if trouble.waits_for_claims(trouble.of_pod(pod)):
-                return await self._claims(pod)
-        except Problem as problem:
-            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, problem)
-        return None
+            async with asyncio.timeout_at(self.since + self.seconds):
+                return await self._asked(pod)
+        except (Problem, TimeoutError) as problem:
+            said = "no time is left" if isinstance(problem, TimeoutError) else str(problem)
+            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
+        return known
+
+    async def _asked(self, pod: PodDict) -> Trouble | Pull | None:
+        if (pod.get("spec") or {}).get("nodeName"):
+            events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
+            own = {naming.ssh_object(self.pods.name)}
+            return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
+        return await self._claims(pod) if trouble.waits_for_claims(trouble.of_pod(pod)) else None
 
     def _as_seen_here(self, pull: Pull | None) -> Pull | None:
         """Nothing was pulled before the start or after now, whatever another machine's clock says."""

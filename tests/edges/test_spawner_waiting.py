@@ -34,6 +34,7 @@ class Api:
         self.claim: dict[str, Any] | None = None
         self.asked: list[str] = []
         self.problem: Exception | None = None
+        self.silent = False
 
     def sanitize_for_serialization(self, model: Any) -> Any:
         return model
@@ -42,6 +43,8 @@ class Api:
         self.asked.append(field_selector)
         if self.problem is not None:
             raise self.problem
+        if self.silent:
+            await asyncio.Event().wait()
         return Answered({"items": self.events[:limit]})
 
     async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str, **_: bool) -> Answered:
@@ -51,9 +54,9 @@ class Api:
 class Start:
     """A pod that is waited for, and the hands that change it."""
 
-    def __init__(self, watch: PodWatch, seconds: float = 30) -> None:
+    def __init__(self, watch: PodWatch, seconds: float = 30, request_seconds: float = 1) -> None:
         self.api, self.watch, self.version = Api(), watch, 0
-        self.pods = Pods(self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), 1, 1, 5)
+        self.pods = Pods(self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5)
         now = asyncio.get_running_loop().time()
         self.waiting = Waiting(self.pods, self.runs, now, seconds)
         self.created = {"metadata": {"name": "jupyter-alice", "uid": "1"}}
@@ -211,6 +214,15 @@ async def test_without_the_right_to_see_events_the_start_goes_on(
 
     assert "image or storage takes too long" in await start.ended()
     assert "cannot see why it waits: status=403 Forbidden" in caplog.text
+
+
+async def test_events_that_nobody_answers_for_do_not_make_the_reason_late(watch: PodWatch) -> None:
+    start = Start(watch, seconds=2, request_seconds=60)
+    start.api.silent = True
+    start.show(recorded("pull-no-registry-backoff")["pod"])
+
+    assert "registry does not answer" in await start.ended()
+    assert start.api.asked
 
 
 async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:

@@ -79,7 +79,7 @@ def test_a_watch_ends_when_its_time_is_up_with_a_bookmark(cluster: Client, confi
     start = time.monotonic()
     with cluster.watch(config_maps, resourceVersion=version, timeoutSeconds=1, allowWatchBookmarks="true") as watch:
         events = watch.rest()
-    assert 0.5 < time.monotonic() - start < 5
+    assert 0.5 < time.monotonic() - start < 20
     for event in events:  # a server may leave the last bookmark out; what comes must be one
         assert event["type"] == "BOOKMARK"
         assert event["object"]["kind"] == "ConfigMap"

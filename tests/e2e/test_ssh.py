@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pty
 import select
@@ -233,12 +234,17 @@ def test_every_wrong_person_gets_the_same_answer_in_the_same_time(
         "unknown job": ("sara+nosuch", "guess"),
         "somebody else's token": ("sara+train", bob.token),
     }
-    answers = {case: refusal(stranger, login, password, tmp_path) for case, (login, password) in cases.items()}
-    texts = {text for text, _ in answers.values()}
-    assert len(texts) == 1, answers
-    times = [seconds for _, seconds in answers.values()]
-    assert min(times) > 0.5, answers
-    assert max(times) - min(times) < 0.3, answers
+    texts, fastest = set(), dict.fromkeys(cases, math.inf)
+    for _ in range(5):  # a busy machine only adds to the times: the fastest answers are the gateway's own
+        for case, (login, password) in cases.items():
+            text, seconds = refusal(stranger, login, password, tmp_path)
+            texts.add(text)
+            fastest[case] = min(seconds, fastest[case])
+        if max(fastest.values()) - min(fastest.values()) < 0.3:
+            break
+    assert len(texts) == 1, texts
+    assert min(fastest.values()) > 0.5, fastest
+    assert max(fastest.values()) - min(fastest.values()) < 0.3, fastest
 
 
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -149,9 +148,9 @@ async def test_wrong_credentials_are_answered_in_the_same_time(running: Running)
     for _ in range(5):
         for case in cases:
             times[case].append(await guess(running, *case))
-    medians = [statistics.median(found) for found in times.values()]
-    assert min(medians) >= 0.1
-    assert max(medians) - min(medians) < 0.02, times
+    fastest = [min(found) for found in times.values()]  # a busy machine only adds
+    assert min(fastest) >= 0.1
+    assert max(fastest) - min(fastest) < 0.02, times
 
 
 async def test_the_sixth_wrong_credential_ends_the_connection(running: Running, mallory: Client) -> None:

@@ -115,7 +115,7 @@ async def test_deletion_waits_for_the_grace_then_kills_and_cleans_up(world: Worl
     began = asyncio.get_running_loop().time()
     await world.cluster.delete(PODS, "stubborn", "jobs")
     await world.gone("stubborn")
-    assert 0.9 < asyncio.get_running_loop().time() - began < 3
+    assert 0.9 < asyncio.get_running_loop().time() - began < 15  # 30 are what nobody asked for
     directory = world.state / "node/pods" / pod["metadata"]["uid"]
     async with asyncio.timeout(5):
         while directory.exists() or world.agent.pods:  # noqa: ASYNC110  (files have no events)

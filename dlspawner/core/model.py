@@ -89,6 +89,9 @@ class Priority:
     level: int
 
 
+PRIORITIES = (Priority("prod", 100), Priority("test", 10))  # of a cluster that names none
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduling:
     """How jobs are queued and stopped for each other.
@@ -113,6 +116,25 @@ class CpuJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Culling:
+    """When unused jobs are stopped, for teams and templates that say nothing else; ``None`` for never.
+
+    ``silent_ssh``: how long an open SSH session without a byte protects. ``keep_alive``: how long after their last real
+    use people may keep jobs by the button. ``gpu_busy``: percent from which a GPU is used. ``metrics_age``: what is
+    older, or has a larger gap, is not known. ``dry_run``: say what would be stopped, stop nothing, warn nobody.
+    """
+
+    window: timedelta | None = None
+    preemptible_window: timedelta | None = None
+    lifetime: timedelta | None = None
+    silent_ssh: timedelta = timedelta(hours=1)
+    keep_alive: timedelta = timedelta(hours=24)
+    gpu_busy: float = 5.0
+    metrics_age: timedelta = timedelta(minutes=5)
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """``cluster.yaml``: GPU types in the order the form shows them, and what a job without GPUs gets and may get."""
 
@@ -123,9 +145,10 @@ class Cluster:
     storage: Storage = field(default_factory=Storage)
     default_template: str | None = None
     accounts: UidRange = field(default_factory=UidRange)
-    priorities: tuple[Priority, ...] = (Priority("prod", 100), Priority("test", 10))  # highest first
+    priorities: tuple[Priority, ...] = PRIORITIES  # highest first
     scheduling: Scheduling = field(default_factory=Scheduling)
     cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
+    culling: Culling = field(default_factory=Culling)
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

@@ -117,11 +117,15 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """When a job of this template counts as idle; ``None`` leaves it to the team and the cluster."""
+    """When a job of this template counts as idle; ``None`` leaves it to the team and the cluster.
+
+    ``http_alone``: HTTP counts for no longer than that after the last other use; ``None`` for as long as there is any.
+    """
 
     window: timedelta | None = None
     preemptible_window: timedelta | None = None
     lifetime: timedelta | None = None
+    http_alone: timedelta | None = None
     counts: tuple[Evidence, ...] = (Evidence.GPU, Evidence.KERNEL, Evidence.HTTP, Evidence.SSH)
 
 

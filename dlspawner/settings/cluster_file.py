@@ -1,4 +1,4 @@
-"""``cluster.yaml``: GPU types, what a job without GPUs gets, special permissions, storage, accounts, defaults."""
+"""``cluster.yaml``: GPU types, what jobs without GPUs get, permissions, storage, accounts, how GPUs are shared."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from dlspawner.core import quantity
 from dlspawner.core.accounts import LARGEST, NOBODY, UidRange
-from dlspawner.core.model import Amount, Cluster, GpuType, Special, Storage, Toleration
+from dlspawner.core.model import Amount, Cluster, CpuJobs, GpuType, Special, Storage, Toleration
 from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.policy_sections import CPU_JOBS, read_cpu_jobs, read_culling, read_priorities, read_scheduling
 
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 NAME_HINT = "small letters, digits and dashes, at most 40"
@@ -16,7 +17,10 @@ RESOURCE = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61
 # What a cluster without a file is: no GPUs, and a modest share for everybody.
 DEFAULT = Cluster((), Amount(1000, 2 * 1024**3), Amount(4000, 8 * 1024**3))
 
-_KEYS = ("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults")
+_KEYS = (
+    *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
+    *("priorities", "scheduling", "idle"),
+)
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
@@ -25,16 +29,32 @@ _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
     """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist."""
     file = root.section(_KEYS)
-    default, largest = _cpu_only(file)
+    default, largest, jobs = _cpu_only(file)
+    kinds = tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items())
+    _check_types(kinds, file)
     return Cluster(
-        gpu_types=tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items()),
+        gpu_types=kinds,
         cpu_only_default=default,
         cpu_only_max=largest,
         special=frozenset(entry.one_of(Special) for entry in file.items("special_permissions")),
         storage=_storage(file),
         default_template=_default_template(file, templates),
         accounts=_accounts(file),
+        priorities=read_priorities(file, NAME, NAME_HINT),
+        scheduling=read_scheduling(file),
+        cpu_jobs=jobs,
+        culling=read_culling(file),
     )
+
+
+def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
+    """Two types with one resource must be on different nodes, or nobody could tell which of them a pod got."""
+    seen: dict[tuple[object, ...], str] = {}
+    for kind in kinds:
+        first = seen.setdefault((kind.resource, frozenset(kind.node_selector)), kind.name)
+        if first != kind.name:
+            entry = file.children("gpu_types")[kind.name]
+            entry.problem(f"it has the resource and the node_selector of {first}, so nothing tells them apart.")
 
 
 def _default_template(file: Section, templates: Collection[str]) -> str | None:
@@ -50,7 +70,7 @@ def _default_template(file: Section, templates: Collection[str]) -> str | None:
 
 def _gpu_type(name: str, entry: Entry) -> GpuType:
     section = entry.section(_TYPE_KEYS)
-    _check_name(name, entry)
+    entry.named(name, NAME, NAME_HINT)
     resource, cpu, memory = section.need("resource"), section.need("cpu_per_gpu"), section.need("memory_per_gpu")
     return GpuType(
         name=name,
@@ -82,13 +102,13 @@ def _toleration(entry: Entry) -> Toleration:
     return toleration
 
 
-def _cpu_only(file: Section) -> tuple[Amount, Amount]:
-    section = _section(file, "cpu_only", ("cpu", "memory"))
+def _cpu_only(file: Section) -> tuple[Amount, Amount, CpuJobs]:
+    section = _section(file, "cpu_only", ("cpu", "memory", *CPU_JOBS))
     if section is None:
-        return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max
+        return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max, DEFAULT.cpu_jobs
     milli, most_milli = _default_and_max(section, "cpu")
     memory, most_memory = _default_and_max(section, "memory")
-    return Amount(milli, memory), Amount(most_milli, most_memory)
+    return Amount(milli, memory), Amount(most_milli, most_memory), read_cpu_jobs(section)
 
 
 def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
@@ -141,7 +161,3 @@ def _accounts(file: Section) -> UidRange:
 def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:
     found = parent.get(key)
     return None if found is None else found.section(known)
-
-
-def _check_name(name: str, entry: Entry) -> None:
-    Entry(name, entry.file, entry.line, entry.path, entry.problems).text(NAME, NAME_HINT)

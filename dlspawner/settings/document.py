@@ -113,6 +113,10 @@ class Entry:
             self.problem(f"{show(self.value)} must be {hint or f'text that matches {pattern}'}.")
         return self.value
 
+    def named(self, name: str, pattern: str, hint: str) -> None:
+        """The key of this entry is somebody's name, and must look like one."""
+        Entry(name, self.file, self.line, self.path, self.problems).text(pattern, hint)
+
     def integer(self, low: int, high: int) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             self.problem(f"must be a whole number, not {_called(self.value)}.")

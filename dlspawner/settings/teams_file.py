@@ -1,6 +1,6 @@
 """``teams.yaml``: teams with their quota, caps and mounts, and the people who are blocked.
 
-Read and checked against the cluster and the templates; what the numbers do is the Manager's.
+Read and checked against the cluster and the templates; what the numbers do is in ``dlspawner.core.quota``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,12 @@ from collections.abc import Collection
 
 from dlspawner.core.accounts import LARGEST, NOBODY
 from dlspawner.core.model import Cluster, IdleWindows, Quota, Team, TeamMount, Teams, UserCaps
-from dlspawner.settings.cluster_file import NAME, NAME_HINT
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
-    *(
-        "title",
-        "admins",
-        "members",
-        "quota",
-        "borrow_limit",
-        "user_caps",
-        "priorities",
-        "templates",
-        "mounts",
-        "idle",
-        "gid",
-    ),
+    *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "preempts_own"),
+    *("templates", "mounts", "idle", "gid"),
 )
 _CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _PERSON = r"[^\x00-\x1f\x7f]{1,255}"
@@ -48,7 +36,7 @@ def read_teams(root: Entry, cluster: Cluster, templates: Collection[str]) -> Tea
 
 def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str]) -> Team:
     section = entry.section(_TEAM_KEYS)
-    Entry(name, entry.file, entry.line, entry.path, entry.problems).text(_PERSON, "the name of a group of the Hub")
+    entry.named(name, _PERSON, "the name of a group of the Hub")
     return Team(
         name=name,
         title=section.text("title", name),
@@ -57,7 +45,8 @@ def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str])
         quota=tuple(_quota(kind, amount, cluster) for kind, amount in section.children("quota").items()),
         borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
         user_caps=_user_caps(section),
-        priorities=section.texts("priorities", NAME, NAME_HINT),
+        priorities=_priorities(section, cluster),
+        preempts_own=section.boolean("preempts_own", default=False),
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),
@@ -82,6 +71,17 @@ def _user_caps(team: Section) -> UserCaps:
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
         found.problem("soft is more than hard, so nobody could ever ask for approval.")
     return caps
+
+
+def _priorities(team: Section, cluster: Cluster) -> tuple[str, ...]:
+    known = [one.name for one in cluster.priorities]
+    for entry in team.items("priorities"):
+        if isinstance(entry.value, str) and entry.value not in known:
+            entry.problem(
+                f"there is no priority “{entry.value}”{did_you_mean(entry.value, known)}. "
+                f"The cluster has: {', '.join(known)}."
+            )
+    return team.texts("priorities")
 
 
 def _templates(team: Section, known: Collection[str]) -> tuple[str, ...]:

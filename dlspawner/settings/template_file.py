@@ -172,12 +172,14 @@ def _idle(file: Section) -> IdlePolicy:
     found = file.get("idle")
     if found is None:
         return IdlePolicy()
-    section = found.section(("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "counts"))
+    known = ("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "http_alone_seconds", "counts")
+    section = found.section(known)
     counts = section.get("counts")
     return IdlePolicy(
         window=section.maybe_seconds("window_seconds", 60, _YEAR),
         preemptible_window=section.maybe_seconds("preemptible_window_seconds", 60, _YEAR),
         lifetime=section.maybe_seconds("lifetime_seconds", 60, _YEAR),
+        http_alone=section.maybe_seconds("http_alone_seconds", 60, _YEAR),
         counts=tuple(entry.one_of(Evidence) for entry in counts.items()) if counts else IdlePolicy().counts,
     )
 

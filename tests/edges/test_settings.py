@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dlspawner import settings
 from dlspawner.core import options, rendering
-from dlspawner.core.model import Amount, Special, Team
+from dlspawner.core.model import Amount, CpuJobs, Priority, Scheduling, Special, Team
 from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import template_file
@@ -307,6 +307,39 @@ WRONG_CLUSTERS = {
         "defaults: {template: jop}",
         "cluster.yaml:6: defaults.template: there is no template “jop” (did you mean job?).",
     ),
+    "two types that nothing tells apart": (
+        "  b: {resource: nvidia.com/gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "cluster.yaml:6: gpu_types.b: it has the resource and the node_selector of a100",
+    ),
+    "two priorities of one level": (
+        "priorities: {prod: 7, test: 7}",
+        "cluster.yaml:6: priorities.test: prod has the level 7 already.",
+    ),
+    "a priority below nothing": (
+        "priorities: {prod: -1}",
+        "cluster.yaml:6: priorities.prod: must be between 0 and 1000",
+    ),
+    "a priority with spaces": (
+        "priorities: {very urgent: 1}",
+        "cluster.yaml:6: priorities.very urgent: “very urgent” must",
+    ),
+    "less notice than a minute": (
+        "scheduling: {notice_seconds: 59}",
+        "cluster.yaml:6: scheduling.notice_seconds: must be between 60 and",
+    ),
+    "a half-life that is over at once": (
+        "scheduling: {usage_half_life_seconds: 0}",
+        "cluster.yaml:6: scheduling.usage_half_life_seconds: must be between 3600 and",
+    ),
+    "a GPU that is used at 0 %": (
+        "idle: {gpu_busy_percent: 0}",
+        "cluster.yaml:6: idle.gpu_busy_percent: must be between 1",
+    ),
+    "a window of no time": ("idle: {window_seconds: 0}", "cluster.yaml:6: idle.window_seconds: must be between 60 and"),
+    "fewer jobs than none": (
+        "cpu_only: {jobs_per_user: -1}",
+        "cluster.yaml:6: cpu_only.jobs_per_user: must be between 0",
+    ),
     "a size that is none": ("storage: {home_size: big}", "cluster.yaml:6: storage.home_size: must be an amount"),
     "an access mode that is none": (
         "storage: {access_modes: [RWO]}",
@@ -326,6 +359,15 @@ WRONG_TEAMS = {
         "teams.yaml:4: teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). The cluster has: a100.",
     ),
     "fewer GPUs than none": ("  b: {quota: {a100: -1}}", "teams.yaml:4: teams.b.quota.a100: must be between 0 and"),
+    "a priority that does not exist": (
+        "  b: {priorities: [prd]}",
+        "teams.yaml:4: teams.b.priorities[0]: there is no priority “prd” (did you mean prod?). "
+        "The cluster has: prod, test.",
+    ),
+    "preemption that is neither on nor off": (
+        "  b: {preempts_own: maybe}",
+        "teams.yaml:4: teams.b.preempts_own: must be true or false, not “maybe”.",
+    ),
     "a template that does not exist": (
         "  b: {templates: [jobb]}",
         "teams.yaml:4: teams.b.templates[0]: there is no template “jobb” (did you mean job?). There are: job.",
@@ -501,6 +543,37 @@ blocked: [eve]
     assert loaded.teams.blocked == {"eve"}
     assert [one.name for one in loaded.teams.of("alice", ["Vision Lab"])] == ["vision", "Vision Lab"]
     assert loaded.teams.of("bob", []) == (Team("default"),)
+
+
+def test_how_gpus_are_shared_is_what_is_read(files: Files) -> None:
+    files.write(
+        cluster=CLUSTER
+        + """\
+cpu_only: {jobs_per_user: 3, jobs_per_team: 30}
+priorities: {low: 1, high: 5}
+scheduling: {notice_seconds: 60, min_run_seconds: 0, patience_seconds: 10, usage_half_life_seconds: 3600}
+idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: true}
+""",
+        teams="teams: {vision: {priorities: [low], preempts_own: true}}",
+    )
+    loaded = files.load()
+    cluster, team = loaded.cluster, loaded.teams.teams[0]
+    assert cluster.cpu_jobs == CpuJobs(3, 30)
+    assert cluster.priorities == (Priority("high", 5), Priority("low", 1))
+    seconds = [timedelta(seconds=one) for one in (60, 0, 10, 3600)]
+    assert cluster.scheduling == Scheduling(*seconds)
+    assert cluster.culling.window == timedelta(minutes=10)
+    assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, True)
+    assert cluster.culling.metrics_age == timedelta(minutes=5)
+    assert cluster.default_priority(team) == Priority("low", 1)
+    assert team.preempts_own
+
+
+def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -> None:
+    files.write()
+    shipped, plain = settings.load(*SHIPPED).cluster, files.load().cluster
+    assert (shipped.priorities, shipped.scheduling) == (plain.priorities, plain.scheduling)
+    assert (shipped.culling, shipped.cpu_jobs) == (plain.culling, plain.cpu_jobs)
 
 
 def test_without_files_there_is_a_cluster_without_gpus() -> None:

@@ -1,0 +1,243 @@
+"""Idle: may this job be stopped because nobody uses it?
+
+A job is idle since the last thing that counts as use. Rules:
+
+* Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
+  busy kernel, no HTTP or kernel activity, no SSH bytes. What nobody has seen counts as use: a GPU is idle only from the
+  moment since which its samples are without a gap.
+* Missing or stale metrics never stop a job, neither do reports of kernels that cease. Only the lifetime does not care.
+* An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last
+  real use: pressing it again does not add up.
+* TensorBoard: an open tab asks again and again by itself. A template may say for how long HTTP counts alone; a job that
+  writes the logs which are shown counts as use (``watched``).
+* Nobody is stopped unwarned. There are warnings at 50 % and 90 % of the window, and a stop only when the second one
+  has stood for a tenth of the window (at most 30 minutes). So a clock that jumps, or a Manager that was away, stops
+  nothing by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from dlspawner.core.model import Culling, IdleWindows
+from dlspawner.core.template import Evidence, IdlePolicy
+
+WARNINGS = (50, 90)  # percent of the window, or of the lifetime
+_LONGEST_STAND = timedelta(minutes=30)
+
+
+class Why(Enum):
+    """What decided; the values are what logs and metrics say."""
+
+    UNUSED = "unused"
+    LIFETIME = "lifetime"
+    USED = "used"
+    UNKNOWN = "unknown"
+    EXEMPT = "exempt"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What is known of one GPU of a job: samples without a gap from ``since`` to ``last``; when it was last used."""
+
+    since: datetime
+    last: datetime
+    last_busy: datetime | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning that a person was given: when, at how many percent, of what."""
+
+    at: datetime
+    percent: int
+    why: Why = Why.UNUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Everything that is known of a job's use. ``None`` where nothing of a kind was ever seen.
+
+    ``kernel_report`` is when the pod last said anything of its kernels, ``kernel_busy`` when it last said that one is.
+    ``ssh`` is the last byte of a session, ``ssh_open`` whether there is one; ``kept`` when *keep alive* was last
+    pressed; ``watched`` when a job last ran that writes the logs which this one shows. All ``gpu_count`` GPUs must
+    be known before any of them counts as idle.
+    """
+
+    started: datetime
+    http: datetime | None = None
+    kernel_busy: datetime | None = None
+    kernel_report: datetime | None = None
+    ssh: datetime | None = None
+    ssh_open: bool = False
+    gpu_count: int = 0
+    gpus: tuple[GpuUse, ...] = ()
+    kept: datetime | None = None
+    watched: datetime | None = None
+    warned: tuple[Warned, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What applies to one job: see ``policy_of``."""
+
+    window: timedelta | None
+    lifetime: timedelta | None
+    counts: frozenset[Evidence]
+    http_alone: timedelta | None
+    culling: Culling
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The job goes on. ``idle_since`` is when it was last used, ``None`` where that is not known."""
+
+    why: Why
+    idle_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """The person is to be told, once for ``percent``, that the job will be stopped at ``stop_at``."""
+
+    percent: int
+    why: Why
+    idle_since: datetime
+    stop_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The job is to be stopped, or with ``dry_run`` only to be reported."""
+
+    why: Why
+    idle_since: datetime
+    dry_run: bool = False
+
+
+Verdict = Keep | Warn | Stop
+
+
+def policy_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preemptible: bool) -> Policy:
+    """The windows of a job: its template's, else its team's, else the cluster's.
+
+    A preemptible job has the window for preemptible ones of whoever names one, else the ordinary window.
+    """
+    window = _first(template.window, team.guaranteed, culling.window)
+    if preemptible:
+        own = _first(template.preemptible_window, team.preemptible, culling.preemptible_window)
+        window = _first(own, window)
+    lifetime = _first(template.lifetime, culling.lifetime)
+    return Policy(window, lifetime, frozenset(template.counts), template.http_alone, culling)
+
+
+def gpu_use(
+    samples: Iterable[tuple[datetime, float]], culling: Culling, memory_bytes: int | None = None
+) -> GpuUse | None:
+    """What samples of one GPU's utilisation (percent) say, in any order; ``None`` without samples.
+
+    What is before a gap of more than ``metrics_age`` is forgotten. Not-a-number is no sample.
+    """
+    since = last = last_busy = None
+    for at, percent in sorted(samples, key=lambda sample: sample[0]):
+        if math.isnan(percent):  # as Prometheus writes what is not there
+            continue
+        if last is None or at - last > culling.metrics_age:
+            since = at
+        last = at
+        if percent >= culling.gpu_busy:
+            last_busy = at
+    return None if since is None or last is None else GpuUse(since, last, last_busy, memory_bytes)
+
+
+def judge(activity: Activity, policy: Policy, now: datetime) -> Verdict:
+    """Whether a running job is kept, its owner is warned, or it is stopped."""
+    since = idle_since(activity, policy, now)
+    old = _end_of_life(activity, policy, now)
+    if isinstance(old, Stop):
+        return old
+    verdict: Verdict
+    if policy.window is None:
+        verdict = Keep(Why.EXEMPT, since)
+    elif since is None:
+        verdict = Keep(Why.UNKNOWN)
+    else:
+        unused = _Period(Why.UNUSED, since, policy.window)
+        verdict = _passed(unused, activity, policy, now) or Keep(Why.USED, since)
+    return old if old is not None and isinstance(verdict, Keep) else verdict
+
+
+def idle_since(activity: Activity, policy: Policy, now: datetime) -> datetime | None:
+    """When the job was last used, never later than now; ``None`` where what counts is not known."""
+    real = _last_use(activity, policy, now)
+    if real is None or activity.kept is None:
+        return real
+    return min(now, max(real, min(activity.kept, real + policy.culling.keep_alive)))
+
+
+def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | None:
+    stale = now - policy.culling.metrics_age
+    times = [activity.started]
+    if activity.watched is not None:
+        times.append(activity.watched)
+    if Evidence.GPU in policy.counts and activity.gpu_count:
+        if len(activity.gpus) < activity.gpu_count or any(gpu.last < stale for gpu in activity.gpus):
+            return None
+        for gpu in activity.gpus:
+            times += [gpu.since, gpu.last_busy or gpu.since]
+    if Evidence.KERNEL in policy.counts and activity.kernel_report is not None:
+        if activity.kernel_report < stale:
+            return None
+        times.append(activity.kernel_busy or activity.started)
+    if Evidence.SSH in policy.counts:
+        times += _ssh(activity, policy)
+    if Evidence.HTTP in policy.counts and activity.http is not None:
+        alone = None if policy.http_alone is None else max(times) + policy.http_alone
+        times.append(activity.http if alone is None else min(activity.http, alone))
+    return min(now, max(times))
+
+
+def _ssh(activity: Activity, policy: Policy) -> list[datetime]:
+    last = activity.ssh or (activity.started if activity.ssh_open else None)
+    if last is None:
+        return []
+    return [last + policy.culling.silent_ssh if activity.ssh_open else last]
+
+
+def _end_of_life(activity: Activity, policy: Policy, now: datetime) -> Warn | Stop | None:
+    if policy.lifetime is None:
+        return None
+    return _passed(_Period(Why.LIFETIME, activity.started, policy.lifetime), activity, policy, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Period:
+    why: Why
+    since: datetime
+    length: timedelta
+
+
+def _passed(period: _Period, activity: Activity, policy: Policy, now: datetime) -> Warn | Stop | None:
+    """What is to be done when so much of a period has passed; ``None`` for nothing."""
+    why, since, length = period.why, period.since, period.length
+    passed = now - since
+    if policy.culling.dry_run:
+        return Stop(why, since, dry_run=True) if passed >= length else None
+    given = {one.percent: min(one.at, now) for one in activity.warned if one.why is why and one.at >= since}
+    stand = min(length / 10, _LONGEST_STAND)
+    stop_at = max(since + length, given.get(WARNINGS[-1], now) + stand)
+    if passed >= length and WARNINGS[-1] in given and now >= stop_at:
+        return Stop(why, since)
+    due = [percent for percent in WARNINGS if passed >= length * percent / 100]
+    if due and due[-1] not in given:
+        return Warn(due[-1], why, since, stop_at)
+    return None
+
+
+def _first(*given: timedelta | None) -> timedelta | None:
+    return next((one for one in given if one is not None), None)

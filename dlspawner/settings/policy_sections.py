@@ -1,0 +1,77 @@
+"""The parts of ``cluster.yaml`` that say how GPUs are shared: priorities, scheduling, idle jobs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, Priority, Scheduling
+from dlspawner.settings.document import Section
+
+_HOUR = 3600
+_YEAR = 366 * 24 * _HOUR
+_MOST_JOBS = 1_000_000
+_HIGHEST = 1000
+
+CPU_JOBS = ("jobs_per_user", "jobs_per_team")
+_SCHEDULING = ("notice_seconds", "min_run_seconds", "patience_seconds", "usage_half_life_seconds")
+_IDLE = (
+    *("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "silent_ssh_seconds", "keep_alive_seconds"),
+    *("gpu_busy_percent", "metrics_age_seconds", "dry_run"),
+)
+
+
+def read_priorities(file: Section, name: str, hint: str) -> tuple[Priority, ...]:
+    """The named levels, highest first; the built-in ones where the file names none."""
+    if file.get("priorities") is None:
+        return PRIORITIES
+    levels: dict[int, str] = {}
+    found = []
+    for called, entry in file.children("priorities").items():
+        entry.named(called, name, hint)
+        level = entry.integer(0, _HIGHEST)
+        if levels.setdefault(level, called) != called:
+            entry.problem(f"{levels[level]} has the level {level} already.")
+        found.append(Priority(called, level))
+    return tuple(sorted(found, key=lambda one: -one.level))
+
+
+def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
+    return CpuJobs(
+        cpu_only.maybe_integer("jobs_per_user", 0, _MOST_JOBS), cpu_only.maybe_integer("jobs_per_team", 0, _MOST_JOBS)
+    )
+
+
+def read_scheduling(file: Section) -> Scheduling:
+    found = file.get("scheduling")
+    if found is None:
+        return Scheduling()
+    section, usual = found.section(_SCHEDULING), Scheduling()
+    return Scheduling(
+        notice=_seconds(section, "notice_seconds", usual.notice, 60, 24 * _HOUR),
+        min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
+        patience=_seconds(section, "patience_seconds", usual.patience, 0, _YEAR),
+        half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),
+    )
+
+
+def read_culling(file: Section) -> Culling:
+    found = file.get("idle")
+    if found is None:
+        return Culling()
+    section, usual = found.section(_IDLE), Culling()
+    busy = section.get("gpu_busy_percent")
+    return Culling(
+        window=section.maybe_seconds("window_seconds", 60, _YEAR),
+        preemptible_window=section.maybe_seconds("preemptible_window_seconds", 60, _YEAR),
+        lifetime=section.maybe_seconds("lifetime_seconds", 60, _YEAR),
+        silent_ssh=_seconds(section, "silent_ssh_seconds", usual.silent_ssh, 0, _YEAR),
+        keep_alive=_seconds(section, "keep_alive_seconds", usual.keep_alive, 0, _YEAR),
+        gpu_busy=busy.integer(1, 100) if busy else usual.gpu_busy,
+        metrics_age=_seconds(section, "metrics_age_seconds", usual.metrics_age, 30, 24 * _HOUR),
+        dry_run=section.boolean("dry_run", usual.dry_run),
+    )
+
+
+def _seconds(section: Section, key: str, usual: timedelta, low: int, high: int) -> timedelta:
+    found = section.maybe_seconds(key, low, high)
+    return usual if found is None else found

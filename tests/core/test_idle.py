@@ -1,0 +1,261 @@
+"""Idle: what counts as use, who is warned, who is stopped, and what never stops anybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.idle import (
+    Activity,
+    GpuUse,
+    Keep,
+    Policy,
+    Stop,
+    Verdict,
+    Warn,
+    Warned,
+    Why,
+    gpu_use,
+    judge,
+    policy_of,
+)
+from dlspawner.core.model import Culling, IdleWindows
+from dlspawner.core.template import Evidence, IdlePolicy
+from tests.core.worlds import GIB, HOUR, MINUTE, NOW
+
+DAY = 24 * HOUR
+CULLING = Culling(window=10 * HOUR)
+POLICY = policy_of(IdlePolicy(), IdleWindows(), CULLING, preemptible=False)
+SHELL = replace(POLICY, counts=frozenset({Evidence.GPU, Evidence.SSH}))
+BOARD = replace(POLICY, counts=frozenset({Evidence.HTTP}), http_alone=4 * HOUR)
+
+
+def ago(hours: float) -> datetime:
+    return NOW - hours * HOUR
+
+
+def gpu(busy: float | None = None, since: float = 48, last: float = 0) -> GpuUse:
+    """A GPU that was busy so many hours ago, with samples since and until so many hours ago."""
+    return GpuUse(ago(since), ago(last), None if busy is None else ago(busy))
+
+
+def old(**more: object) -> Activity:
+    """A job of two days that nobody used, whose owner was warned twice."""
+    warned = (Warned(ago(6), 50), Warned(ago(2), 90))
+    return replace(Activity(ago(48), warned=warned), **more)
+
+
+JUDGED: dict[str, tuple[Activity, Policy, str]] = {
+    "what nobody used for the window is stopped": (old(), POLICY, "stop unused"),
+    "without a window nobody is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
+    "a new job is used": (Activity(ago(1)), POLICY, "keep used"),
+    # every kind of evidence
+    "the Hub's activity": (old(http=ago(1)), POLICY, "keep used"),
+    "a busy kernel": (old(kernel_report=ago(0), kernel_busy=ago(1)), POLICY, "keep used"),
+    "no busy kernel for the window": (old(kernel_report=ago(0), kernel_busy=ago(11)), POLICY, "stop unused"),
+    "a pod that never reported kernels has none": (old(kernel_report=None), POLICY, "stop unused"),
+    "bytes of an SSH session": (old(ssh=ago(1)), POLICY, "keep used"),
+    "a busy GPU": (old(gpu_count=1, gpus=(gpu(busy=1),)), POLICY, "keep used"),
+    "one busy GPU of two": (old(gpu_count=2, gpus=(gpu(busy=20), gpu(busy=1))), POLICY, "keep used"),
+    "all GPUs idle for the window": (old(gpu_count=2, gpus=(gpu(busy=20), gpu())), POLICY, "stop unused"),
+    "GPUs busy long ago and a kernel not at all": (
+        old(gpu_count=1, gpus=(gpu(busy=20),), kernel_report=ago(0), http=ago(30), ssh=ago(40)),
+        POLICY,
+        "stop unused",
+    ),
+    "what a template does not count": (old(http=ago(0)), SHELL, "stop unused"),
+    # what is not known
+    "missing metrics stop nothing": (old(gpu_count=1), POLICY, "keep unknown"),
+    "metrics of one GPU of two stop nothing": (old(gpu_count=2, gpus=(gpu(),)), POLICY, "keep unknown"),
+    "stale metrics stop nothing": (old(gpu_count=1, gpus=(gpu(last=0.2),)), POLICY, "keep unknown"),
+    "metrics since a short while are no window": (old(gpu_count=1, gpus=(gpu(since=1),)), POLICY, "keep used"),
+    "stale metrics of a template that does not count them": (
+        old(gpu_count=1, gpus=(gpu(last=9),)),
+        replace(POLICY, counts=frozenset({Evidence.HTTP})),
+        "stop unused",
+    ),
+    "reports of kernels that ceased stop nothing": (old(kernel_report=ago(3)), POLICY, "keep unknown"),
+    # ssh
+    "an open and silent session protects": (old(ssh=ago(10.5), ssh_open=True), POLICY, "keep used"),
+    "but not for ever": (old(ssh=ago(11.5), ssh_open=True), POLICY, "stop unused"),
+    "a session that never said anything neither": (old(ssh_open=True), POLICY, "stop unused"),
+    "a closed session protects from its last byte on": (old(ssh=ago(10.5)), POLICY, "stop unused"),
+    # keep alive
+    "keep alive": (old(http=ago(20), kept=ago(1)), POLICY, "keep used"),
+    "keep alive long ago": (old(kept=ago(11)), POLICY, "stop unused"),
+    "keep alive does not add up": (old(http=ago(40), kept=ago(1)), POLICY, "stop unused"),
+    # lifetime
+    "the lifetime is over, used or not": (
+        old(http=ago(0), warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        replace(POLICY, lifetime=DAY),
+        "stop lifetime",
+    ),
+    "the lifetime is over, known or not": (
+        old(gpu_count=1, warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        replace(POLICY, lifetime=DAY),
+        "stop lifetime",
+    ),
+    "the lifetime ends nobody unwarned": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
+    "keep alive does not lengthen the lifetime": (
+        old(kept=ago(0), warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        replace(POLICY, lifetime=DAY),
+        "stop lifetime",
+    ),
+    # TensorBoard
+    "an open tab alone keeps a TensorBoard for a while": (
+        replace(old(http=ago(0)), started=ago(11)),
+        BOARD,
+        "keep used",
+    ),
+    "but not for ever, either": (old(http=ago(0)), BOARD, "stop unused"),
+    "while the job runs that it shows it is used": (old(http=ago(0), watched=ago(0)), BOARD, "keep used"),
+    "a TensorBoard that nobody looks at": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
+    # warnings
+    "at half of the window": (Activity(ago(5)), POLICY, "warn 50 unused"),
+    "half is said once": (Activity(ago(6), warned=(Warned(ago(1), 50),)), POLICY, "keep used"),
+    "at nine tenths": (Activity(ago(9), warned=(Warned(ago(4), 50),)), POLICY, "warn 90 unused"),
+    "only the later one where both are due": (Activity(ago(9)), POLICY, "warn 90 unused"),
+    "a warning before the last use is void": (
+        Activity(ago(48), http=ago(9), warned=(Warned(ago(9.5), 90),)),
+        POLICY,
+        "warn 90 unused",
+    ),
+    "nobody is stopped unwarned": (Activity(ago(48)), POLICY, "warn 90 unused"),
+    "nor at once after the warning": (Activity(ago(48), warned=(Warned(ago(0.3), 90),)), POLICY, "keep used"),
+    "half an hour is enough of a warning": (Activity(ago(48), warned=(Warned(ago(0.5), 90),)), POLICY, "stop unused"),
+    # clocks that jump
+    "activity in the future is use": (old(http=NOW + DAY), POLICY, "keep used"),
+    "a start in the future is use": (replace(old(), started=NOW + DAY), POLICY, "keep used"),
+    "a clock that jumped forward makes metrics stale": (
+        Activity(ago(1000), gpu_count=1, gpus=(gpu(last=900, since=1000),)),
+        POLICY,
+        "keep unknown",
+    ),
+    "a clock that jumped forward warns first": (Activity(ago(1000), http=ago(900)), POLICY, "warn 90 unused"),
+    "a warning in the future has not stood": (Activity(ago(48), warned=(Warned(NOW + DAY, 90),)), POLICY, "keep used"),
+    # dry run
+    "a dry run says what it would stop": (
+        Activity(ago(48)),
+        replace(POLICY, culling=replace(CULLING, dry_run=True)),
+        "would stop unused",
+    ),
+    "a dry run warns nobody": (
+        Activity(ago(9)),
+        replace(POLICY, culling=replace(CULLING, dry_run=True)),
+        "keep used",
+    ),
+}
+
+
+def said(verdict: Verdict) -> str:
+    match verdict:
+        case Keep(why):
+            return f"keep {why.value}"
+        case Warn(percent, why):
+            return f"warn {percent} {why.value}"
+        case Stop(why, _, dry_run):
+            return f"{'would stop' if dry_run else 'stop'} {why.value}"
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_judged(name: str) -> None:
+    activity, policy, expected = JUDGED[name]
+
+    assert said(judge(activity, policy, NOW)) == expected
+
+
+WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
+    "the cluster's": (IdlePolicy(), IdleWindows(), False, 10),
+    "the team's before the cluster's": (IdlePolicy(), IdleWindows(6 * HOUR), False, 6),
+    "the template's before the team's": (IdlePolicy(2 * HOUR), IdleWindows(6 * HOUR), False, 2),
+    "a preemptible job has the ordinary one": (IdlePolicy(), IdleWindows(), True, 10),
+    "or one for preemptible jobs, whoever names it": (IdlePolicy(2 * HOUR), IdleWindows(None, HOUR), True, 1),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_window_is(name: str) -> None:
+    template, of_team, preemptible, hours = WINDOWS[name]
+
+    assert policy_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
+
+
+def test_a_warning_says_when_the_job_will_be_stopped() -> None:
+    verdict = judge(Activity(ago(5)), POLICY, NOW)
+
+    assert isinstance(verdict, Warn)
+    assert (verdict.idle_since, verdict.stop_at) == (ago(5), ago(-5))
+
+
+SAMPLES: dict[str, tuple[list[tuple[float, float]], GpuUse | None]] = {
+    "nothing without samples": ([], None),
+    "nothing of what is no number": ([(1, float("nan"))], None),
+    "since when it is watched": ([(3, 0), (0, 0), (1, 0), (2, 4.9)], GpuUse(NOW - 3 * MINUTE, NOW)),
+    "when it was last busy": ([(3, 90), (2, 5), (1, 0)], GpuUse(NOW - 3 * MINUTE, NOW - MINUTE, NOW - 2 * MINUTE)),
+    "only from the end of the last gap": ([(30, 0), (20, 0), (1, 0), (0, 0)], GpuUse(NOW - MINUTE, NOW)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_tell(name: str) -> None:
+    samples, expected = SAMPLES[name]
+
+    assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
+
+
+def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:
+    holds = replace(gpu(), memory_bytes=70 * GIB)
+
+    assert isinstance(judge(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), Stop)
+
+
+TIMES = st.none() | st.integers(-3000, 3000).map(lambda minutes: NOW + minutes * MINUTE)
+ACTIVITIES = st.builds(
+    Activity,
+    started=st.integers(-3000, 100).map(lambda minutes: NOW + minutes * MINUTE),
+    http=TIMES,
+    kernel_busy=TIMES,
+    kernel_report=st.sampled_from([None, NOW, NOW - HOUR]),
+    ssh=TIMES,
+    ssh_open=st.booleans(),
+    gpu_count=st.integers(0, 1),
+    gpus=st.sampled_from([(), (gpu(),), (gpu(busy=3),), (gpu(last=1),)]),
+    kept=TIMES,
+    warned=st.lists(
+        st.builds(Warned, TIMES.map(lambda at: at or NOW), st.sampled_from([50, 90]), st.sampled_from([Why.UNUSED])),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+@given(ACTIVITIES)
+@settings(max_examples=300, deadline=None)
+def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: Activity) -> None:
+    verdict = judge(activity, POLICY, NOW)
+    if isinstance(verdict, Stop):
+        seen = [activity.started, activity.http, activity.ssh, *(one.last_busy for one in activity.gpus)]
+        assert all(at is None or at <= NOW - timedelta(hours=10) for at in seen)
+        assert len(activity.gpus) >= activity.gpu_count
+        assert any(one.percent == 90 and one.at <= NOW - 30 * MINUTE for one in activity.warned)
+
+
+@given(ACTIVITIES)
+@settings(max_examples=100, deadline=None)
+def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: Activity) -> None:
+    """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
+    activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, warned=())
+    now, words = NOW, []
+    for _ in range(2000):
+        verdict = judge(activity, POLICY, now)
+        if isinstance(verdict, Warn):
+            words.append(verdict.percent)
+            activity = replace(activity, warned=(*activity.warned, Warned(now, verdict.percent)))
+        if isinstance(verdict, Stop):
+            break
+        now += timedelta(minutes=7)
+    assert words in ([50, 90], [90])
+    assert isinstance(verdict, Stop)

@@ -365,6 +365,11 @@ class BaseSpawner(StockRequests):
             await self._make_delete_pod_request(self.pod_name, options, seconds, self.k8s_api_request_timeout)
             self._unsure = False
             return
+        failure = _failure(pod)
+        if failure and not (self._ended or self._start_pending):
+            # The Hub, restarted meanwhile, ends a start that nobody waits for any more.
+            self._ended = failure
+            self._show_end(failure)
         seconds = self.pods.grace(pod, now=now)
         pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
         await pods.delete(pod, seconds, NO_END)

@@ -84,7 +84,7 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> Trouble | None:
 
 def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> Trouble | None:
     """What the latest event of a pod on a node says; ``own``: Secrets that the spawner itself is about to make."""
-    latest = max(events, key=_when, default=None)
+    latest = max(events, key=_order, default=None)
     if latest is None or latest.get("type") != "Warning":
         return None
     reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "")
@@ -115,7 +115,7 @@ def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Tro
         return None
     if phase == "Lost":
         return Trouble(f"The volume behind the claim {name} is lost", ASK, AT_ONCE)
-    latest = max(events, key=_when, default={})
+    latest = max(events, key=_order, default={})
     said = str(latest.get("message") or "")
     wanted = (claim.get("spec") or {}).get("storageClassName")
     if "no storage class is set" in said:
@@ -142,7 +142,7 @@ def of_nothing(pod: PodDict | None) -> Trouble:
 
 def pulling(events: Iterable[PodDict]) -> Pull | None:
     """The image that a pod's node is fetching."""
-    latest: PodDict = max(events, key=_when, default={})
+    latest: PodDict = max(events, key=_order, default={})
     found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
     since = moment_of(f"{_when(latest)}+00:00") if found else None
     return Pull(found[1], since) if found and since else None
@@ -261,6 +261,22 @@ def _missing(said: str) -> Trouble | None:
 def _no_such(kind: str, name: str, said: str) -> Trouble:
     step = f"choose another template, or {ASK}"
     return Trouble(f"The job needs the {kind} {name}, which does not exist in the cluster", step, MISSING_SECONDS, said)
+
+
+# Of one second, which is as exactly as most events are told: what comes before what.
+_ORDER = (
+    "Scheduled",
+    "FailedAttachVolume",
+    "FailedMount",
+    "SuccessfulAttachVolume",
+    "FailedCreatePodSandBox",
+    "Pulling",
+)
+
+
+def _order(event: PodDict) -> tuple[str, int]:
+    reason = event.get("reason")
+    return _when(event), _ORDER.index(reason) if reason in _ORDER else len(_ORDER)
 
 
 def _when(event: PodDict) -> str:

@@ -26,6 +26,8 @@ PROFILES = """
 c.DLSpawner.templates_dir = ""
 c.KubeSpawner.cmd = ["python3", "-S", "-c", RESPONDER]
 c.KubeSpawner.default_url = "/lab"
+c.KubeSpawner.pvc_name_template = "claim-{user_server}"
+c.KubeSpawner.delete_pvc = True
 async def told(spawner, pod):
     spawner.log.info("hook: %s has a uid: %s", pod["metadata"]["name"], bool(pod["metadata"]["uid"]))
 c.KubeSpawner.profile_list = [
@@ -90,4 +92,22 @@ def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) ->
     assert "removed from outside the Hub" in shown.text, "JupyterHub's own page says why"
     launch(person, "plain")
     assert person.get(f"/user/{person.name}/lab").text == "ok"
+    person.stop("")
+
+
+def test_a_named_servers_own_claim_goes_with_the_server_and_the_others_stay(hub: Hub, person: Person) -> None:
+    launch(person, "plain")
+    person.launch("second", profile="plain")
+    mine = {f"persistentvolumeclaim/claim-{person.name}", f"persistentvolumeclaim/claim-{person.name}--second"}
+
+    def claims() -> set[str]:
+        return mine & set(hub.kubectl("get", "persistentvolumeclaims", "-o", "name").split())
+
+    assert claims() == mine
+    person.stop("second")
+    assert claims() == mine, "a stopped server keeps its claim"
+    assert person.api("DELETE", person.server_path("second"), {"remove": True}).status_code in {202, 204}
+    wait_for(
+        lambda: claims() == {f"persistentvolumeclaim/claim-{person.name}"}, "the claim of the removed server is gone"
+    )
     person.stop("")

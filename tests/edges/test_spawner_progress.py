@@ -129,6 +129,17 @@ def test_an_image_that_has_been_pulled_is_not_being_pulled() -> None:
     assert trouble.pulling(events[:1]) == Pull("i:1", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
 
 
+@pytest.mark.parametrize("last", [-1, 0], ids=["listed in order", "listed by name"])
+def test_of_two_events_of_one_second_the_later_step_counts(last: int) -> None:
+    events = [{"reason": "Scheduled", "message": "Successfully assigned", "eventTime": "2026-01-01T00:00:01.2Z"}]
+    said = {"reason": "Pulling", "message": 'Pulling image "i:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}
+    events.insert(len(events) if last else 0, said)
+
+    assert trouble.pulling(events) is not None
+    pulled = {"reason": "Pulled", "message": "Successfully pulled", "lastTimestamp": "2026-01-01T00:00:01Z"}
+    assert trouble.pulling([pulled, *events]) is None
+
+
 def test_whoever_opens_the_page_late_finds_the_percentage_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     spawner = make_spawner(monkeypatch)
     monkeypatch.setattr(type(spawner), "pod", lambda spawner: spawner.shown)

@@ -1,0 +1,47 @@
+"""What a job may still do when it is stopped: a real JupyterLab, a real kernel, a cell that runs."""
+
+from __future__ import annotations
+
+import requests
+from playwright.sync_api import Page
+
+from tests.e2e.browsing import log_in, run_cell
+from tests.e2e.people import Person, Stack
+
+# A cell in the middle of its work, which needs longer to save it than the 2.5 seconds that Jupyter itself allows.
+CELL = """
+import atexit, os, time
+os.chdir(os.path.expanduser("~"))
+def bye(): open("at-exit", "w").write("left in order")
+atexit.register(bye)
+print("working", flush=True)
+try:
+    time.sleep(600)
+finally:
+    time.sleep(4)
+    open("checkpoint", "w").write("saved")
+"""
+
+
+def test_a_running_cell_saves_its_work_when_the_job_is_stopped(page: Page, stack: Stack) -> None:
+    person = stack.person("vera")
+    person.launch("work", template="ipython", gpus=0)
+    log_in(page, stack, "vera")
+    page.goto(f"{stack.url}/user/vera/work/lab")
+    run_cell(page, CELL, "working")
+
+    person.stop("work")
+
+    person.launch("work", template="ipython", gpus=0)
+    assert contents(person, "work", "checkpoint") == "saved"
+    assert contents(person, "work", "at-exit") == "left in order"
+    person.stop("work")
+    person.close()
+
+
+def contents(person: Person, server: str, path: str) -> str:
+    """A file in the home directory, as the job's JupyterLab reads it."""
+    url = f"{person.stack.url}/user/{person.name}/{server}/api/contents/{path}"
+    answer = requests.get(url, headers={"Authorization": f"token {person.token}"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["content"])

@@ -129,8 +129,11 @@ def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Tro
     return Trouble(f"The storage {name} cannot be made because {why}", ASK, None, said)
 
 
-def of_nothing(pod: PodDict | None) -> Trouble:
+def of_nothing(pod: PodDict | None, pull: Pull | None = None) -> Trouble:
     """What to say when the time is over and nobody has complained."""
+    if pull is not None:
+        cause = f"The image {pull.image} takes too long to pull"
+        return Trouble(cause, f"start the job again, what was loaded is kept, or {ASK}")
     if pod is not None and not (pod.get("spec") or {}).get("nodeName"):
         scheduler = str((pod.get("spec") or {}).get("schedulerName") or "")
         which = f" {scheduler}" if scheduler not in ("", "default-scheduler") else ""

@@ -11,6 +11,7 @@ memory to use those of one pod, and a busy namespace has more events than pods.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -74,7 +75,8 @@ class Waiting:
                 continue
             if pod is not None and _now() >= look_at:
                 closer = await self._look(pod, closer)
-                look_at = _now() + next(ahead)
+                # The end of a pull changes the pod: until then there is nothing more to learn.
+                look_at = math.inf if isinstance(closer, Pull) else _now() + next(ahead)
 
     def _latest(self, created: PodDict) -> PodDict | None:
         latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
@@ -105,7 +107,9 @@ class Waiting:
         if found is not None and found.patience is not None and now >= self._troubled_since + found.patience:
             raise Refused(found.sentence, reason="job-failed")
         if now >= self.since + self.seconds:
-            raise Refused((found or trouble.of_nothing(pod)).given_up(now - self.since), reason="start-timeout")
+            raise Refused(
+                (found or trouble.of_nothing(pod, self.pull)).given_up(now - self.since), reason="start-timeout"
+            )
 
     async def _changed(self, look_at: float) -> bool:
         """Wait for a change of the pod, but not beyond the moment when something else is due."""

@@ -205,6 +205,15 @@ async def test_a_pull_that_takes_long_is_shown(watch: PodWatch) -> None:
     assert 0 <= age < 3600, "not since last year, as the event of another clock says"
 
 
+async def test_a_pull_is_asked_for_once_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+    start = Start(watch, seconds=2)
+    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
+    start.show(CREATING)
+
+    assert "The image example.org/big:1 takes too long to pull, and the job was given up" in await start.ended()
+    assert len(start.api.asked) == 1
+
+
 async def test_without_the_right_to_see_events_the_start_goes_on(
     watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -97,7 +97,8 @@ async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIt
                 await asyncio.sleep(0.05)
         yield url, process.pid
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         await asyncio.wait_for(process.wait(), DEADLINE)
 
 
@@ -153,6 +154,26 @@ async def test_only_the_owner_gets_in_and_only_through_the_login(
     assert nobody.headers["Location"].startswith("/hub/api/oauth2/authorize")
     assert expected in owner.body.decode()
     assert len(listening) == 1
+
+
+@pytest.mark.parametrize("template", ["ssh", "tensorboard"])
+async def test_asked_to_end_it_ends(template: str, tmp_path: Path) -> None:
+    """Only the program itself is asked, as in a container, where the rest goes with it."""
+    make_page(tmp_path)
+    with hub() as hub_api:
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+        async with job(command(template), hub_api, **files) as (_, process):
+            os.kill(process, signal.SIGTERM)
+            async with asyncio.timeout(DEADLINE):
+                while alive(process):  # noqa: ASYNC110 - it is reaped by the event loop, and told to nobody else
+                    await asyncio.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class Theirs(web.RequestHandler):

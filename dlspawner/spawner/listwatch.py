@@ -33,7 +33,7 @@ from dlspawner.spawner.packed import Object, Packed, number
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.wire import ListAgain, lines, read_change, read_page, uncollected
 
-PAGE = 25  # objects: one page of pods is parsed in one or two milliseconds
+PAGE = 10  # objects; parsing a page of pods takes one or two milliseconds, asking for it as long
 SLICE_SECONDS = 0.002
 CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds

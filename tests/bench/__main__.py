@@ -5,18 +5,29 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.bench import gateway, spawn
+from tests.bench import dropin, gateway, spawn
 from tests.bench.figures import Figure, publish
+from tests.contract.conftest import Server
 from tests.e2e.stack import ROOT, Launched
 
 
+def on_embedded_api(state: Path) -> list[Figure]:
+    """The drop-in, on an API server without nodes."""
+    server = Server(state / "api")
+    client = server.start()
+    try:
+        return dropin.measure(client, state)
+    finally:
+        server.stop()
+
+
 def main() -> None:
-    """Everything runs on one started product; the stock peers use the same embedded cluster."""
+    """The drop-in first; everything else on one started product, whose embedded cluster the stock peers use as well."""
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
+        figures = on_embedded_api(state)
         stack = Launched(state / "state", more=(f"--templates={spawn.templates(state)}",))
         stack.start()
-        figures: list[Figure] = []
         try:
             figures += spawn.measure(stack, state)
             figures += gateway.measure(stack, state)

@@ -3,7 +3,7 @@
 `python -m tests.bench.kubernetes` deploys the product by its manifests on the cluster of $KUBECONFIG, and beside it a
 Hub with KubeSpawner as it comes, from the same images with the same proxy, limits and rules for jobs (its database is
 SQLite, the quicker one). Both start the same tiny HTTP server from the same image on a claim of the same class, so what
-differs is the spawner.
+differs is the spawner. Before that, the drop-in is measured on the same API server, with pods that run nowhere.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import contextlib
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.bench import dropin
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.spawn import RESPONDER, Hub, answers, crowd, one_at_a_time
+from tests.contract.client import Client
 from tests.e2e.deployed import Deployed, deployed, kubectl
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
@@ -188,8 +192,11 @@ def measure(product: Deployed) -> list[Figure]:
 
 def main() -> None:
     os.environ.setdefault("DLSPAWNER_KUBECTL", "kubectl")
+    with tempfile.TemporaryDirectory() as folder:
+        figures = dropin.measure(Client(Path(os.environ["KUBECONFIG"])), Path(folder))
     with deployed() as product:
-        publish(measure(product), ROOT / "build" / "bench-kubernetes.json")
+        figures += measure(product)
+    publish(figures, ROOT / "build" / "bench-kubernetes.json")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dlspawner import bootstrap, settings
 from dlspawner.errors import InvalidConfiguration
+from dlspawner.spawner.refusal import limit_problem
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
@@ -56,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="the Hub's start_timeout, into which every grace period has to fit (default: 600, as hub_config sets it)",
     )
+    validate.add_argument(
+        "--consecutive-failure-limit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the Hub's consecutive_failure_limit, to be 0 with JupyterHub 5 (default: 0, as hub_config sets it)",
+    )
     bootstrap.add_arguments(
         commands.add_parser(
             "bootstrap",
@@ -69,12 +77,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _validate(given: argparse.Namespace) -> int:
+    limit = limit_problem(given.consecutive_failure_limit)
+    problems: list[object] = [limit] if limit else []
     try:
         found = settings.load(given.templates, given.cluster, given.teams, start_timeout=given.start_timeout)
     except InvalidConfiguration as invalid:
-        for problem in invalid.problems:
+        problems += invalid.problems
+    if problems:
+        for problem in problems:
             print(problem)
-        count = len(invalid.problems)
+        count = len(problems)
         print(f"{count} problem{'s' if count != 1 else ''}", file=sys.stderr)
         return 1
     counts = (

@@ -3,8 +3,8 @@
 It knows no templates, teams or Manager, and sends the manifests that KubeSpawner makes. What differs is what happens
 around them: README.md beside this file lists it. Rules:
 
-* The pod is the record of its server. State in the Hub's database is saved as soon as the pod exists, and whatever else
-  is needed after a restart of the Hub is read from the pod.
+* The pod is the record of its server. State in the Hub's database is saved before the pod is asked for, and whatever
+  else is needed after a restart of the Hub is read from the pod.
 * A request is idempotent: a pod that this very start has made is found again, never killed and never made twice.
 * A pod that has ended is deleted, with its grace period, before the Hub hears of it.
 * What can be learned from the watch is not asked, and nothing waits by looking again and again.
@@ -30,9 +30,10 @@ from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 from sqlalchemy.orm import object_session
 
-from dlspawner.spawner import reach, trouble, verdict, waiting
-from dlspawner.spawner.pods import Pods, token
-from dlspawner.spawner.refusal import QuietRefusals, Refused
+from dlspawner.backoff import delays
+from dlspawner.spawner import orphans, reach, restart, verdict, waiting
+from dlspawner.spawner.pods import Pods, token, uid
+from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
 from dlspawner.spawner.requests import NO_END, NotNow, Problem, Requests, told
 from dlspawner.spawner.stock import StockRequests
 from dlspawner.spawner.watch import EventWatch, PodWatch
@@ -47,21 +48,26 @@ STATE_ENDED = "dlspawner_ended"
 _STOP_SECONDS = 30
 
 
-class BaseSpawner(StockRequests):
+class BaseSpawner(orphans.OrphanTraits, StockRequests):
     """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
 
     # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
     reflectors: ClassVar[dict[Any, Any]] = {}
 
     after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
+    consecutive_failure_limit: int  # JupyterHub's trait
     _ended: str | None = None  # why the last pod ended, for the person
     _waiting: waiting.Waiting | None = None
+    _mended_pod: str | None = None  # uid of the pod whose Secret and Service of KubeSpawner's are known to exist
     _unsure = False  # whether a pod was asked for and nobody knows what came of it
     _began = 0.0  # when the start began, by the event loop's clock
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         QuietRefusals.install(self.log)
+        self._limit_problem = limit_problem(self.consecutive_failure_limit)
+        if self._limit_problem:
+            self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
 
     @property
     def pod_key(self) -> str:
@@ -120,13 +126,15 @@ class BaseSpawner(StockRequests):
             raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
 
     async def _start_watching_pods(self, replace: bool = False) -> Any:
-        return await self._start_reflector(
+        reflector = await self._start_reflector(
             kind="pods",
             reflector_class=PodWatch,
             labels={"component": self.component_label},
             omit_namespace=self.enable_user_namespaces,
             replace=replace,
         )
+        orphans.look_after(self, self._get_reflector_key("pods"))
+        return reflector
 
     async def _start_watching_events(self, replace: bool = False) -> Any:
         return await self._start_reflector(
@@ -159,21 +167,22 @@ class BaseSpawner(StockRequests):
         self._waiting, self._ended, self._unsure = None, None, False
         _STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
+        if self._limit_problem:
+            said = "This Hub starts nothing until an administrator has changed its configuration."
+            line = f"{said} {self._limit_problem}."
+            raise Refused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
         try:
             url: str = await super()._start()
         except (ApiException, ClientError, TimeoutError) as problem:
             raise self.requests.refused("start", told(problem)) from None
         finally:
             self._unwrap_hook()
-        await reach.until_accepting(url, self.http_timeout, self._is_alive)
-        ended = verdict.judge(self.pod())
-        if isinstance(ended, verdict.Ended):
-            self._fails(ended.reason, "job-failed")
-            raise Refused(ended.reason, reason="job-failed")
+        await self._until_accepting(url, self.http_timeout)
         return url
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        self.save_state()
         self._unsure = True
         try:
             created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
@@ -182,7 +191,6 @@ class BaseSpawner(StockRequests):
             raise
         self._unsure = False
         self.pod_reflector.learn(created)
-        self._save_state()
         try:
             await self._ensure_children(created)
         except Refused as refused:
@@ -230,8 +238,8 @@ class BaseSpawner(StockRequests):
             self._fails(refused.message, refused.reason)
             raise
 
-    def _save_state(self) -> None:
-        """The Hub saves it only when ``start`` has returned, and forgets a pending pod when it is restarted before."""
+    def save_state(self) -> None:
+        """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
         self.orm_spawner.state = self.get_state()
         session = object_session(self.orm_spawner)
         if session is not None:
@@ -244,6 +252,9 @@ class BaseSpawner(StockRequests):
         """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
         try:
             await self._ensure_children(pod)
+            if uid(pod) != self._mended_pod:
+                await restart.mend(self, pod)
+                self._mended_pod = uid(pod)
         except (Refused, TimeoutError) as problem:
             self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
 
@@ -340,19 +351,60 @@ class BaseSpawner(StockRequests):
         return True
 
     async def get_url(self) -> str:
-        """Where the server is, asked after a restart of the Hub: waits for a pod that is still on its way."""
+        """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
         known: str = await super().get_url()
-        try:
-            pod = await self.pod_reflector.until(
-                self.pod_key, lambda pod: self.is_pod_running(pod) or _failure(pod) is not None, self.start_timeout
-            )
-        except TimeoutError:
-            return known  # the Hub finds out that nobody answers there, and stops it
-        if pod is None or _failure(pod) is not None:
-            return known
-        if not self._knows_address(pod):
+        pod = self.pod()
+        if pod is not None and self.is_pod_running(pod) and self._is_saved(pod):
+            if not self._knows_address(pod):
+                await self._mend_children(pod)
+            if self._knows_address(pod) and await reach.accepts_soon(self._get_pod_url(pod)):
+                return f"{self._get_pod_url(pod)}{self.server.base_url}"
+        restart.resume(self)
+        return known
+
+    async def start_again(self) -> str:
+        """The rest of a start that a restart of the Hub has interrupted."""
+        await self._see_pods()
+        self._waiting, self._began = None, asyncio.get_running_loop().time()
+        pod = self.pod()
+        if pod is None:
+            reason = verdict.judge_gone(self._last_seen()).reason
+            self._fails(reason, "job-failed")
+            raise Refused(reason, reason="job-failed")
+        if not self._is_saved(pod):
+            said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
+            self._fails(said, "restarted")
+            raise Refused(said, reason="restarted")
+        await self._until_running(pod)
+        wait = delays()
+        while self._is_alive() and not self._knows_address(pod):
             await self._mend_children(pod)
-        return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else known
+            await asyncio.sleep(0 if self._knows_address(pod) else next(wait))
+        url = str(self._get_pod_url(self.pod() or pod))
+        # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
+        await self._until_accepting(url, self.start_timeout)
+        return url
+
+    def _is_saved(self, pod: PodDict) -> bool:
+        """Whether a pod of our name can be the one whose start was saved."""
+        return True
+
+    async def _see_pods(self) -> None:
+        """Return when the watch shows pods, however long that is forbidden: nobody may be stopped unseen."""
+        for delay in delays():
+            try:
+                await self._start_watching_pods()
+            except Refused:
+                await asyncio.sleep(delay)
+            else:
+                return
+
+    async def _until_accepting(self, url: str, seconds: float) -> None:
+        await reach.until_accepting(url, seconds, self._is_alive)
+        ended = verdict.judge(self.pod())
+        if isinstance(ended, verdict.Ended):
+            self._fails(ended.reason, "job-failed")
+            raise Refused(ended.reason, reason="job-failed")
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its grace period, and return when it is gone."""
@@ -365,11 +417,6 @@ class BaseSpawner(StockRequests):
             await self._make_delete_pod_request(self.pod_name, options, seconds, self.k8s_api_request_timeout)
             self._unsure = False
             return
-        failure = _failure(pod)
-        if failure and not (self._ended or self._start_pending):
-            # The Hub, restarted meanwhile, ends a start that nobody waits for any more.
-            self._ended = failure
-            self._show_end(failure)
         seconds = self.pods.grace(pod, now=now)
         pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
         await pods.delete(pod, seconds, NO_END)
@@ -377,12 +424,3 @@ class BaseSpawner(StockRequests):
             self.log.warning(
                 "pod=%s stays until its node answers or is removed: %s", self.pod_key, verdict.silence(pod)
             )
-
-
-def _failure(pod: PodDict | None) -> str | None:
-    """Why a starting pod will not run."""
-    judged = verdict.judge(pod)
-    if isinstance(judged, verdict.Ended):
-        return judged.reason
-    found = trouble.of_pod(pod)
-    return found.sentence if found and found.patience == trouble.AT_ONCE else None

@@ -176,6 +176,12 @@ async def ensure_service(pods: Pods, manifest: PodDict) -> PodDict:
     )
 
 
+async def ensure_object(pods: Pods, kind: str, manifest: PodDict) -> PodDict:
+    """Another object of this kind ("secret", "service") that the pod owns, made unless the pod has it already."""
+    create, read, delete = (getattr(pods.api, f"{verb}_namespaced_{kind}") for verb in ("create", "read", "delete"))
+    return await _ensure(pods, manifest, create, read, delete)
+
+
 async def _ensure(pods: Pods, manifest: PodDict, create: Method, read: Method, delete: Method) -> PodDict:
     """The object, created, or found with the same owner; another pod's is replaced.
 

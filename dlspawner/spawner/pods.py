@@ -194,10 +194,15 @@ def uid(pod: PodDict | None) -> str | None:
 
 def token(pod: PodDict) -> str | None:
     """The Hub's token that the pod's server was started with; every start has its own."""
+    return variable(pod, "JUPYTERHUB_API_TOKEN")
+
+
+def variable(pod: PodDict, name: str) -> str | None:
+    """The value of an environment variable of the first container that has it; ``None`` where it is empty."""
     for container in pod["spec"]["containers"]:
-        for variable in container.get("env") or ():
-            if variable["name"] == "JUPYTERHUB_API_TOKEN":
-                return str(variable.get("value") or "") or None
+        for one in container.get("env") or ():
+            if one["name"] == name:
+                return str(one.get("value") or "") or None
     return None
 
 

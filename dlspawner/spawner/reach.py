@@ -28,6 +28,15 @@ async def accepts(url: str) -> bool:
     return True
 
 
+async def accepts_soon(url: str, seconds: float = 3) -> bool:
+    """The same within a moment: a network may also be silent."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await accepts(url)
+    except TimeoutError:
+        return False
+
+
 async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> None:
     """Return when the server accepts a connection, is no longer alive, or the time is over; the caller looks which."""
     wait = pauses()

@@ -23,6 +23,19 @@ try:
 except ImportError:  # JupyterHub 5.5
     from tornado.web import HTTPError as _Base
 
+# JupyterHub 5.5 knows no exception that it does not count.
+COUNTS_REFUSALS = _Base is web.HTTPError
+
+
+def limit_problem(limit: int) -> str | None:
+    """What is wrong with this ``consecutive_failure_limit`` on this JupyterHub."""
+    if not limit or not COUNTS_REFUSALS:
+        return None
+    return (
+        f"consecutive_failure_limit is {limit} and must be 0 with JupyterHub 5, which counts refused starts as failures"
+        " and would exit"
+    )
+
 
 class Refused(_Base):
     """The spawn is refused: ``sentences`` say why and what would work; ``reason`` is a word for metrics and logs."""

@@ -35,6 +35,8 @@ from dlspawner.spawner.traits import JobTraits
 
 PodDict = Mapping[str, Any]
 
+STATE_JOB = "dlspawner_job"
+
 
 @cache
 def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> settings.Settings:
@@ -46,6 +48,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     """A KubeSpawner that launches what job templates describe."""
 
     _launch: Launch | None = None
+    _job_id: str | None = None  # of the job whose start was saved
     _percent = 0  # how far the progress page has come
     _complete_pod: str | None = None  # uid of the pod whose children are known to exist
     _node_port: int | None = None  # of that pod's web server, where jobs are reached by NodePort
@@ -75,6 +78,22 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             return super()._is_own(pod)
         job = naming.read_job(pod["metadata"])
         return job is not None and job.id == self._launch.job.id
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), **({STATE_JOB: self._job_id} if self._job_id else {})}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        job_id = state.get(STATE_JOB)
+        self._job_id = job_id if isinstance(job_id, str) else None
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._job_id = None
+
+    def _is_saved(self, pod: PodDict) -> bool:
+        job = naming.read_job(pod["metadata"])
+        return job is None or self._job_id in (None, job.id)
 
     def job(self) -> naming.Job | None:
         """The job that the pod is, when it is one of ours."""
@@ -147,6 +166,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
         )
+        self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
         launch.fragment(self._launch)
         if self._launch.host_key is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner import cli
+from dlspawner.spawner import refusal
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +44,16 @@ def test_validate_knows_how_long_the_hub_waits(
     monkeypatch.chdir(ROOT)
     assert cli.main(["validate", "--start-timeout=80"]) == 1
     assert "custom.yaml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("counts", "code"), [(True, 1), (False, 0)])
+def test_validate_knows_a_hub_that_counts_refusals(
+    counts: bool, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", counts)
+    assert cli.main(["validate", "--consecutive-failure-limit=5"]) == code
+    assert ("consecutive_failure_limit is 5 and must be 0" in capsys.readouterr().out) is counts
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["validate", "--nonsense"]])

@@ -7,7 +7,9 @@ import logging
 import pytest
 from tornado import web
 
+from dlspawner.spawner import refusal
 from dlspawner.spawner.refusal import QuietRefusals, Refused
+from tests.edges.spawner_builders import make_spawner
 
 
 def test_it_is_an_answer_to_a_request_and_no_fault() -> None:
@@ -66,3 +68,20 @@ def test_real_faults_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> N
         log.exception("Failed")
 
     assert caplog.records[0].exc_info
+
+
+async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", True)
+    spawner = make_spawner(monkeypatch, config={"consecutive_failure_limit": 5})
+    with pytest.raises(Refused, match="consecutive_failure_limit is 5 and must be 0 with JupyterHub 5") as refused:
+        await spawner.start()
+
+    assert refused.value.status_code == 403
+    assert spawner.consecutive_failure_limit == 0
+
+
+def test_a_hub_that_does_not_count_them_keeps_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", False)
+    assert make_spawner(monkeypatch, config={"consecutive_failure_limit": 5}).consecutive_failure_limit == 5

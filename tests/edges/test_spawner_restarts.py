@@ -1,0 +1,210 @@
+"""A Hub that is killed at any moment comes back to what it left: every pod found again, none doubled, none orphaned.
+
+Two Hubs share the cluster and its namespace: one with job templates, one without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.e2e.people import wait_for
+from tests.edges import held
+from tests.edges.restarted import SECONDS, WITHOUT_TEMPLATES, World, hub_of, storm, with_tiny
+from tests.edges.spawner_hub import running
+
+# Where the Hub was -> whether the server is there afterwards.
+POINTS = {
+    held.BEFORE_CLAIM: False,
+    held.BEFORE_POD: False,
+    held.ON_ITS_WAY: True,
+    held.LATE: False,
+    held.REPLACED: False,
+    held.ANSWERED: True,
+    held.BEFORE_SECRET: True,
+    held.BEFORE_SERVICE: True,
+    held.RUNNING: True,
+    held.STARTED: True,
+    held.COMMITTED: True,
+    held.BEFORE_ROUTE: True,
+    held.BEFORE_DELETION: True,
+    held.AFTER_DELETION: False,
+    "ready": True,
+}
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_tiny(tmp_path_factory.mktemp("templates"))
+
+
+@pytest.fixture(scope="module")
+def with_templates(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[World]:
+    state = tmp_path_factory.mktemp("hub")
+    with running(hub_of(state, templates=templates)) as hub:
+        yield killed_everywhere(World(hub, "alice", templates=True))
+
+
+@pytest.fixture(scope="module")
+def without_templates(tmp_path_factory: pytest.TempPathFactory, with_templates: World) -> Iterator[World]:
+    state = tmp_path_factory.mktemp("hub")
+    made = hub_of(state, WITHOUT_TEMPLATES, cluster=with_templates.hub.kubeconfig)
+    with running(made, cluster=False) as hub:
+        yield killed_everywhere(World(hub, "bob", templates=False))
+
+
+@pytest.fixture(params=["with_templates", pytest.param("without_templates", marks=pytest.mark.slow)])
+def world(request: pytest.FixtureRequest) -> World:
+    found: World = request.getfixturevalue(request.param)
+    return found
+
+
+def killed_everywhere(world: World) -> World:
+    """Every point of the table with one kill; afterwards the Hub is back and at rest."""
+    world.held.mkdir()
+    assert world.api("POST", f"/users/{world.user}").status_code == 201
+    stopping = [held.BEFORE_DELETION, held.AFTER_DELETION]
+    for server in ("ready", *stopping):
+        world.start(server)
+    for server in ("ready", *stopping):
+        wait_for(lambda name=server: world.ready(name), f"{server} is ready: {world.hub.log[-5000:]}", SECONDS)
+    for server in stopping:
+        world.api("DELETE", f"/users/{world.user}/servers/{server}")
+    rest = [point for point in POINTS if point not in ("ready", held.COMMITTED, *stopping)]
+    for server in rest:
+        answer = world.start(server)
+        assert answer.status_code in {201, 202}, answer.text
+    for server in (*stopping, *rest):
+        path = world.held / server
+        wait_for(path.exists, f"{server} is held: {world.hub.log[-5000:]}", SECONDS)
+    with contextlib.suppress(requests.ConnectionError):
+        world.start(held.COMMITTED)
+    wait_for(lambda: world.hub.running["hub"].poll() is not None, "the Hub has killed itself", SECONDS)
+    world.create((world.held / held.ON_ITS_WAY).read_text())
+    if world.templates:
+        earlier = json.loads((world.held / held.LATE).read_text())
+        earlier["metadata"]["name"] = world.pod_name(held.REPLACED)
+        world.create(json.dumps(earlier))
+    world.kill()
+    (world.held / held.FREE).touch()
+    world.hub.start_hub()
+    world.settled()
+    return world
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_hub_killed_at_this_point_comes_back(world: World, point: str) -> None:
+    server = world.servers().get(point, {"stopped": True})
+
+    assert server["stopped"] is not POINTS[point]
+    assert (world.uid(point) is not None) is POINTS[point]
+    if POINTS[point]:
+        assert world.uid(point) == world.before[point]
+        assert server["ready"]
+
+
+def test_a_pod_that_comes_too_late_is_ended_and_another_hubs_is_not(world: World) -> None:
+    """The request was on its way when the Hub was killed; the restarted Hub had seen that there is no pod."""
+    late = (world.held / held.LATE).read_text()
+    other = json.loads(late)
+    other["metadata"]["name"] = f"jupyter-{world.user}x"
+    for variable in other["spec"]["containers"][0]["env"]:
+        if variable["name"] == "JUPYTERHUB_API_URL":
+            variable["value"] = "http://another-hub:8081/hub/api"
+    world.create(json.dumps(other))
+    world.create(late)
+
+    wait_for(lambda: world.uid(held.LATE) is None, "the late pod is ended", SECONDS)
+    world.settled()
+    assert json.loads(world.hub.kubectl("get", "pod", other["metadata"]["name"], "-o", "json"))["status"]["phase"]
+    world.hub.kubectl("delete", "pod", other["metadata"]["name"], "--wait=false")
+
+
+@pytest.fixture
+def left_alone(world: World) -> World:
+    """A Hub that was away while one pod ended, one was removed and one waited for a node."""
+    if world.left:
+        return world
+    world.left = True
+    for server in ("finished", "removed"):
+        world.start(server)
+    for server in ("finished", "removed"):
+        wait_for(lambda name=server: world.ready(name), f"{server} is ready", SECONDS)
+    world.waiting.add("pending")
+    world.start("pending")
+    wait_for(lambda: world.uid("pending"), "the pod that waits", SECONDS)
+    world.kill()
+    address = world.pods()[world.pod_name("finished")]["status"]["podIP"]
+    with contextlib.suppress(requests.ConnectionError):
+        requests.get(f"http://{address}:8888/end", timeout=30)
+    world.hub.kubectl("delete", "pod", world.pod_name("removed"))
+    wait_for(lambda: world.pods()[world.pod_name("finished")]["status"]["phase"] == "Succeeded", "it ended")
+    world.hub.start_hub()
+    wait_for(lambda: world.servers()["pending"]["pending"] == "spawn", "the start goes on", SECONDS)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"), [("finished", "The job has finished"), ("removed", "removed from outside the Hub")]
+)
+def test_what_ended_while_the_hub_was_away_has_a_reason(left_alone: World, server: str, reason: str) -> None:
+    wait_for(lambda: left_alone.servers()[server]["stopped"], f"{server} is known to have ended", SECONDS)
+
+    assert reason in left_alone.servers()[server]["state"]["dlspawner_ended"]
+    wait_for(lambda: left_alone.uid(server) is None, "its pod is gone", SECONDS)
+
+
+def test_a_start_that_goes_on_after_a_restart_can_be_watched_and_stopped(left_alone: World) -> None:
+    assert left_alone.uid("pending") == left_alone.before["pending"]
+    if left_alone.templates:
+        assert any("No node" in event["message"] for event in left_alone.progress("pending"))
+    answer = left_alone.api("DELETE", f"/users/{left_alone.user}/servers/pending")
+
+    assert answer.status_code in {202, 204}, answer.text
+    left_alone.waiting.clear()
+    wait_for(lambda: left_alone.uid("pending") is None, "the pod is gone", SECONDS)
+    left_alone.settled()
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
+    world.start("doomed")
+    wait_for(lambda: world.uid("doomed"), "the pod that waits", SECONDS)
+    world.kill()
+    world.hub.start_hub()
+    wait_for(lambda: world.servers()["doomed"]["pending"] == "spawn", "the start goes on", SECONDS)
+    world.hub.kubectl("delete", "pod", world.pod_name("doomed"))
+    wait_for(lambda: world.servers()["doomed"]["stopped"], "the start has failed", SECONDS)
+
+    assert "removed from outside the Hub" in next(world.progress("doomed"))["message"]
+    assert "removed from outside the Hub" in world.servers()["doomed"]["state"]["dlspawner_ended"]
+    assert "Traceback" not in world.hub.log
+
+
+@pytest.mark.slow
+def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, tmp_path: Path) -> None:
+    world.settled()
+    world.backup(tmp_path / "backup.sqlite")
+    world.start("restored")
+    wait_for(lambda: world.ready("restored"), "it is ready", SECONDS)
+    world.kill()
+    shutil.copy(tmp_path / "backup.sqlite", world.hub.state / "hub.sqlite")
+    world.hub.start_hub()
+
+    wait_for(lambda: world.uid("restored") is None, "the pod of no server is ended", SECONDS)
+    world.settled()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fifty_starts_survive_kills_at_any_moment(tmp_path: Path, templates: Path, seed: int) -> None:
+    with running(hub_of(tmp_path, templates=templates)) as hub:
+        world = World(hub, f"storm{seed}", templates=True)
+        assert world.api("POST", f"/users/{world.user}").status_code == 201
+        storm(world, seed, servers=50, kills=6, longest=6)

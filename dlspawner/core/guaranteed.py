@@ -29,6 +29,9 @@ class Search:
         self.pods = request.charge.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
         self.share = world.layout(kind).get(request.team, {})
+        self._counted: dict[str, dict[str, int]] = {}
+        self._coming: dict[str, Space] = {}
+        self._young: Blocked | bool | None = False  # not looked at yet
 
     def decide(self) -> Admit | Preempt | Blocked:
         promised = self._promised()
@@ -113,20 +116,15 @@ class Search:
         return self._settle(ranked(self.pods, rooms, space, rank), stop, self._share_left)
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        shares = self.world.shares(self.kind)
-        if not self.world.layout(self.kind):
-            return None
-        rooms = [
-            self.world.rooms[name]
-            for name, teams in shares.items()
-            if name not in kept
-            and (name in self.share or sum(teams.values()) < self.world.rooms[name].node.gpus_of(self.resource))
-        ]
+        spare = self.world.spare(self.kind)
+        if not spare:
+            return None  # all that there is is in the shares
+        names = [name for name in {**self.share, **spare} if name not in kept and name in self.world.rooms]
 
         def space(room: Room, pod: PodCharge) -> Space:
             return self._bounded(room, stop, self._claimed_by_nobody(room) + self._own_victims(room, stop))
 
-        rooms = [room for room in rooms if room.node.open]
+        rooms = [room for name in names if (room := self.world.rooms[name]).node.open]
         return self._settle(ranked(self.pods, rooms, space, self._fewest_victims), stop, self._claimed_by_nobody)
 
     def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
@@ -171,6 +169,11 @@ class Search:
 
     def _protected(self) -> Blocked | None:
         """Whether those on the own share would leave, had they run for long enough."""
+        if isinstance(self._young, bool):
+            self._young = self._find_protected()
+        return self._young
+
+    def _find_protected(self) -> Blocked | None:
         rooms = [room for room in self._share_rooms() if room.node.open]
         if not self.share:
             rooms = list(self.world.pool(self.resource, self.pods[0].placement).rooms.values())
@@ -202,7 +205,10 @@ class Search:
 
     def _guaranteed_on(self, room: Room) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
-        held: dict[str, int] = {}
+        held = self._counted.get(room.node.name)
+        if held is not None:
+            return held
+        held = self._counted[room.node.name] = {}
         for pods_of in (room.holders, room.promises):
             for name, pods in pods_of.items():
                 job = self.world.jobs[name]
@@ -237,7 +243,10 @@ class Search:
         return room.now(self.resource, self.world.jobs, self.request.id)
 
     def _soon(self, room: Room) -> Space:
-        return room.soon(self.resource, self.world.jobs, self.request.id)
+        found = self._coming.get(room.node.name)
+        if found is None:
+            found = self._coming[room.node.name] = room.soon(self.resource, self.world.jobs, self.request.id)
+        return found
 
     def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:
         return (max(0, left.gpus - self._now(room).gpus) > 0, left.gpus, room.node.name)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job
 from dlspawner.core.rooms import NOTHING, Space, needs
 from dlspawner.core.world import World
 
 
 def may_be_stopped(job: Job, request: Job, world: World) -> bool:
     """Whether a job may ever be a victim of the request; how long it has run is not asked."""
-    if job.state not in {State.STARTING, State.RUNNING} or job.leaving or request.preemptible:
+    if not job.holds or job.leaving or request.preemptible:
         return False
     if job.preemptible:
         return True

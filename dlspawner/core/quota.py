@@ -28,7 +28,7 @@ from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
 # Reasons that hold for whoever is behind in the same lane and asks for the same.
-_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN})
+_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN, Reason.ENDING, Reason.MIN_RUN})
 
 
 def admit(request: Job, world: World, now: datetime) -> Decision:

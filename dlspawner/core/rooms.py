@@ -90,6 +90,10 @@ class Room:
         """What nobody holds now, promised or not."""
         return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
 
+    def guaranteed(self, resource: str) -> int:
+        """What jobs that are not preemptible hold, and pods that are no jobs."""
+        return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
+
     def now(self, resource: str, jobs: Mapping[str, Job], but: str = "") -> Space:
         """What may be taken now; the promise of the job ``but`` is its own.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dlspawner.core.amounts import shown
 from dlspawner.core.charge import PodCharge
@@ -13,14 +13,29 @@ from dlspawner.core.world import World
 
 
 def first_free(request: Job, world: World, kept: frozenset[str]) -> Nodes | None:
-    """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's."""
+    """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's.
+
+    Preemptible jobs prefer nodes without guaranteed ones: those fill up nodes where their team's jobs are already, and
+    would then find a borrower there, to be stopped while other nodes are empty.
+    """
 
     def rooms(pod: PodCharge) -> Iterable[Room]:
-        return (
+        found = (
             room for room in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if room.node.name not in kept
         )
+        return _lenders_last(found, pod.resource) if request.preemptible and pod.gpus else found
 
     return first(request.charge.pods, rooms, lambda room, pod: room.now(pod.resource, world.jobs, request.id))
+
+
+def _lenders_last(rooms: Iterable[Room], resource: str) -> Iterator[Room]:
+    later = []
+    for room in rooms:
+        if room.guaranteed(resource) > 0:
+            later.append(room)
+        else:
+            yield room
+    yield from later
 
 
 def room_sentence(request: Job, world: World) -> str:

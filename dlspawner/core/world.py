@@ -78,6 +78,7 @@ class World:
         self._pools: dict[tuple[str, Placement], Pool] = {}
         self._layouts: dict[str, Layout] = {}
         self._shares: dict[str, dict[str, dict[str, int]]] = {}
+        self._spare: dict[str, dict[str, int]] = {}
         self._capacity: dict[str, int] = {}
         self.memo: dict[object, Any] = {}  # what was found out since the last change
 
@@ -154,6 +155,7 @@ class World:
     def _forget_layouts(self) -> None:
         self._layouts.clear()
         self._shares.clear()
+        self._spare.clear()
         self._capacity.clear()
         self.memo.clear()
 
@@ -246,6 +248,19 @@ class World:
                 for name, milli in nodes.items():
                     found[name][team] = milli
             self._shares[gpu_type] = found
+        return found
+
+    def spare(self, gpu_type: str) -> dict[str, int]:
+        """What is in no team's share, by node; nothing while there is no layout."""
+        found: dict[str, int] | None = self._spare.get(gpu_type)
+        if found is None:
+            kind = self.cluster.gpu_type(gpu_type)
+            found = {}
+            if kind is not None and self.layout(gpu_type):
+                shares = self.shares(gpu_type)
+                left = {name: milli - sum(shares[name].values()) for name, milli in self._nodes_of(kind).items()}
+                found = {name: milli for name, milli in left.items() if milli}
+            self._spare[gpu_type] = found
         return found
 
     def pool(self, resource: str, placement: Placement) -> Pool:

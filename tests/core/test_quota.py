@@ -69,9 +69,14 @@ RULES: dict[str, tuple[World, Job, str]] = {
         "admit n1",
     ),
     "a preemptible job takes the fullest node that can hold it": (
-        world(*TWO, runs("r", "b", 6, "n2")),
+        world(*TWO, runs("r", "b", 6, "n2", preemptible=True)),
         wants("j", "a", 2, preemptible=True),
         "admit n2",
+    ),
+    "a preemptible job keeps away from guaranteed ones if it can": (
+        world(*TWO, runs("r", "b", 6, "n2")),
+        wants("j", "a", 2, preemptible=True),
+        "admit n1",
     ),
     "a preemptible job waits while no GPU is idle, and nobody is stopped for it": (
         world(*TWO, runs("r", "a", 8, "n1", preemptible=True), runs("s", "b", 8, "n2")),

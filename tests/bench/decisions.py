@@ -1,0 +1,112 @@
+"""How fast decisions are: 10,000 running and 5,000 queued jobs of 100 teams on 1,600 nodes with 12,800 GPUs.
+
+`python -m tests.bench.decisions` prints medians and 99th percentiles; nothing else needs to run.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import quantiles
+from time import process_time
+
+from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.quota import admit, turns
+from dlspawner.core.world import World
+from tests.bench.figures import Figure, publish
+from tests.core.worlds import MINUTE, NOW, node, team, wants, world
+
+TEAMS, RUNNING, QUEUED, NODES = 100, 10_000, 5_000, 1_600
+SIZES = [1] * 92 + [2] * 4 + [4] * 3 + [8]
+
+
+def request(number: int, chance: random.Random, of: int | None = None) -> Job:
+    name = f"t{chance.randrange(TEAMS) if of is None else of}"
+    return wants(
+        f"j{number:06}",
+        name,
+        chance.choice(SIZES),
+        user=f"u{chance.randrange(2000)}",
+        preemptible=chance.random() < 0.2,
+        priority=chance.choice([10, 10, 100]),
+        waited=chance.randrange(600) * MINUTE,
+        cpu=4000,
+    )
+
+
+def crowded(chance: random.Random) -> World:
+    """A cluster that is full: as many jobs run as may, and the others wait."""
+    nodes = [node(f"n{number:04}") for number in range(NODES)]
+    here = world(*(team(f"t{number}", 8 * NODES // TEAMS) for number in range(TEAMS)), *nodes)
+    number = 0
+    while len(here.jobs) < RUNNING and number < 2 * RUNNING:
+        number += 1
+        job = request(number, chance)
+        decision = admit(job, here, NOW)
+        if isinstance(decision, Preempt):
+            for victim in decision.victims:
+                here.remove(victim)
+        if isinstance(decision, Admit | Preempt):
+            started = NOW - timedelta(minutes=chance.randrange(600))
+            here.put(replace(job, state=State.RUNNING, started=started, nodes=decision.nodes))
+    for more in range(QUEUED):
+        here.put(replace(request(number + 1 + more, chance), state=State.QUEUED))
+    return here
+
+
+def timed(what: Callable[[], object]) -> float:
+    """Milliseconds of the processor, which is what one thread of pure code takes of an idle machine."""
+    begin = process_time()
+    what()
+    return 1000 * (process_time() - begin)
+
+
+def figures(name: str, times: list[float], aim: float | None = None) -> list[Figure]:
+    cuts = quantiles(times, n=100, method="inclusive")
+    return [Figure(f"{name}, median", cuts[49], "ms", aim=aim), Figure(f"{name}, p99", cuts[98], "ms")]
+
+
+def one_pass(here: World) -> int:
+    """A whole pass that starts what it can; how many."""
+    started = 0
+    for job, decision in turns(here, NOW):
+        if isinstance(decision, Preempt):
+            for name in decision.victims:
+                here.put(replace(here.jobs[name], notice=NOW + 5 * MINUTE))
+            here.put(replace(job, nodes=decision.nodes))
+        else:
+            here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+        started += 1
+    return started
+
+
+def measure() -> list[Figure]:
+    chance = random.Random(7)
+    here = crowded(chance)
+    snapshot = here.snapshot()
+    running = sum(job.holds for job in here.jobs.values())
+    print(f"{running} running, {len(here.jobs) - running} queued jobs")
+    gc.collect()
+    gc.freeze()
+    fresh = [request(10**5 + number, chance) for number in range(1000)]
+    some = [here.jobs[f"j{number:06}"] for number in range(1, 2000) if f"j{number:06}" in here.jobs]
+    found = figures("admission of one new job", [timed(lambda job=job: admit(job, here, NOW)) for job in fresh], 1.0)
+    again = [timed(lambda job=job: (here.put(job), admit(fresh[0], here, NOW))) for job in some]
+    found += figures("a change of a job and an admission", again, 1.0)
+    found += figures("a change of a job", [timed(lambda job=job: here.put(job)) for job in some])
+    found += figures("building anew", [timed(lambda: World.of(snapshot)) for _ in range(5)], 50.0)
+    worlds = [World.of(snapshot) for _ in range(5)]
+    for one in worlds:
+        admit(fresh[0], one, NOW)  # the first question lays out the shares
+    found += figures("a whole pass", [timed(lambda one=one: one_pass(one)) for one in worlds], 50.0)
+    quiet = [timed(lambda one=one: one_pass(one)) for one in worlds]
+    return found + figures("a whole pass that starts nothing", quiet, 50.0)
+
+
+if __name__ == "__main__":
+    publish(measure(), Path("build/bench-decisions.json"))

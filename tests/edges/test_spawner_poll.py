@@ -170,15 +170,6 @@ async def test_a_grace_period_of_zero_is_one_second_for_a_pod_that_runs(
     assert ended.deleted == [1]
 
 
-async def test_a_start_that_a_restarted_hub_gives_up_tells_what_was_wrong(ended: Ended) -> None:
-    ended.show("Pending")
-    waiting = {"waiting": {"reason": "InvalidImageName"}}
-    ended.spawner.shown["status"]["containerStatuses"][0] |= {"state": waiting, "image": "Not:A:Name"}
-    await ended.spawner.stop()
-
-    assert "is not the name of an image" in ended.spawner.get_state()["dlspawner_ended"]
-
-
 async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
     ended: Ended, caplog: pytest.LogCaptureFixture
 ) -> None:

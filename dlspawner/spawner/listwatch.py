@@ -35,6 +35,7 @@ from dlspawner.spawner.wire import ListAgain, lines, read_change, read_page, unc
 
 PAGE = 10  # objects; parsing a page of pods takes one or two milliseconds, asking for it as long
 SLICE_SECONDS = 0.002
+MOST_SECONDS = 5.0  # between two tries: one Hub is no load, and people wait for its watch
 CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds
 
@@ -125,12 +126,12 @@ class ListWatch(ResourceReflector):
     # Following
 
     async def _follow(self) -> None:
-        pauses = delays()
+        pauses = delays(most=MOST_SECONDS)
         while True:
             self._progressed = False
             problem = await self._attempt()
             if self._progressed:
-                pauses = delays()
+                pauses = delays(most=MOST_SECONDS)
             if problem is not None:
                 pause = next(pauses)
                 if problem != self._problem:

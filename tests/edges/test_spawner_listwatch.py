@@ -31,7 +31,7 @@ async def watch(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     configuration = client.Configuration(host=api.url)
     async with client.ApiClient(configuration) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(listwatch, "delays", lambda: iter([0.01] * 10_000))
+        monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
         made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
         yield made
         await made.stop()

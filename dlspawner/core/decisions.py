@@ -31,7 +31,6 @@ class Reason(Enum):
     BLOCKED = "blocked"
     UNKNOWN_TEAM = "unknown-team"
     UNKNOWN_TYPE = "unknown-type"
-    UNKNOWN_PRIORITY = "unknown-priority"
     MALFORMED = "malformed"
     NOT_ALLOWED = "not-allowed"
     SHARE = "share"

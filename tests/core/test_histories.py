@@ -1,0 +1,145 @@
+"""Whatever happens in any order: submits, passes, ends, restarts, files and nodes that change. What must hold holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.amounts import GPU
+from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.jobs import State
+from dlspawner.core.model import Team, Teams
+from dlspawner.core.quota import admit, excess, turns
+from dlspawner.core.world import World
+from tests.core.worlds import CLUSTER, NOW, node, team, wants, world
+
+NVIDIA = "nvidia.com/gpu"
+NODES = {"n1": node("n1"), "n2": node("n2"), "n3": node("n3", 4)}
+
+
+def teams(quotas: tuple[int, int]) -> tuple[Team, ...]:
+    return (team("a", quotas[0], borrow_limit=6), team("b", quotas[1], preempts_own=True))
+
+
+@dataclass
+class History:
+    """A Manager in short: what it does with the decisions, and a clock."""
+
+    here: World = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
+    now: datetime = NOW
+    number: int = 0
+
+    def submit(self, of: str, gpus: int, preemptible: bool, priority: int) -> None:
+        self.number += 1
+        job = replace(
+            wants(f"j{self.number:03}", of, gpus, preemptible=preemptible, priority=priority), submitted=self.now
+        )
+        decision = admit(job, self.here, self.now)
+        if isinstance(decision, Admit):
+            self.here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+        else:
+            self.here.put(replace(job, state=State.QUEUED))
+
+    def serve(self) -> None:
+        for job, decision in turns(self.here, self.now):
+            if isinstance(decision, Preempt):
+                for name in decision.victims:
+                    victim = self.here.jobs[name]
+                    assert victim.preemptible or victim.team == job.team
+                    self.here.put(replace(victim, notice=self.now + timedelta(minutes=5)))
+                self.here.put(replace(job, nodes=decision.nodes))
+            else:
+                self.here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+
+    def wait(self, minutes: int) -> None:
+        self.now += timedelta(minutes=minutes)
+        for job in list(self.here.jobs.values()):
+            if job.state is State.STARTING:
+                self.here.put(replace(job, state=State.RUNNING, started=self.now))
+            if job.notice is not None and job.notice <= self.now:
+                self.here.remove(job.id)
+
+    def end(self, index: int) -> None:
+        names = sorted(self.here.jobs)
+        if names:
+            self.here.remove(names[index % len(names)])
+
+    def restart(self) -> None:
+        self.here = World.of(self.here.snapshot())
+
+    def change_quotas(self, first: int, second: int) -> None:
+        self.here.configure(CLUSTER, Teams(teams((first, second))))
+        for job in excess(self.here):
+            self.here.put(replace(job, preemptible=True))
+
+    def cordon(self, name: str, cordoned: bool) -> None:
+        self.here.put_node(replace(NODES[name], cordoned=cordoned))
+
+    def lose(self, name: str) -> None:
+        self.here.remove_node(name)
+
+
+EVENTS = st.one_of(
+    st.tuples(
+        st.just("submit"),
+        st.sampled_from("ab"),
+        st.sampled_from([0, 1, 2, 4, 8]),
+        st.booleans(),
+        st.sampled_from([10, 100]),
+    ),
+    st.tuples(st.just("serve")),
+    st.tuples(st.just("wait"), st.sampled_from([-60, 1, 6, 45])),
+    st.tuples(st.just("end"), st.integers(0, 99)),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("change_quotas"), st.sampled_from([0, 4, 8]), st.sampled_from([2, 12, 30])),
+    st.tuples(st.just("cordon"), st.sampled_from(sorted(NODES)), st.booleans()),
+    st.tuples(st.just("lose"), st.sampled_from(sorted(NODES))),
+)
+
+
+@given(st.lists(EVENTS, max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[Any]) -> None:
+    history = History()
+    for name, *more in events:
+        before = {of: history.here.guaranteed(of, "a100") for of in "ab"}
+        borrowed = history.here.borrowed("a")
+        getattr(history, name)(*more)
+        here = history.here
+        assert all(room.gpus[NVIDIA] >= 0 for room in here.rooms.values()), "more is held than there is"
+        for of in "ab":
+            assert here.guaranteed(of, "a100") <= max(here.quota(of, "a100"), before[of])
+        if name != "change_quotas":
+            assert here.borrowed("a") <= max(6 * GPU, borrowed)
+
+
+@given(st.lists(EVENTS, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_when_all_is_well_again_nobody_waits_who_could_start(events: list[Any]) -> None:
+    history = History()
+    for name, *more in events:
+        getattr(history, name)(*more)
+    for name in NODES:
+        history.cordon(name, False)
+    history.change_quotas(8, 12)
+    for _ in range(100):
+        before = len(history.here.jobs)
+        history.serve()
+        history.wait(15)
+        for job in list(history.here.jobs.values()):
+            if job.holds:
+                history.here.remove(job.id)
+        if not history.here.jobs or len(history.here.jobs) == before:
+            break
+    assert [job for job in history.here.jobs.values() if not _is_too_large(job, history)] == []
+
+
+def _is_too_large(job: Any, history: History) -> bool:
+    """What may wait for ever: more than the team's quota or its borrow limit."""
+    return bool(
+        job.charge.gpus > 6 * GPU and job.preemptible and job.team == "a"
+    ) or job.charge.gpus > history.here.quota(job.team, "a100")

@@ -140,7 +140,9 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     @default("apply_user_options")
     def _apply_user_options_default(self) -> Any:
         """Checked before hooks run; the Hub would also warn of options that nobody takes."""
-        return (lambda spawner, given: spawner.check_options(given) and None) if self.offers_jobs else {}
+        if not self.offers_jobs:
+            return super()._apply_user_options_default()
+        return lambda spawner, given: spawner.check_options(given) and None
 
     def check_options(self, given: object) -> Wish:
         """The user options, checked; Refused says what is wrong with them."""

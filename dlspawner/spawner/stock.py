@@ -11,14 +11,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
 
+from dlspawner.spawner.profiles import ProfileSpawner
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.requests import NO_END, Problem, Requests
 
 
-class StockRequests(KubeSpawner):
+class StockRequests(ProfileSpawner):
     """A KubeSpawner whose requests survive bad days. ``requests`` is the subclass's."""
 
     @property

@@ -2,7 +2,7 @@
 
 It is a thread of the test's process with an event loop of its own, and speaks plain HTTP on loopback: `before` reads
 the API server's kubeconfig and writes one that leads here, with a token that a test can look for in logs. What happens
-to a request is a rule: whose turn it is (verb, resource, which ones of them, how probable) and a fault::
+to a request is a rule: whose turn it is (verb, resource, name, which ones of them, how probable) and a fault::
 
     with faults.before(cluster.kubeconfig, tmp_path / "proxied") as api:
         api.fail("create", "pods", faults.Answer(503), times=2)   # then they pass
@@ -123,15 +123,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No answer, until the client goes; ``done``: after the API server has carried the request out."""
+    """No answer, until the client goes or `heal`; ``done``: after the API server has carried the request out."""
 
     done: bool = False
 
     async def happen(self, proxy: Proxy, request: web.Request, seen: Seen) -> web.StreamResponse:
         if self.done:
             await proxy.carry_out(request)
-        await asyncio.Event().wait()
-        raise AssertionError("the client waits for ever")
+        await proxy.healed.wait()
+        await _abort(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +209,7 @@ class Proxy:
     kubeconfig: Path
     seed: int = 1
     requests: list[Seen] = field(default_factory=list)
+    bodies: list[bytes] | None = None  # of objects that were to be made, where a test wants them: a list
     port: int = 0
     _rules: list[Rule] = field(default_factory=list)
     _open: dict[asyncio.Future[str | None], Seen] = field(default_factory=dict)
@@ -233,7 +234,7 @@ class Proxy:
     def heal(self) -> None:
         """No more rules, and whoever waits for nothing is let go."""
         self._rules.clear()
-        self._call(self._set_silent(False))
+        self._call(self._heal())
 
     def away(self) -> None:
         """Connections break and new ones are refused."""
@@ -244,7 +245,7 @@ class Proxy:
 
     def silent(self) -> None:
         """Connections are taken and nothing ever passes, open watches included, until `heal`."""
-        self._call(self._set_silent(True))
+        self._call(self._silence())
 
     def cut(self, ending: str | None = None, resource: str = "*") -> int:
         """Break the open watches, after a last text; how many there were."""
@@ -292,7 +293,7 @@ class Proxy:
             raise TimeoutError("the proxy's thread is stuck") from None
 
     async def _begin(self) -> None:
-        self._speaks = asyncio.Event()
+        self._speaks, self.healed = asyncio.Event(), asyncio.Event()
         self._speaks.set()
         connector = aiohttp.TCPConnector(limit=0, ssl=self.tls)
         self._client = aiohttp.ClientSession(
@@ -335,11 +336,13 @@ class Proxy:
             if connection.transport is not None:
                 connection.transport.abort()
 
-    async def _set_silent(self, silent: bool) -> None:
-        if silent:
-            self._speaks.clear()
-        else:
-            self._speaks.set()
+    async def _silence(self) -> None:
+        self._speaks.clear()
+
+    async def _heal(self) -> None:
+        self._speaks.set()
+        self.healed.set()
+        self.healed = asyncio.Event()
 
     async def _cut(self, ending: str | None, resource: str) -> int:
         chosen = [one for one, seen in self._open.items() if fnmatchcase(seen.resource, resource) and not one.done()]
@@ -351,6 +354,11 @@ class Proxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         seen = _seen(request)
+        if seen.verb == "create":
+            body = await request.read()
+            seen.name = seen.name or _name_in(body)
+            if self.bodies is not None:
+                self.bodies.append(body)
         self.requests.append(seen)
         await self._speaks.wait()
         rule = next((rule for rule in list(self._rules) if rule.takes(seen, self._chance)), None)
@@ -469,6 +477,13 @@ def _seen(request: web.Request) -> Seen:
         verb = _VERBS.get(request.method, request.method.lower())
         verb = "deletecollection" if verb == "delete" and not name else verb
     return Seen(verb, resource, name)
+
+
+def _name_in(body: bytes) -> str:
+    """Of the object that is to be made; nothing of a body that is not JSON."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(body)["metadata"]["name"])
+    return ""
 
 
 async def _abort(request: web.Request) -> NoReturn:

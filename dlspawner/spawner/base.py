@@ -59,7 +59,8 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     _ended: str | None = None  # why the last pod ended, for the person
     _waiting: waiting.Waiting | None = None
     _mended_pod: str | None = None  # uid of the pod whose Secret and Service of KubeSpawner's are known to exist
-    _unsure = False  # whether a pod was asked for and nobody knows what came of it
+    _unasked = False  # whether this start has not asked for a pod, or surely got none
+    _unsure = False  # whether it has asked, and nobody knows what came of it
     _began = 0.0  # when the start began, by the event loop's clock
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -164,7 +165,7 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     # Starting
 
     async def _start(self) -> str:
-        self._waiting, self._ended, self._unsure = None, None, False
+        self._waiting, self._ended, self._unasked, self._unsure = None, None, True, False
         _STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
         if self._limit_problem:
@@ -183,11 +184,12 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
         self.save_state()
-        self._unsure = True
+        self._unasked, self._unsure = False, True
         try:
             created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
         except Refused as refused:
             self._unsure = isinstance(refused, NotNow) and refused.unsure
+            self._unasked = not self._unsure
             raise
         self._unsure = False
         self.pod_reflector.learn(created)
@@ -279,6 +281,8 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
         self._ended = ended if isinstance(ended, str) else None
 
     async def poll(self) -> int | None:
+        if self._unasked and not self._sees_pods():
+            return verdict.judge_gone(None).exit_code  # a start that could not begin: there is nothing to wait for
         try:
             await self._start_watching_pods()
         except Refused:
@@ -295,6 +299,11 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
         if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
             await super().poll()
         return None
+
+    def _sees_pods(self) -> bool:
+        """Whether the pods have been listed once."""
+        watch = self.pod_reflector
+        return watch is not None and watch.first_load_future.done()
 
     async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""

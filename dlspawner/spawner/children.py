@@ -190,7 +190,7 @@ async def _ensure(pods: Pods, manifest: PodDict, create: Method, read: Method, d
     requests, namespace = pods.requests, pods.namespace
     name, owner = manifest["metadata"]["name"], manifest["metadata"]["ownerReferences"][0]["uid"]
     what = f"{manifest['kind']} of a pod"
-    for delay in islice(delays(), _ROUNDS):
+    for delay in islice(delays(0.05), _ROUNDS):
         with suppress(Problem):
             return await requests.send(what, create, namespace, manifest, expected=(409,))
         with suppress(Problem):

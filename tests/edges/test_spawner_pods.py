@@ -90,8 +90,8 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
     return PodWatch()
 
 
-def pods(api: Api) -> Pods:
-    return Pods(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, 1, 5)
+def pods(api: Api, all_seconds: float = 2) -> Pods:
+    return Pods(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
 
 
 async def test_a_pod_is_created(watch: PodWatch) -> None:
@@ -229,7 +229,7 @@ async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_
     problem: Any, unsure: bool, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(NotNow, match="try again soon") as refused:
-        await pods(Api(watch, *[problem] * 100)).create(manifest(job("a")), own("a"))
+        await pods(Api(watch, *[problem] * 100), 0.4).create(manifest(job("a")), own("a"))
 
     assert (refused.value.status_code, refused.value.unsure) == (429, unsure)
     shown = str(refused.value) + caplog.text

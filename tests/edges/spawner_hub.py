@@ -158,7 +158,7 @@ class Hub:
             assert self.running["hub"].poll() is None, self.log
             return answers(f"{self.url}/hub/health")
 
-        wait_for(up, "the Hub", 60)
+        wait_for(up, "the Hub", 180)
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> int:
         process = self.running.pop(name)

@@ -22,7 +22,7 @@ from dlspawner.core.amounts import GPU, counted
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Amount, Cluster, GpuType
-from dlspawner.core.nodes import Placement, read_placement
+from dlspawner.core.nodes import Holding, Placement, read_placement
 from dlspawner.core.values import show
 
 MOST_GPUS = 1_000_000
@@ -54,7 +54,7 @@ class Charge:
     @property
     def gpus(self) -> int:
         """Of all pods, in milli-GPUs."""
-        return sum(pod.gpus for pod in self.pods)
+        return self.pods[0].gpus if len(self.pods) == 1 else sum(pod.gpus for pod in self.pods)
 
 
 class _Wrong(Exception):
@@ -78,6 +78,26 @@ def charge(pods: Sequence[Manifest], cluster: Cluster) -> Charge | Refuse:
     except (AttributeError, TypeError, ValueError):
         return Refuse(Reason.MALFORMED, "The pod's manifest is not one that Kubernetes would take.")
     return charged
+
+
+def held_by_others(pods: Iterable[Manifest]) -> Holding:
+    """What pods that are no jobs hold of their node together, for ``Node.others``; pods that have ended hold nothing.
+
+    Kubernetes has taken these pods, so nothing is refused; what can not be read counts as nothing.
+    """
+    total: _Amounts = {}
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
+            continue
+        spec = pod.get("spec") or {}
+        try:
+            moments = _moments(list(spec.get("containers") or ()), list(spec.get("initContainers") or ()), _needs)
+            total = _sum([total, _most(moments), _amounts(spec.get("overhead") or {})])
+        except _Wrong:
+            continue
+    gpus = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
+    cpu, memory = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
+    return Holding(gpus, quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
 
 
 @dataclass(frozen=True, slots=True)

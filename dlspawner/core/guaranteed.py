@@ -67,14 +67,18 @@ class Search:
 
     def _kept(self, ahead: Job) -> frozenset[str]:
         """Nodes of the team's share that the one who may not be passed needs: those that come closest."""
-        rooms = self._share_rooms()
-        nodes = ranked(
-            ahead.charge.pods,
-            rooms,
-            lambda room, _: Space(self.share[room.node.name], _ENDLESS, _ENDLESS),
-            lambda room, _: (-self._share_left(room), *self._likeness(room)),
-        )
-        return frozenset(nodes or ()) if self.share else kept_for_head(self.request, self.world, self.now)[1]
+        if not self.share:
+            return kept_for_head(self.request, self.world, self.now)[1]
+        known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
+        if known is None:
+            nodes = ranked(
+                ahead.charge.pods,
+                self._share_rooms(),
+                lambda room, _: Space(self.share[room.node.name], _ENDLESS, _ENDLESS),
+                lambda room, _: (-self._share_left(room), *self._likeness(room)),
+            )
+            known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
+        return known
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""

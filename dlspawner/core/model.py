@@ -162,6 +162,12 @@ class Cluster:
         """The levels of a team's jobs, highest first; all of the cluster's for a team that names none."""
         return tuple(one for one in self.priorities if not team.priorities or one.name in team.priorities)
 
+    def priority(self, team: Team, name: str | None) -> Priority | None:
+        """The level that a job asks for by name, or its team's default; ``None`` for one that the team may not use."""
+        if not name:
+            return self.default_priority(team)
+        return next((one for one in self.allowed_priorities(team) if one.name == name), None)
+
     def default_priority(self, team: Team) -> Priority:
         """The level of a job that asks for none: the lowest one of its team."""
         return min(self.allowed_priorities(team), key=lambda one: one.level, default=Priority("", 0))

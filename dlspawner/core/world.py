@@ -332,13 +332,15 @@ class World:
                     pool.moved(room)
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
-        keys = self.queues.setdefault(lane(job), {}).setdefault(job.team, [])
+        where = lane(job)
+        teams = self.queues.setdefault(where, {})
+        keys = teams.setdefault(job.team, [])
         if sign < 0:
             del keys[bisect_left(keys, key(job))]
             if not keys:
-                del self.queues[lane(job)][job.team]
-            if not self.queues[lane(job)]:
-                del self.queues[lane(job)]
+                del teams[job.team]
+            if not teams:
+                del self.queues[where]
         elif sort:
             insort(keys, key(job))
         else:

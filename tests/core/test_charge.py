@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, charge
+from dlspawner.core.charge import Charge, charge, held_by_others
 from dlspawner.core.decisions import Reason, Refuse
-from dlspawner.core.model import Amount, GpuType
-from tests.core.worlds import CLUSTER, GIB
+from dlspawner.core.model import Amount, GpuType, Priority
+from dlspawner.core.nodes import Holding, read_node
+from tests.core.worlds import CLUSTER, GIB, team
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 ON_A100 = {"nodeSelector": {"gpu": "a100"}}
@@ -198,6 +199,40 @@ def test_a_type_that_names_no_nodes_takes_what_no_other_claims() -> None:
     found = [charge([pod(box({NVIDIA: 1}), nodeSelector=one)], cluster) for one in (None, {"gpu": "v100"})]
 
     assert [one.gpu_type for one in found if isinstance(one, Charge)] == ["any", "v100"]
+
+
+def test_pods_that_are_no_jobs_hold_what_they_ask_for_until_they_have_ended() -> None:
+    ended = pod(box({NVIDIA: 4})) | {"status": {"phase": "Succeeded"}}
+    running = pod(box({NVIDIA: 1, "cpu": 2}, {"cpu": 1}), box(None, {"memory": "1Gi"})) | {
+        "status": {"phase": "Running"}
+    }
+
+    assert held_by_others([ended, running, running]) == Holding(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
+
+
+def test_a_node_is_read_as_kubernetes_describes_it() -> None:
+    manifest = {
+        "metadata": {"name": "n1", "labels": {"gpu": "a100"}},
+        "spec": {"unschedulable": True, "taints": [{"key": "own", "effect": "NoSchedule"}]},
+        "status": {
+            "allocatable": {"cpu": "31500m", "memory": "1Gi", NVIDIA: "8"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    found = read_node(manifest)
+
+    assert (found.name, found.gpus, found.cpu_milli, found.memory_bytes) == ("n1", ((NVIDIA, 8 * GPU),), 31_500, GIB)
+    assert (found.cordoned, found.ready, found.open) == (True, True, False)
+    assert dict(found.labels) == {"gpu": "a100"}
+    assert [taint.key for taint in found.taints] == ["own"]
+
+
+def test_a_priority_is_one_that_the_team_may_use() -> None:
+    everybody, testers = team("a"), team("b", priorities=("test",))
+
+    assert CLUSTER.priority(everybody, "prod") == Priority("prod", 100)
+    assert CLUSTER.priority(everybody, None) == Priority("test", 10)
+    assert CLUSTER.priority(testers, "prod") is None
 
 
 VALUES = st.recursive(

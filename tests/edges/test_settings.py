@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from dlspawner import settings
 from dlspawner.core import options, rendering
+from dlspawner.core.amounts import GPU
+from dlspawner.core.charge import Charge, charge
 from dlspawner.core.model import Amount, CpuJobs, Priority, Scheduling, Special, Team
 from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
 from dlspawner.errors import InvalidConfiguration
@@ -595,6 +597,21 @@ def test_the_shipped_files_are_right() -> None:
     assert [kind.name for kind in loaded.cluster.gpu_types] == ["a100", "v100"]
     assert [team.name for team in loaded.teams.teams] == ["vision", "language", "default"]
     assert not loaded.cluster.special
+
+
+@pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])
+def test_a_job_of_a_shipped_template_costs_what_was_chosen(name: str) -> None:
+    loaded = settings.load(*SHIPPED)
+    template = loaded.template(name)
+    assert template is not None
+    choices = options.choose(template, loaded.cluster, {"template": name}, loaded.teams.of("alice", ["vision"]))
+    assert isinstance(choices, options.Choices)
+    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
+    fragment = rendering.render(template, choices, facts)
+    assert isinstance(fragment, dict)
+    charged = charge([fragment], loaded.cluster)
+    assert isinstance(charged, Charge)
+    assert charged.gpus == choices.gpus * GPU
 
 
 @pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])

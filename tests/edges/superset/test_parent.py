@@ -1,0 +1,89 @@
+"""DLSpawner overrides KubeSpawner's methods and leans on others: a new KubeSpawner is looked at before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+
+import pytest
+from kubespawner import KubeSpawner
+
+from dlspawner.spawner import DLSpawner
+
+# The module of dlspawner/spawner that was written against a method, and the method's source in KubeSpawner 7.1.0.
+WRITTEN_AGAINST = {
+    "base.py, watch.py": {
+        "_start": "b28d3b6ef58a",
+        "start": "08bb930ccb9a",
+        "poll": "316fc67ab3be",
+        "stop": "4530c6270adf",
+        "get_state": "034d977908f9",
+        "load_state": "e48f949c71c7",
+        "clear_state": "15074d6f9992",
+        "progress": "d0f72f8e82b7",
+        "is_pod_running": "1766cb43b2ef",
+        "pod_has_uid": "0f9b66cfb819",
+        "_get_pod_url": "9676ae72733b",
+        "_get_pod_port": "a9742ab477fc",
+        "_start_reflector": "8b13886653ac",
+        "_start_watching_pods": "f7dc284485d0",
+        "_start_watching_events": "692371f5b409",
+        "_make_create_pod_request": "945358c8d90b",
+        "_get_reflector_key": "5cfd6225aca5",
+        "get_service_manifest": "7de4b62e904e",
+        "get_secret_manifest": "e1f29769ae9f",
+    },
+    "stock.py": {
+        "_ensure_namespace": "51b45f67f647",
+        "_make_create_pvc_request": "75ff1b6bb66c",
+        "_check_pvc_exists": "cecffaa0029a",
+        "_ensure_not_exists": "d81f193ff226",
+        "_make_create_resource_request": "67e7f8e8d2c5",
+        "_make_delete_pod_request": "c17d0fd16dd4",
+        "_make_delete_pvc_request": "9888f0ae6d2c",
+        "delete_forever": "ef0dc32f0555",
+    },
+    "profiles.py": {
+        "load_user_options": "619a245e920d",
+        "_load_profile": "a8c50fa5368f",
+        "_apply_overrides": "f871ad7edafd",
+        "_validate_user_options": "281ff7fa9c0e",
+        "_get_profile": "104a4d886fa9",
+        "_get_initialized_profile_list": "59e4ff5c671e",
+        "_render_options_form": "93be6796a364",
+        "_options_from_form": "e67b16eeb5b7",
+    },
+    "spawner.py": {
+        "get_pod_manifest": "791155842256",
+        "get_env": "19b7a0a11c8e",
+    },
+}
+METHODS = {name: (module, known) for module, methods in WRITTEN_AGAINST.items() for name, known in methods.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_parents_method_is_the_one_that_we_know(name: str) -> None:
+    module, known = METHODS[name]
+    source = inspect.getsource(getattr(KubeSpawner, name))
+    assert hashlib.sha256(source.encode()).hexdigest()[:12] == known, (
+        f"KubeSpawner.{name} has changed: compare it with dlspawner/spawner/{module}, then write down its new hash here"
+    )
+
+
+def test_what_we_override_is_among_them() -> None:
+    """Properties and traits are compared by the spawns; methods of the parent's own parents are JupyterHub's."""
+    ours = [cls for cls in DLSpawner.__mro__ if cls.__module__.startswith("dlspawner.")]
+    overridden = {
+        name
+        for name, value in inspect.getmembers(KubeSpawner, inspect.isfunction)
+        if name in vars(KubeSpawner) and any(name in vars(cls) for cls in ours) and not name.startswith("__")
+    }
+    assert overridden - METHODS.keys() == set()
+    assert len(overridden) > 20
+
+
+def test_every_trait_is_inherited_as_it_is() -> None:
+    theirs, ours = KubeSpawner.class_traits(config=True), DLSpawner.class_traits(config=True)
+    changed = {name for name, trait in theirs.items() if ours[name] is not trait}
+    assert changed == set()
+    assert len(theirs) > 100

@@ -30,7 +30,7 @@ def both(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFact
     kubernetes.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
     kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
     state: Path = tmp_path_factory.mktemp("faults")
-    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60)
+    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=300)
     hub = FaultyHub(**{field.name: getattr(made, field.name) for field in fields(made)}, template="shell")
     try:
         with faulty(hub) as started:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from dlspawner.spawner.packed import Object, Packed, key_of, number, pack
 
 LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
 
-_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_ITEMS = re.compile(r'"items"\s*:\s*\[')  # nothing before it in a list can hold these letters
+_decoder = json.JSONDecoder()
 
 
 class ListAgain(Exception):
@@ -61,19 +64,42 @@ def read_change(line: bytes) -> Change:
     return Change(kind, version, found)
 
 
-def read_page(body: bytes, objects: dict[str, Packed]) -> tuple[str, str]:
-    """Add a page's objects; the version of the list, and the token of its next page or nothing."""
-    with uncollected():
+class Page:
+    """A page of a list, whose objects are parsed one after the other; then come the list's version and next token."""
+
+    def __init__(self, body: bytes) -> None:
+        self._text = body.decode("utf-8", "surrogatepass")
+        start = _ITEMS.search(self._text)
+        self._start = self._at = start.end() if start else 0
+        self.version = self.following = ""
+
+    def read(self, objects: dict[str, Packed]) -> bool:
+        """Add the next object; false, and the rest is known, when there is none."""
         try:
-            page = json.loads(body)
-            objects.update((key_of(found), pack(found)) for found in page["items"])
-            version, following = page["metadata"]["resourceVersion"], page["metadata"].get("continue") or ""
-            del page
+            with uncollected():
+                return self._read(objects)
         except _NOT_UNDERSTOOD:
             raise ListAgain("a list cannot be understood") from None
-    if not isinstance(version, str) or not isinstance(following, str):
-        raise ListAgain("a list cannot be understood")
-    return version, following
+
+    def _read(self, objects: dict[str, Packed]) -> bool:
+        self._skip(",")
+        if self._start and self._text[self._at] != "]":
+            found, self._at = _decoder.raw_decode(self._text, self._at)
+            objects[key_of(found)] = pack(found)
+            del found
+            return True
+        rest = json.loads(self._text[: self._start] + self._text[self._at :])
+        if rest["items"]:
+            raise ValueError
+        metadata = rest["metadata"]
+        self.version, self.following = metadata["resourceVersion"], metadata.get("continue") or ""
+        if not isinstance(self.version, str) or not isinstance(self.following, str):
+            raise ValueError  # noqa: TRY004 - what is wrong with it is nobody's concern
+        return False
+
+    def _skip(self, what: str) -> None:
+        while self._text[self._at : self._at + 1] in (what, " ", "\n", "\r", "\t"):
+            self._at += 1
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -185,11 +186,37 @@ async def test_after_what_cannot_be_understood_everything_is_listed_again_and_no
 
 
 async def test_a_list_that_cannot_be_understood_is_asked_for_again(api: ScriptedApi, watch: PodWatch) -> None:
-    broken: list[Any] = [{}, {"items": None, "metadata": {}}, {"items": [TOKEN], "metadata": {"resourceVersion": "1"}}]
+    broken: list[Any] = [
+        {},
+        {"items": []},
+        {"items": None, "metadata": {}},
+        {"items": [TOKEN], "metadata": {"resourceVersion": "1"}},
+    ]
     api.lists = deque([*broken, listed(10, pod("a", 1))])
     await watch.start()
 
     assert list(watch.pods) == ["jobs/a"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
+    page = wire.Page(json.dumps({**listed(9), "items": None}, indent=indent).encode())
+
+    assert not page.read({})
+    assert page.version == "9"
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_page_is_read_object_by_object_however_it_is_written(indent: int | None) -> None:
+    tricky = pod("a", 1, spec={"text": '"items":[ü],{}]'})
+    page = wire.Page(
+        json.dumps({"kind": "PodList", **listed(9, tricky, pod("b", 2), more="next")}, indent=indent).encode()
+    )
+    objects: dict[str, Any] = {}
+    assert [page.read(objects), page.read(objects), page.read(objects)] == [True, True, False]
+
+    assert {key: packed.read() for key, packed in objects.items()} == {"jobs/a": tricky, "jobs/b": pod("b", 2)}
+    assert (page.version, page.following) == ("9", "next")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])

@@ -50,7 +50,6 @@ def running(pod: dict[str, Any], address: str = "127.0.0.1") -> dict[str, Any]:
         "phase": "Running",
         "conditions": conditions,
         "containerStatuses": containers,
-        "qosClass": "Burstable",
     } | addresses
 
 

@@ -1,6 +1,9 @@
-"""What a job may still do when it is stopped: a real JupyterLab, a real kernel, a cell that runs."""
+"""What a job may still do when it is stopped: a real kernel with a cell that runs, and a real SSH session."""
 
 from __future__ import annotations
+
+import subprocess
+from pathlib import Path
 
 import requests
 from playwright.sync_api import Page
@@ -21,20 +24,29 @@ finally:
     time.sleep(4)
     open("checkpoint", "w").write("saved")
 """
+PROGRAM = "cd; trap 'echo saved > from-ssh; exit 5' HUP; echo working; while :; do sleep 0.1; done"
 
 
-def test_a_running_cell_saves_its_work_when_the_job_is_stopped(page: Page, stack: Stack) -> None:
+def test_what_runs_may_save_its_work_when_the_job_is_stopped(page: Page, stack: Stack, tmp_path: Path) -> None:
     person = stack.person("vera")
     person.launch("work", template="ipython", gpus=0)
     log_in(page, stack, "vera")
     page.goto(f"{stack.url}/user/vera/work/lab")
     run_cell(page, CELL, "working")
 
-    person.stop("work")
+    client = person.ssh(tmp_path)
+    line = ["ssh", "-F", str(client.config), "-tt", f"{client.login('work')}@gateway", PROGRAM]
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert b"working" in session.stdout.readline()
+        person.stop("work")
+        said = session.stdout.read().decode()
+    assert "This job is being stopped." in said
 
     person.launch("work", template="ipython", gpus=0)
     assert contents(person, "work", "checkpoint") == "saved"
     assert contents(person, "work", "at-exit") == "left in order"
+    assert contents(person, "work", "from-ssh") == "saved\n"
     person.stop("work")
     person.close()
 

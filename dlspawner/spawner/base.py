@@ -178,8 +178,13 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             raise self.requests.refused("start", told(problem)) from None
         finally:
             self._unwrap_hook()
-        await self._until_accepting(url, self.http_timeout)
+        left = self._began + waiting.deadline_of(self.start_timeout) - asyncio.get_running_loop().time()
+        if not await self._until_accepting(url, min(self.http_timeout, max(0.0, left))):
+            self._does_not_answer(url)
         return url
+
+    def _does_not_answer(self, url: str) -> None:
+        """Nobody listens yet at the address of a pod that runs: the Hub looks for itself, perhaps by another way."""
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
@@ -408,12 +413,13 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             else:
                 return
 
-    async def _until_accepting(self, url: str, seconds: float) -> None:
-        await reach.until_accepting(url, seconds, self._is_alive)
+    async def _until_accepting(self, url: str, seconds: float) -> bool:
+        accepts = await reach.until_accepting(url, seconds, self._is_alive)
         ended = verdict.judge(self.pod())
         if isinstance(ended, verdict.Ended):
             self._fails(ended.reason, "job-failed")
             raise Refused(ended.reason, reason="job-failed")
+        return accepts
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its grace period, and return when it is gone."""

@@ -37,12 +37,15 @@ async def accepts_soon(url: str, seconds: float = 3) -> bool:
         return False
 
 
-async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> None:
-    """Return when the server accepts a connection, is no longer alive, or the time is over; the caller looks which."""
+async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> bool:
+    """Whether the server accepts a connection before it is no longer alive, or the time is over."""
     wait = pauses()
     try:
         async with asyncio.timeout(seconds):
-            while alive() and not await accepts(url):  # noqa: ASYNC110 - nobody tells when a port opens
+            while alive():
+                if await accepts(url):
+                    return True
                 await asyncio.sleep(next(wait))
     except TimeoutError:
-        return
+        pass
+    return False

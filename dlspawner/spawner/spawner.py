@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from traitlets import default
 
@@ -237,6 +238,16 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             raise Refused(said, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting
+
+    def _does_not_answer(self, url: str) -> None:
+        """The Hub would wait as long again, and tell the person an address."""
+        if self.offers_jobs:
+            sentence = (
+                f"The job runs, but nothing answers on its port {urlsplit(url).port}: look at its log, start it again, "
+                "or ask an administrator."
+            )
+            self._fails(sentence, "no-answer")
+            raise Refused(sentence, reason="no-answer")
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:

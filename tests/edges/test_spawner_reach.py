@@ -1,0 +1,42 @@
+"""Whether a server that runs is listened for, and what is said when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from dlspawner.spawner import reach
+from dlspawner.spawner.refusal import Refused
+from tests.edges.spawner_builders import make_spawner
+from tests.edges.spawner_hub import free_port
+
+URL = "http://127.0.0.1:{}/user/alice/"
+
+
+async def test_a_server_that_listens_late_is_waited_for() -> None:
+    port = free_port()
+    waiting = asyncio.create_task(reach.until_accepting(URL.format(port), 60, lambda: True))
+    await asyncio.sleep(0)
+    with socket.create_server(("127.0.0.1", port)):
+        assert await waiting
+
+
+@pytest.mark.parametrize(("seconds", "alive"), [(0.1, True), (60, False)], ids=["the time is over", "it has ended"])
+async def test_nobody_listens(seconds: float, alive: bool) -> None:
+    assert not await reach.until_accepting(URL.format(free_port()), seconds, lambda: alive)
+
+
+def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawner = make_spawner(monkeypatch)
+    with pytest.raises(Refused) as refused:
+        spawner._does_not_answer("http://10.1.2.3:8888/user/alice/")
+
+    assert "nothing answers on its port 8888: look at its log" in refused.value.message
+    assert "10.1.2.3" not in refused.value.message
+    assert spawner.get_state()["dlspawner_ended"] == refused.value.message
+
+
+def test_without_templates_the_hub_looks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_spawner(monkeypatch, settings=None)._does_not_answer("http://10.1.2.3:8888/user/alice/")

@@ -133,7 +133,7 @@ class TestRefusal:
 
 
 def failed(answer: requests.Response) -> tuple[int, str] | None:
-    return (answer.status_code, page(answer)) if "has failed" in page(answer) else None
+    return (answer.status_code, page(answer)) if "The job was not started" in page(answer) else None
 
 
 class TestJob:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from dlspawner.core.jobs import Job
+from dlspawner.core.jobs import Job, State
 from dlspawner.core.rooms import NOTHING, Space, needs
 from dlspawner.core.world import World
 
@@ -64,6 +64,28 @@ def choose_victims(
     if left or quota_left > 0:
         return None
     return tuple(job for job, _, _ in _needed(taken, missing, quota_missing))
+
+
+def spared(world: World) -> tuple[Job, ...]:
+    """Jobs with notice for whom nobody waits any more: the one that was promised their place is gone, or has another.
+
+    Jobs that are stopping already can not be spared.
+    """
+    found: list[Job] = []
+    kept: dict[str, Space] = {}  # what those who are spared go on holding, by node
+    noticed = [job for job in world.jobs.values() if job.notice is not None and job.state is State.RUNNING]
+    for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
+        kind = job.charge.gpu_type
+        if not job.preemptible and kind is not None and world.left(job.team, kind) < 0:
+            continue
+        resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
+        holds = _gives(job, {name: NOTHING for name in job.nodes if name in world.rooms}, resource)
+        keeps = {name: kept.get(name, NOTHING) + space for name, space in holds.items()}
+        left = (world.rooms[name].soon(resource, world.jobs) - space for name, space in keeps.items())
+        if all(part >= 0 for space in left for part in space):
+            found.append(job)
+            kept.update(keeps)
+    return tuple(found)
 
 
 def _order(job: Job, world: World) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job
-from dlspawner.core.preemption import choose_victims
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.preemption import choose_victims, spared
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
-from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, runs, team, wants, world
+from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, queues, runs, team, wants, world
 
 NVIDIA = "nvidia.com/gpu"
 
@@ -74,6 +75,35 @@ def test_nobody_is_chosen_where_all_are_not_enough() -> None:
     assert choose_victims({"n1": Space(5 * GPU, 0, 0)}, NVIDIA, jobs, world(*TEAMS, *jobs)) is None
 
 
+def noticed(name: str, gpus: int) -> Job:
+    return borrows(name, "b", gpus, "n1", notice=NOW + 5 * MINUTE)
+
+
+SPARED: dict[str, tuple[list[Job], str]] = {
+    "nobody while the one who was promised their place waits": (
+        [noticed("j", 8), queues("p", "a", 8, nodes=("n1",))],
+        "",
+    ),
+    "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
+    "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
+    "nobody who is stopping already": ([replace(noticed("j", 8), state=State.STOPPING)], ""),
+    "nobody of the team itself while its quota is exceeded": (
+        [
+            runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
+            queues("p", "a", 8, nodes=("n2",), priority=100),
+        ],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARED)
+def test_spared_is(name: str) -> None:
+    jobs, expected = SPARED[name]
+
+    assert " ".join(sorted(job.id for job in spared(world(*TEAMS, *jobs)))) == expected
+
+
 JOBS = st.lists(
     st.builds(
         lambda number, of, gpus, at, preemptible, priority, idle, age: runs(
@@ -105,10 +135,10 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
         return
     victims = [here.jobs[name] for name in decision.victims]
     assert all(job.preemptible and job.started and NOW - job.started >= 10 * MINUTE for job in victims)
-    for spared in (None, *victims):
-        left = world(*TEAMS, *(job for job in jobs if job not in victims or job is spared))
+    for one in (None, *victims):
+        left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
         free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus
-        assert (free >= gpus * GPU) == (spared is None)
+        assert (free >= gpus * GPU) == (one is None)
 
 
 @given(JOBS, st.integers(1, 4))

@@ -174,6 +174,7 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             raise Refused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
         try:
             url: str = await super()._start()
+            self._mended_pod = uid(self.pod())  # nothing of it is missing
         except (ApiException, ClientError, TimeoutError) as problem:
             raise self.requests.refused("start", told(problem)) from None
         finally:

@@ -111,6 +111,7 @@ $(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json | $(VENV)/bin/p
 $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
+	@$(BIN)/pip install --quiet --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/jupyterhub-5.5 jupyterhub==5.5.0
 	@.ci/packages --unpack $(VENV)/debian kubernetes-client
 	@.ci/packages chromium=chromium rsync=rsync /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@

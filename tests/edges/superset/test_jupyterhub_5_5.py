@@ -1,0 +1,32 @@
+"""The same on JupyterHub 5.5, which Zero-to-JupyterHub ships: the comparison, and the spawner in a real Hub."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from tests.edges.spawner_hub import ROOT
+
+OTHER = Path(sys.prefix) / "jupyterhub-5.5"  # put there by the Makefile
+TESTS = ("tests/edges/superset", "tests/edges/test_spawner_hub.py")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHER.exists(), reason="JupyterHub 5.5 is not installed: `make test-all` does it")
+@pytest.mark.parametrize("tests", TESTS)
+def test_it_is_the_same_on_jupyterhub_5_5(tests: str) -> None:
+    assert [found.version for found in distributions(name="jupyterhub", path=[str(OTHER)])] == ["5.5.0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", tests],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(OTHER), "JUPYTERHUB_PATH": str(OTHER)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -45,7 +45,12 @@ title: Tiny
 command: [python3, -c, {json.dumps(SERVER)}]
 endpoints:
   - {{name: ssh, port: 2222, protocol: ssh, expose: nodeport}}
+mounts: {{team_data: none}}
 grace_period_seconds: 5
+pod:
+  containers:
+    - name: notebook
+      resources: {{requests: {{cpu: 10m, memory: 16Mi}}, limits: {{cpu: 500m, memory: 256Mi}}}}
 """
 TOKEN = "the-token-of-the-tests"
 EXTRA = f"""

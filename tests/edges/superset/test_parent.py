@@ -1,12 +1,20 @@
-"""DLSpawner overrides KubeSpawner's methods and leans on others: a new KubeSpawner is looked at before it is used."""
+"""DLSpawner overrides KubeSpawner's methods and leans on others, and on names that JupyterHub calls private: a new
+KubeSpawner or JupyterHub is looked at before it is used."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+from typing import Any
 
+import jupyterhub
 import pytest
+from jupyterhub.app import JupyterHub
+from jupyterhub.objects import Server
+from jupyterhub.spawner import Spawner
+from jupyterhub.user import User
 from kubespawner import KubeSpawner
+from kubespawner.reflector import ResourceReflector
 
 from dlspawner.spawner import DLSpawner
 
@@ -60,13 +68,61 @@ WRITTEN_AGAINST = {
 }
 METHODS = {name: (module, known) for module, methods in WRITTEN_AGAINST.items() for name, known in methods.items()}
 
+# What listwatch.py replaces of KubeSpawner's reflector, or is called by.
+REFLECTOR = {
+    "__init__": "fe48f9e12414",
+    "_list_and_update": "15b70bf2e3cc",
+    "_watch_and_update": "dbb462654866",
+    "start": "d58cfd3f2aef",
+    "stop": "846c26cc0565",
+}
+
+# restart.py goes on with a start as JupyterHub would, and base.py shows an end as its pages show a start that failed:
+# by _spawn_pending, _spawn_future, _check_pending, _server and _waiting_for_response, and by when init_spawners asks.
+SUPPORTED = ("5.5", "6.1")
+WRITTEN_AGAINST_JUPYTERHUB: dict[tuple[Any, str], tuple[str, tuple[str, ...]]] = {
+    (User, "spawn"): ("restart.py, base.py", ("15325065d5eb", "890673db0a1e")),
+    (User, "stop"): ("restart.py, base.py", ("493c27f62f3c", "493c27f62f3c")),
+    (User, "_wait_up"): ("restart.py", ("788c403d83bd", "ebfdce8726c6")),
+    (Spawner, "pending"): ("restart.py, base.py", ("dfcada14b4d2", "8fdc012e1c10")),
+    (Spawner, "server"): ("restart.py", ("eb896db7e43a", "eb896db7e43a")),
+    (Server, "wait_up"): ("restart.py", ("29d601e42ad8", "96c352658e3b")),
+    (JupyterHub, "init_spawners"): ("restart.py, base.py", ("4b0f9f16c4f4", "4fcb1886e451")),
+}
+
+
+def hash_of(member: Any) -> str:
+    """Of the source of a method or property."""
+    source = inspect.getsource(member.fget if isinstance(member, property) else member)
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parents_method_is_the_one_that_we_know(name: str) -> None:
     module, known = METHODS[name]
-    source = inspect.getsource(getattr(KubeSpawner, name))
-    assert hashlib.sha256(source.encode()).hexdigest()[:12] == known, (
+    assert hash_of(getattr(KubeSpawner, name)) == known, (
         f"KubeSpawner.{name} has changed: compare it with dlspawner/spawner/{module}, then write down its new hash here"
+    )
+
+
+@pytest.mark.parametrize("name", REFLECTOR)
+def test_the_reflectors_method_is_the_one_that_we_replace(name: str) -> None:
+    assert hash_of(getattr(ResourceReflector, name)) == REFLECTOR[name], (
+        f"KubeSpawner's ResourceReflector.{name} has changed: compare it with dlspawner/spawner/listwatch.py, then "
+        "write down its new hash here"
+    )
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, id=f"{place[0].__name__}.{place[1]}") for place in WRITTEN_AGAINST_JUPYTERHUB]
+)
+def test_jupyterhubs_own_is_the_one_that_we_know(place: tuple[Any, str]) -> None:
+    cls, name = place
+    module, hashes = WRITTEN_AGAINST_JUPYTERHUB[place]
+    known = dict(zip(SUPPORTED, hashes, strict=True)).get(".".join(jupyterhub.__version__.split(".")[:2]))
+    assert hash_of(getattr(cls, name)) == known, (
+        f"{cls.__name__}.{name} of JupyterHub {jupyterhub.__version__} is not the one that we know: compare it with "
+        f"dlspawner/spawner/{module}, then write down its new hash here"
     )
 
 

@@ -17,11 +17,16 @@ def pauses() -> Iterator[float]:
     return chain((0.05, 0.05, 0.1, 0.1, 0.2), repeat(0.25))
 
 
+def port(url: str) -> int:
+    """The URL's port, or that of its scheme, as the Hub fills it in."""
+    place = urlsplit(url)
+    return place.port or (443 if place.scheme == "https" else 80)
+
+
 async def accepts(url: str) -> bool:
     """Whether somebody listens at the URL's address."""
-    address = urlsplit(url)
     try:
-        _, writer = await asyncio.open_connection(address.hostname, address.port)
+        _, writer = await asyncio.open_connection(urlsplit(url).hostname, port(url))
     except OSError:
         return False
     writer.close()

@@ -25,7 +25,7 @@ from jupyterhub.objects import Server
 from jupyterhub.utils import maybe_future
 from kubespawner.objects import make_owner_reference
 
-from dlspawner.spawner import children
+from dlspawner.spawner import children, reach
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.requests import Problem
 
@@ -56,15 +56,15 @@ async def _resumed(spawner: Any) -> None:
     spawner.stop_polling()
     spawner.log.info("pod=%s its start goes on after a restart of the Hub", spawner.pod_key)
     try:
-        place = urlsplit(await spawner.start_again())
+        url = await spawner.start_again()
     except Exception as problem:
         if not isinstance(problem, Refused):
             spawner.log.exception("pod=%s its start cannot go on", spawner.pod_key)
         await spawner.user.stop(spawner.name)
         raise
     server = spawner.server
-    server.proto, server.ip = place.scheme, place.hostname
-    server.port = place.port or (443 if place.scheme == "https" else 80)
+    place = urlsplit(url)
+    server.proto, server.ip, server.port = place.scheme, place.hostname, reach.port(url)
     spawner.save_state()
     spawner._waiting_for_response = True
     await spawner.user._wait_up(spawner)  # stops the server that does not answer

@@ -20,13 +20,12 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, trouble
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, reach, trouble
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.pods import uid
@@ -243,7 +242,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         """The Hub would wait as long again, and tell the person an address."""
         if self.offers_jobs:
             sentence = (
-                f"The job runs, but nothing answers on its port {urlsplit(url).port}: look at its log, start it again, "
+                f"The job runs, but nothing answers on its port {reach.port(url)}: look at its log, start it again, "
                 "or ask an administrator."
             )
             self._fails(sentence, "no-answer")

@@ -38,5 +38,28 @@ def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytes
     assert spawner.get_state()["dlspawner_ended"] == refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("https://gate.example.org/user/alice/", 443),
+        ("http://gate.example.org/user/alice/", 80),
+        ("https://[fd00::1]:8888/", 8888),
+    ],
+)
+async def test_an_address_without_a_port_has_its_schemes(url: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def connect(host: str | None, port: int | None) -> None:
+        asked.append((host, port))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+
+    assert not await reach.accepts(url)
+    assert [at for _, at in asked] == [port]
+    with pytest.raises(Refused, match=f"its port {port}:"):
+        make_spawner(monkeypatch)._does_not_answer(url)
+
+
 def test_without_templates_the_hub_looks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     make_spawner(monkeypatch, settings=None)._does_not_answer("http://10.1.2.3:8888/user/alice/")

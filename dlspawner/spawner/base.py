@@ -96,7 +96,7 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             self.pod_reflector,
             self.log,
             self.k8s_api_request_timeout,
-            self.k8s_api_request_retry_timeout,
+            self._retry_seconds(),
             self.start_timeout,
             self._gpu_resources(),
             self._grace_seconds(),
@@ -105,6 +105,14 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     @property
     def requests(self) -> Requests:
         return self.pods.requests
+
+    def _retry_seconds(self) -> float:
+        """How long a request is tried: a start's not beyond the moment when it still can say why it has failed."""
+        seconds = float(self.k8s_api_request_retry_timeout)
+        if not _STARTING.get():
+            return seconds
+        left = self._began + waiting.deadline_of(self.start_timeout) - asyncio.get_running_loop().time()
+        return min(seconds, max(left, 0.0))
 
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""

@@ -35,8 +35,9 @@ Method = Callable[..., Awaitable[Any]]
 
 NO_END = math.inf  # of seconds to try for
 _LONGEST_PAUSE = 5.0
-# Refusals with one of these reasons say nothing about the request.
-_PASSING = frozenset({"cluster-error", "webhook-down"})
+# A refusal with this reason says nothing about the request. A webhook that is down may be back soon as well; the person
+# hears of it at once instead, because only an administrator can do something about one that stays down.
+_PASSING = frozenset({"cluster-error"})
 
 
 class Problem(Exception):

@@ -242,17 +242,22 @@ async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_
     [
         refusal(429, "too many"),
         refusal(503, "the server is currently unable to handle the request"),
-        refusal(500, 'failed calling webhook "a.example": no endpoints available'),
         refusal(409, 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'),
         ClientConnectionError(),
         TimeoutError(),
     ],
-    ids=["429", "503", "webhook", "quota conflict", "broken", "time-out"],
+    ids=["429", "503", "quota conflict", "broken", "time-out"],
 )
 async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None:
     api = Api(watch, problem, problem)
 
     assert (await pods(api).create(manifest(job("a")), own("a")))["metadata"]["uid"] == "new"
+
+
+async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:
+    down = refusal(500, 'failed calling webhook "a.example": no endpoints available')
+    with pytest.raises(Refused, match="check a.example of new jobs does not answer"):
+        await pods(Api(watch, down)).create(manifest(job("a")), own("a"))
 
 
 async def test_deleting_what_is_gone_is_fine(watch: PodWatch) -> None:

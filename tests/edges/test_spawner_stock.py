@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dlspawner.spawner.base import _STARTING
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
@@ -96,3 +99,13 @@ async def test_a_namespace_is_there_or_made(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(Refused, match="does not accept this job"):
         await spawner(monkeypatch, create=[FORBIDDEN])._ensure_namespace()
+
+
+async def test_a_start_gives_a_request_up_while_it_can_still_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawner = make_spawner(monkeypatch, config={"start_timeout": 20, "k8s_api_request_retry_timeout": 30})
+    assert spawner.pods.retry_seconds == 30
+
+    monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
+    context = contextvars.copy_context()
+    context.run(_STARTING.set, True)
+    assert context.run(lambda: spawner.pods.retry_seconds) <= 18

@@ -86,7 +86,7 @@ CASES = {
     ),
     "no-kind": Case("No node of the kind", spec(nodeSelector={"gpu": "none"}), waits=True),
     "quota": Case("GPUs (9 asked for, ", notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "9"}))),
-    "limit": Case("memory: at most 100Gi per container, not 200Gi", notebook(**asks(cpu="1", memory="200Gi")), 9),
+    "limit": Case("memory: at most 100Gi per container, not 200Gi", notebook(**asks(cpu="1", memory="200Gi"))),
     "security": Case("security level “restricted” forbids", spec(hostNetwork=True)),
     "webhook": Case("(“use the images of the lab”)", label("webhook")),
     "webhook-down": Case("check down.example.com of new jobs does not answer", label("down")),

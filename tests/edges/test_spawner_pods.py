@@ -256,7 +256,7 @@ async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None
 
 async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:
     down = refusal(500, 'failed calling webhook "a.example": no endpoints available')
-    with pytest.raises(Refused, match="check a.example of new jobs does not answer"):
+    with pytest.raises(Refused, match="of new jobs does not answer"):
         await pods(Api(watch, down)).create(manifest(job("a")), own("a"))
 
 

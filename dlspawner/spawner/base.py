@@ -130,7 +130,9 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
         """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
         try:
             async with asyncio.timeout(self.k8s_api_request_retry_timeout if _STARTING.get() else None):
-                return await super()._start_reflector(*arguments, **more)
+                reflector = await super()._start_reflector(*arguments, **more)
+                await reflector.first_load_future  # the parent's is content with one that has failed
+                return reflector
         except TimeoutError:
             raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
 
@@ -316,8 +318,8 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
 
     def _sees_pods(self) -> bool:
         """Whether the pods have been listed once."""
-        watch = self.pod_reflector
-        return watch is not None and watch.first_load_future.done()
+        loaded = self.pod_reflector.first_load_future if self.pod_reflector else None
+        return loaded is not None and loaded.done() and not loaded.cancelled() and loaded.exception() is None
 
     async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""

@@ -1,0 +1,77 @@
+"""What is made of servers while the Hub may not list pods: nothing, for who sees nothing knows of no end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client
+
+from dlspawner.spawner import base, listwatch, orphans
+from dlspawner.spawner.refusal import Refused
+from tests.edges.scripted_api import ScriptedApi, listed, pod
+from tests.edges.spawner_builders import make_spawner
+
+PATIENCE = 30.0
+RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers": []}, status={"phase": "Running"})
+
+
+@pytest.fixture(params=[401, 403, 404])
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi(deque([request.param])).serving() as served:
+        yield served
+
+
+@pytest.fixture
+async def spawner(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """Of a Hub that has come back; its back-off is short, so that tests are."""
+    async with client.ApiClient(client.Configuration(host=api.url)) as session:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(base, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        made = make_spawner(monkeypatch)
+        yield made
+        for reflector in made.reflectors.values():
+            await reflector.stop()
+
+
+async def test_no_poll_takes_a_server_for_ended(spawner: Any) -> None:
+    assert [await spawner.poll() for _ in range(3)] == [None] * 3
+    assert not spawner._sees_pods()
+
+
+async def test_a_start_is_refused_however_often_it_is_tried(spawner: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(Refused, match="may not see its pods"):
+            await spawner._start_watching_pods()
+
+
+async def test_a_start_that_goes_on_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
+    with pytest.raises(Refused):
+        await spawner._start_watching_pods()
+    waits = asyncio.ensure_future(spawner._see_pods())
+    seen = api.listings
+    async with asyncio.timeout(PATIENCE):
+        while api.listings < seen + 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not waits.done()
+        api.lists = deque([listed(10, RUNS)])
+        await waits
+
+    assert spawner.pod()["metadata"]["uid"] == RUNS["metadata"]["uid"]
+    assert spawner._sees_pods()
+
+
+async def test_nobody_looks_for_pods_without_a_server_before_they_are_seen(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[Any]()
+    monkeypatch.setattr(orphans, "look_after", lambda *given: looked.append(given))
+    for _ in range(3):
+        await spawner.poll()
+
+    assert looked == []

@@ -17,6 +17,7 @@ feature that KubeSpawner gains; the methods that it calls are the interface.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -266,8 +267,11 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     async def _ensure_children(self, pod: PodDict) -> None:
         """Make what belongs to the pod and is missing; does nothing the second time."""
 
-    async def _mend_children(self, pod: PodDict) -> None:
-        """The same for a pod that a killed Hub left behind; never fails, because a poll that fails stops the job."""
+    async def _mend_children(self, pod: PodDict) -> bool:
+        """The same for a pod that a killed Hub left behind, and whether nothing is missing now.
+
+        Never fails, because a poll that fails stops the job.
+        """
         try:
             await self._ensure_children(pod)
             if uid(pod) != self._mended_pod:
@@ -275,6 +279,16 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
                 self._mended_pod = uid(pod)
         except (Refused, TimeoutError) as problem:
             self.log.warning("pod=%s lacks its Secret or Service, trying again later: %s", self.pod_key, problem)
+        except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
+            # Where it happened, and not what: a message may quote a manifest.
+            at = traceback.extract_tb(problem.__traceback__)[-1]
+            self.log.warning(
+                "pod=%s lacks its Secret or Service, trying again later: %s in %s of %s",
+                *(self.pod_key, type(problem).__name__, at.name, at.filename),
+            )
+        else:
+            return True
+        return False
 
     def is_pod_running(self, pod: Any) -> bool:
         # A pod without container statuses yet is KeyErrors away from an answer in the parent.

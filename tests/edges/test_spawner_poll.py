@@ -9,6 +9,7 @@ import pytest
 
 from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import make_spawner
 
 GOING: dict[str, Any] = {
@@ -178,3 +179,27 @@ async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
     await ended.spawner.stop()
 
     assert "stays until its node answers or is removed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        OSError("no room"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"),
+        KeyError("a-token"),
+        Refused("no", reason="x"),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+async def test_what_a_pod_lacks_and_nobody_can_make_does_not_end_the_job(
+    problem: Exception, ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(_spawner: DLSpawner, _pod: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(DLSpawner, "_ensure_children", fails)
+    ended.show("Pending")
+
+    assert await ended.spawner.poll() is None
+    assert caplog.text.count("trying again later") == 1
+    assert "a-token" not in caplog.text

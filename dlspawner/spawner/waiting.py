@@ -2,7 +2,8 @@
 
 The watch wakes us when the pod changes. Some causes never change the pod: a volume that cannot be mounted, a claim that
 finds no storage, an image that is being pulled. When a pod makes no progress for a moment, and then less and less
-often, we look closer: one list of this pod's events, or of its claims'. A healthy start never asks.
+often, we look closer: the pod itself, for a watch may be silent without anybody's knowledge (a connection that a
+firewall has forgotten), and one list of this pod's events, or of its claims'. A healthy start never asks.
 
 Refused: KubeSpawner's reflector of events (``events_enabled``). It keeps every event of the namespace in the Hub's
 memory to use those of one pod, and a busy namespace has more events than pods.
@@ -11,7 +12,6 @@ memory to use those of one pod, and a busy namespace has more events than pods.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ from dlspawner.spawner.trouble import Trouble
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
 _EARLIER_SECONDS = 5.0
+_LAST_LOOK_SECONDS = 1.0
 
 
 def pauses() -> Iterator[float]:
@@ -57,14 +58,14 @@ class Waiting:
         """Return when the pod runs; Refused, with the reason, when it will not."""
         seen, pod, closer = False, None, None
         ahead = pauses()
-        look_at = _now() + next(ahead)
+        look_at = self._look_at(next(ahead))
         while True:
             latest = self._latest(created)
             if latest is not None and _version(latest) != _version(pod):
                 # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
                 pod, seen, closer = latest, True, None
                 ahead = pauses()
-                look_at = _now() + next(ahead)
+                look_at = self._look_at(next(ahead))
             if seen:
                 self._judge(latest)
                 self._consider(trouble.of_pod(latest, self.pods.gpus), closer)
@@ -73,10 +74,14 @@ class Waiting:
             self._give_up_in_time(latest)
             if await self._changed(look_at):
                 continue
-            if pod is not None and _now() >= look_at:
+            if _now() >= look_at:
                 closer = await self._look(pod, closer)
-                # The end of a pull changes the pod: until then there is nothing more to learn.
-                look_at = math.inf if isinstance(closer, Pull) else _now() + next(ahead)
+                look_at = self._look_at(next(ahead))
+
+    def _look_at(self, pause: float) -> float:
+        """When to look closer next; nothing is given up without a last look."""
+        last = self.since + self.seconds - min(_LAST_LOOK_SECONDS, self.seconds / 4)
+        return min(_now() + pause, last) if _now() < last else _now() + pause
 
     def _latest(self, created: PodDict) -> PodDict | None:
         latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
@@ -123,25 +128,40 @@ class Waiting:
             return False
         return True
 
-    async def _look(self, pod: PodDict, known: Trouble | Pull | None) -> Trouble | Pull | None:
+    async def _look(self, pod: PodDict | None, known: Trouble | Pull | None) -> Trouble | Pull | None:
         """What the pod does not say itself: a trouble, or the image that is being pulled.
 
         Never fails, and is never late: what was known before stands then.
         """
         try:
             async with asyncio.timeout_at(self.since + self.seconds):
-                return await self._asked(pod)
+                return await self._asked(pod, known)
         except (Problem, TimeoutError) as problem:
             said = "no time is left" if isinstance(problem, TimeoutError) else str(problem)
             self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
         return known
 
-    async def _asked(self, pod: PodDict) -> Trouble | Pull | None:
+    async def _asked(self, pod: PodDict | None, known: Trouble | Pull | None) -> Trouble | Pull | None:
+        news = await self._read()
+        # The end of a pull changes the pod: until then there is nothing more to learn.
+        if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, Pull):
+            return known
         if (pod.get("spec") or {}).get("nodeName"):
             events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
             own = {naming.ssh_object(self.pods.name)}
             return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
         return await self._claims(pod) if trouble.waits_for_claims(trouble.of_pod(pod)) else None
+
+    async def _read(self) -> PodDict | None:
+        """The pod as it is now, which the watch learns too; a silent one would tell nobody."""
+        try:
+            news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
+        except Problem as problem:
+            if problem.status == 404:
+                return None  # the watch tells what its end was
+            raise
+        self.pods.watch.learn(news)
+        return news
 
     def _as_seen_here(self, pull: Pull | None) -> Pull | None:
         """Nothing was pulled before the start or after now, whatever another machine's clock says."""

@@ -26,12 +26,13 @@ OBJECTS = Path(__file__).parent / "kubernetes_objects"
 
 
 class Api:
-    """Events and claims, and how often they were asked for."""
+    """The pod, events and claims, and how often these two were asked for."""
 
     def __init__(self) -> None:
         self.api_client = self
         self.events: list[dict[str, Any]] = []
         self.claim: dict[str, Any] | None = None
+        self.pod: dict[str, Any] | None = None
         self.asked: list[str] = []
         self.problem: Exception | None = None
         self.silent = False
@@ -46,6 +47,9 @@ class Api:
         if self.silent:
             await asyncio.Event().wait()
         return Answered({"items": self.events[:limit]})
+
+    async def read_namespaced_pod(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.pod) if self.pod is not None else Answered({}, 404)
 
     async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str, **_: bool) -> Answered:
         return Answered(self.claim) if self.claim is not None else Answered({}, 404)
@@ -67,12 +71,17 @@ class Start:
 
     def show(self, pod: dict[str, Any] | None) -> None:
         """As the watch would, with another version each time."""
-        self.version += 1
         if pod is None:
             self.watch.resources = {}
             return
-        metadata = {**pod["metadata"], "name": "jupyter-alice", "uid": "1", "resourceVersion": str(self.version)}
-        self.watch.resources = {KEY: {**pod, "metadata": metadata}}
+        self.watch.resources = {KEY: self.version_of(pod)}
+
+    def version_of(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The pod as the API server has it from now on."""
+        self.version += 1
+        own = {"name": "jupyter-alice", "namespace": "jobs", "uid": "1", "resourceVersion": str(self.version)}
+        self.api.pod = {**pod, "metadata": {**pod["metadata"], **own}}
+        return self.api.pod
 
     async def ended(self) -> str:
         with pytest.raises(Refused) as refused:
@@ -232,6 +241,47 @@ async def test_events_that_nobody_answers_for_do_not_make_the_reason_late(watch:
 
     assert "registry does not answer" in await start.ended()
     assert start.api.asked
+
+
+async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(CREATING)
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_a_pull_that_ends_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
+    start.show(CREATING)
+    await start.pull()
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "pauses", lambda: iter([1000.0] * 10))
+    start = Start(watch, seconds=4)
+    start.show(CREATING)
+    start.version_of(RUNNING)
+    await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
 
 
 async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:

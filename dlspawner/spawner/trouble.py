@@ -8,8 +8,9 @@ trouble                                                                   patien
 ========================================================================  =========
 image: no such name, not in its registry, not given out to the cluster    at once
 image: registry does not answer, or asks to slow down, or node is full    waits
-container: root where that is forbidden, no such program, init fails      at once
+container: root where that is forbidden, no such program, server crashes  at once
 container: Secret, ConfigMap or claim that does not exist                 15 s
+init container or sidecar ends again and again                            waits
 container or its sandbox cannot be made, volume cannot be mounted         waits
 no node: too full, of another kind, reserved, closed, storage elsewhere   waits
 claim not bound: no StorageClass, a failing provisioner                   waits
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from dlspawner.spawner import phrases, scheduling
 from dlspawner.spawner.phrases import ASK
 from dlspawner.spawner.progress import Pull, moment_of
-from dlspawner.spawner.verdict import PodDict, start_failure
+from dlspawner.spawner.verdict import PodDict, stands_on, start_failure
 
 AT_ONCE, MISSING_SECONDS = 0.0, 15.0
 
@@ -70,16 +71,19 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> Trouble | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _unscheduled(str(condition.get("reason") or ""), str(condition.get("message") or ""), gpus)
+    found: list[Trouble] = []
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting: PodDict = (container.get("state") or {}).get("waiting") or {}
         reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
-        if reason == "CrashLoopBackOff":
-            return _crashes(container)
         image, name = str(container.get("image") or ""), str(container.get("name") or "")
-        trouble = _image(reason, detail, image) or _making(reason, detail, image, name)
+        if reason == "CrashLoopBackOff":
+            trouble: Trouble | None = _crashes(container, AT_ONCE if pod and name in stands_on(pod) else None)
+        else:
+            trouble = _image(reason, detail, image) or _making(reason, detail, image, name)
         if trouble is not None:
-            return trouble
-    return None
+            found.append(trouble)
+    # What may pass by itself hides nothing that will not.
+    return next((trouble for trouble in found if trouble.patience is not None), found[0] if found else None)
 
 
 def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> Trouble | None:
@@ -244,11 +248,11 @@ def _pull(image: str, detail: str) -> Trouble:
     return Trouble(f"The image {image} cannot be pulled", f"check its name and tag, or {ASK}", None, detail)
 
 
-def _crashes(container: PodDict) -> Trouble:
+def _crashes(container: PodDict, patience: float | None) -> Trouble:
     ended: Mapping[str, object] = (container.get("lastState") or {}).get("terminated") or {}
     code = f" with exit code {ended['exitCode']}" if "exitCode" in ended else ""
     detail = str(ended.get("message") or "")
-    return Trouble(f"The job's container {container.get('name')} ends again and again{code}", ASK, AT_ONCE, detail)
+    return Trouble(f"The job's container {container.get('name')} ends again and again{code}", ASK, patience, detail)
 
 
 def _missing(said: str) -> Trouble | None:

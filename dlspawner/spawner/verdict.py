@@ -120,7 +120,7 @@ def stays_ended(pod: PodDict) -> bool:
     ends = [
         ended
         for container in _statuses(pod.get("status") or {})
-        if container.get("name") in _stands_on(pod) and (ended := (container.get("state") or {}).get("terminated"))
+        if container.get("name") in stands_on(pod) and (ended := (container.get("state") or {}).get("terminated"))
     ]
     return any(policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0) for ended in ends)
 
@@ -168,7 +168,7 @@ def start_failure(message: str) -> tuple[str, str] | None:
 def _exit(pod: PodDict) -> tuple[int, str]:
     """The exit code of the container that the job stands on, and a sentence about it; the person's own goes first."""
     found = {container.get("name"): container for container in _statuses(pod.get("status") or {})}
-    for name in _stands_on(pod):
+    for name in stands_on(pod):
         container: PodDict = found.get(name, {})
         state: PodDict = container.get("state") or {}
         ended = state.get("terminated")
@@ -179,7 +179,7 @@ def _exit(pod: PodDict) -> tuple[int, str]:
     return 1, ""
 
 
-def _stands_on(pod: PodDict) -> tuple[str, ...]:
+def stands_on(pod: PodDict) -> tuple[str, ...]:
     """The containers whose end is the job's."""
     if naming.JOB_LABEL in (pod["metadata"].get("labels") or {}):
         return MAIN_CONTAINER, NOTEBOOK_CONTAINER

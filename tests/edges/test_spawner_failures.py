@@ -144,6 +144,20 @@ def test_what_looks_like_a_token_is_not_repeated() -> None:
     assert token not in admission.explain(403, said).sentence
 
 
+def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
+    sidecar = {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    server = {"name": "notebook", "image": "Not:A:Name", "state": {"waiting": {"reason": "InvalidImageName"}}}
+    metadata = {"labels": {naming.JOB_LABEL: "j-abcdefghij23"}}
+    alone = trouble.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar]}})
+    beside = trouble.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar, server]}})
+
+    assert alone is not None
+    assert alone.sentence.startswith("The job's container proxy ends again and again")
+    assert alone.patience is None
+    assert beside is not None
+    assert "not the name of an image" in beside.sentence
+
+
 def test_a_start_that_is_given_up_keeps_its_cause() -> None:
     found = trouble.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
 

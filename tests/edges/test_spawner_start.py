@@ -395,6 +395,19 @@ def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
     assert pair("--login-proxy", "sleep", "60").wait(10) == 0
 
 
+def test_a_login_proxy_that_is_started_once_more_waits_for_the_main_of_now(
+    pair: Callable[..., subprocess.Popen[str]],
+) -> None:
+    for _ in range(2):  # the pod's containers start again, the proxy first
+        proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 60")
+        assert first_line(proxy) == "started\n"
+        main = pair("--main", "sh", "-c", "echo started; exec sleep 60")
+        assert first_line(main) == "started\n"
+        assert proxy.poll() is None
+        os.kill(process_one(main), signal.SIGKILL)
+        assert proxy.wait(10) == 0
+
+
 def test_what_main_starts_does_not_inherit_the_lock(pair: Callable[..., subprocess.Popen[str]]) -> None:
     main = pair("--main", "sh", "-c", "[ -e /proc/self/fd/9 ] && echo inherited || echo closed")
     assert first_line(main) == "closed\n"

@@ -183,7 +183,13 @@ hold_lock() {
 }
 
 end_with_main() { # the login proxy's command; in the background
-    until [ -e "$alive/main" ]; do sleep 0.5; done
+    # When the pod's containers start once more, the file of the main before is still there, and nobody holds its lock.
+    stale=
+    if [ -e "$alive/proxy" ] && [ -e "$alive/main" ] && flock -n "$alive/main" true 2>/dev/null; then
+        stale=$(ls -i "$alive/main")
+    fi
+    (: >"$alive/proxy") 2>/dev/null
+    until [ -e "$alive/main" ] && [ "$(ls -i "$alive/main")" != "$stale" ]; do sleep 0.5; done
     if ! { exec 8<"$alive/main" && flock -s 8; }; then
         say "flock is missing: this container stays when main has ended"
         return

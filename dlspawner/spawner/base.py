@@ -414,15 +414,28 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
             self._fails(said, "restarted")
             raise Refused(said, reason="restarted")
-        await self._until_running(pod)
-        wait = delays()
-        while self._is_alive() and not self._knows_address(pod):
-            await self._mend_children(pod)
-            await asyncio.sleep(0 if self._knows_address(pod) else next(wait))
+        mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
+        try:
+            await self._until_running(pod)
+            if not self._knows_address(pod):
+                left = self._began + waiting.deadline_of(self.start_timeout) - asyncio.get_running_loop().time()
+                await asyncio.wait({mending}, timeout=max(0.0, left))
+        finally:
+            mending.cancel()  # a poll goes on with it
+        if self._is_alive() and not self._knows_address(pod):
+            said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
+            self._fails(said, "start-timeout")
+            raise Refused(said, reason="start-timeout")
         url = str(self._get_pod_url(self.pod() or pod))
         # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
         await self._until_accepting(url, self.start_timeout)
         return url
+
+    async def _mend_in_the_end(self, pod: PodDict) -> None:
+        """Nobody polls while a start goes on, and the pod may be waiting for what it lacks."""
+        wait = delays()
+        while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
+            await asyncio.sleep(next(wait))
 
     def _is_saved(self, pod: PodDict) -> bool:
         """Whether a pod of our name can be the one whose start was saved."""

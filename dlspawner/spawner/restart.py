@@ -50,8 +50,12 @@ def resume(spawner: Any) -> None:
 
 async def _resumed(spawner: Any) -> None:
     """As ``User.spawn`` of JupyterHub from the moment at which the pod exists."""
-    while spawner._check_pending:  # noqa: ASYNC110 - not once, as JupyterHub is today
-        await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(spawner.start_timeout):
+            while spawner._check_pending:  # noqa: ASYNC110 - not once, as JupyterHub is today
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        spawner._check_pending = False  # the check has failed without saying so
     spawner._server = None  # the property makes a plain one again
     spawner.stop_polling()
     spawner.log.info("pod=%s its start goes on after a restart of the Hub", spawner.pod_key)

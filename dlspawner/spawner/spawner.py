@@ -220,10 +220,12 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         return outside and not (self.internal_ssl or self.services_enabled)
 
     def _knows_address(self, pod: PodDict) -> bool:
-        return not self._by_node_port or uid(pod) == self._complete_pod
+        if not self._by_node_port or naming.read_job(pod["metadata"]) is None:
+            return True
+        return uid(pod) == self._complete_pod
 
     def _get_pod_url(self, pod: PodDict) -> str:
-        if self._by_node_port and self._node_port and self._knows_address(pod):
+        if self._by_node_port and self._node_port and uid(pod) == self._complete_pod:
             return exposure.url(pod, self._node_port)
         return str(super()._get_pod_url(pod))
 

@@ -15,10 +15,10 @@ from aiohttp import ClientPayloadError
 
 from dlspawner.core import naming, own_image
 from dlspawner.core.naming import Job
-from dlspawner.spawner import children, exposure
+from dlspawner.spawner import children, exposure, pages
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
-from tests.edges.spawner_builders import Answered
+from tests.edges.spawner_builders import Answered, make_spawner
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
 POD: dict[str, Any] = {
@@ -154,6 +154,107 @@ async def test_one_whose_answer_was_lost_is_the_pod_s_own() -> None:
 
     assert await children.ensure_secret(pods(api), the_secret()) == KEY.public
     assert api.created == 1
+
+
+class Counting(Api):
+    """What is asked, in order; Services are kept beside the Secrets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.announced: str | None = None
+
+    async def _kept(self, verb: str, kind: str, *given: Any) -> Answered:
+        self.asked.append(f"{verb} {kind}")
+        if verb == "create":
+            manifest = given[1]
+            named = {**manifest["metadata"], "name": f"{kind}/{manifest['metadata']['name']}"}
+            return await super().create_namespaced_secret(given[0], {**manifest, "metadata": named})
+        return await super().read_namespaced_secret(f"{kind}/{given[0]}", given[1])
+
+    async def create_namespaced_secret(self, *given: Any, **_: bool) -> Answered:
+        return await self._kept("create", "secret", *given)
+
+    async def read_namespaced_secret(self, *given: Any, **_: bool) -> Answered:
+        return await self._kept("read", "secret", *given)
+
+    async def create_namespaced_service(self, *given: Any, **_: bool) -> Answered:
+        return await self._kept("create", "service", *given)
+
+    async def read_namespaced_service(self, *given: Any, **_: bool) -> Answered:
+        return await self._kept("read", "service", *given)
+
+    async def delete_namespaced_service(self, *_: Any, **__: Any) -> Answered:
+        raise AssertionError("nothing is another pod's")
+
+    async def patch_namespaced_pod(self, _name: str, _namespace: str, change: dict[str, Any], **_: bool) -> Answered:
+        self.asked.append("annotate")
+        self.announced = change["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
+        return Answered({})
+
+
+RUNNING = {**POD, "status": {"containerStatuses": [{"name": "notebook", "state": {"running": {}}}]}}
+WAITING = {**POD, "status": {"containerStatuses": [{"name": "notebook", "state": {"waiting": {}}}]}}
+
+
+async def make(spawner: Any, api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first poll after a restart of the Hub."""
+    monkeypatch.setattr(type(spawner), "pods", property(lambda _: pods(api)))
+    monkeypatch.setattr(pages, "job_page", lambda *_: "")
+    monkeypatch.setattr(type(spawner), "_user_ca", lambda _: "ssh-ed25519 CA")
+    annotations = naming.job_annotations(JOB)
+    metadata = {**pod["metadata"], "annotations": annotations}
+    await spawner._ensure_children({**pod, "metadata": metadata})
+
+
+async def test_after_a_restart_of_the_hub_a_running_pod_is_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Counting()
+    await children.ensure_service(pods(api), children.service(POD, JOB, children.USUAL_SSH))
+    api.asked.clear()
+    await make(make_spawner(monkeypatch, server="train"), api, RUNNING, monkeypatch)
+
+    assert api.asked == ["read service"]
+
+
+async def test_after_a_restart_of_the_hub_the_key_is_announced_before_the_pod_can_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Counting()
+    await make(make_spawner(monkeypatch, server="train"), api, WAITING, monkeypatch)
+
+    assert api.asked == ["read secret", "annotate", "create secret", "read service", "create service"]
+    assert text(api.objects["secret/jupyter-alice--train-ssh"], children.PUBLIC_HOST_KEY).strip() == api.announced
+
+
+async def test_a_new_pod_is_asked_nothing() -> None:
+    api = Counting()
+    await children.ensure(pods(api), POD, JOB, children.Files(KEY, "", ""), children.USUAL_SSH)
+
+    assert [one for one in api.asked if one.startswith("read")] == []
+
+
+async def test_few_pods_are_mended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 2)
+    inside, most = 0, 0
+
+    async def mend() -> None:
+        nonlocal inside, most
+        async with children.mending(60):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    await asyncio.gather(*(mend() for _ in range(10)))
+    assert most == 2
+
+
+async def test_who_gets_no_turn_tries_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 1)
+    async with children.mending(60):
+        with pytest.raises(TimeoutError, match="others are looked at first"):
+            async with children.mending(0.01):
+                pass
 
 
 async def test_what_the_api_server_refuses_is_a_sentence() -> None:

@@ -15,6 +15,9 @@ Ended is a pod, with its grace period, that
 5. has been all this for ``orphan_seconds`` without a break, counted by this process: whoever starts a Hub with the
    wrong database finds the warning in its log before any pod is ended.
 
+With ``enable_user_namespaces`` it is only warned of: the watch spans the cluster, and the address that most Hubs have
+in it (http://hub:8081/hub/api) tells them apart within a namespace only.
+
 The next start of the same server does not wait for any of this: it ends the pod of its name itself.
 
 Refused: a label with an id of the Hub. It would change every manifest of a Hub without templates, and the address that
@@ -24,7 +27,7 @@ is in the pod already says the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +36,7 @@ from traitlets import Integer
 from traitlets.config import Configurable
 
 from dlspawner.spawner import phrases, verdict
-from dlspawner.spawner.pods import variable
+from dlspawner.spawner.pods import Pods, variable
 from dlspawner.spawner.refusal import Refused
 
 PodDict = Mapping[str, Any]
@@ -41,9 +44,10 @@ PodDict = Mapping[str, Any]
 PERSON = "hub.jupyter.org/username"
 ADDRESS = "JUPYTERHUB_API_URL"
 _LONGEST_PAUSE = 60.0
+_SLICE = 50  # pods that are looked at without a pause: one millisecond
 
-# Namespace (or all of them) -> the task that looks after its pods, as KubeSpawner keeps its reflectors.
-_tasks: dict[Any, asyncio.Task[None]] = {}
+# Namespace (or all of them) -> its watch and the task that looks after its pods, as KubeSpawner keeps its reflectors.
+_tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
 
 
 class OrphanTraits(Configurable):
@@ -57,7 +61,8 @@ class OrphanTraits(Configurable):
         Seconds after which a pod of this Hub that belongs to no server in its database is ended, with its grace period:
         it holds GPUs, and nobody can reach or stop it. They are counted from the moment at which this Hub process first
         saw it so, with a warning in the log. The default, a quarter of an hour, is time to notice that a Hub was
-        started with the wrong database. 0 means never.
+        started with the wrong database. 0 means never. With enable_user_namespaces there is only the warning: the
+        Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
         """,
     )
 
@@ -83,7 +88,9 @@ def owned(users: Mapping[Any, Any]) -> set[str]:
     return {spawner.pod_key for spawner in spawners if spawner.server is not None or spawner.pending}
 
 
-def without_server(pods: Mapping[str, PodDict], known: set[str], address: str, *, keep_ended: bool) -> Iterator[str]:
+def without_server(
+    pods: Mapping[str, PodDict], known: Collection[str], address: str, *, keep_ended: bool
+) -> Iterator[str]:
     """Keys of the pods that rules 1 to 4 are true of."""
     for key in pods:
         if key not in known:
@@ -98,38 +105,78 @@ def without_server(pods: Mapping[str, PodDict], known: set[str], address: str, *
                 yield key
 
 
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What looking needs; not a spawner, which would be kept for ever."""
+
+    pods: Pods
+    users: Mapping[Any, Any]
+    address: str
+    keep_ended: bool
+    only_warns: bool
+    orphans: Orphans
+
+
 def look_after(spawner: Any, key: Any) -> None:
     """See to it that the pods which this spawner's watch follows are looked after, once per watch."""
     users = (getattr(spawner.user, "settings", None) or {}).get("users")
     if users is None or not spawner.orphan_seconds:
         return
-    task = _tasks.get(key)
-    if task is None or task.done():
-        _tasks[key] = asyncio.create_task(_look_after(spawner, users), name=f"orphans of {key}")
+    watch, task = _tasks.get(key, (None, None))
+    if task is not None and not task.done():
+        if watch is spawner.pod_reflector:
+            return
+        task.cancel()
+    try:
+        address = str(spawner.get_env()[ADDRESS])
+    except Exception:  # an administrator's own code may be in it
+        spawner.log.exception("pods without a server cannot be looked for, trying again")
+        return
+    looking = Looking(
+        spawner.pods,
+        users,
+        address,
+        not spawner.delete_stopped_pods,
+        bool(spawner.enable_user_namespaces),
+        Orphans(spawner.orphan_seconds),
+    )
+    _tasks[key] = looking.pods.watch, asyncio.create_task(_look_after(looking), name=f"orphans of {key}")
 
 
-async def _look_after(spawner: Any, users: Mapping[Any, Any]) -> None:
-    orphans = Orphans(spawner.orphan_seconds)
+async def _look_after(looking: Looking) -> None:
     while True:
-        await asyncio.sleep(min(_LONGEST_PAUSE, orphans.seconds / 4))
+        await asyncio.sleep(min(_LONGEST_PAUSE, looking.orphans.seconds / 4))
         try:
-            await _look(spawner, users, orphans)
+            await _look(looking)
         except Exception:
-            spawner.log.exception("pods without a server cannot be looked for, trying again")
+            looking.pods.log.exception("pods without a server cannot be looked for, trying again")
 
 
-async def _look(spawner: Any, users: Mapping[Any, Any], orphans: Orphans) -> None:
-    pods = spawner.pod_reflector.pods
-    address = str(spawner.get_env()[ADDRESS])
-    keys = list(without_server(pods, owned(users), address, keep_ended=not spawner.delete_stopped_pods))
-    new, due = orphans.due({key: pods[key] for key in keys}, asyncio.get_running_loop().time())
+async def _look(looking: Looking) -> None:
+    pods, orphans, log = looking.pods.watch.pods, looking.orphans, looking.pods.log
+    found = await _found(looking, pods)
+    new, due = orphans.due(found, asyncio.get_running_loop().time())
+    span = phrases.duration(orphans.seconds)
+    end = "left alone, it may be another Hub's" if looking.only_warns else f"ended after {span}"
     for key in new:
-        span = phrases.duration(orphans.seconds)
-        spawner.log.warning("pod=%s belongs to no server of this Hub and is ended after %s", key, span)
-    for key in due:
+        log.warning("pod=%s belongs to no server of this Hub and is %s", key, end)
+    for key in () if looking.only_warns else due:
         namespace, _, name = key.partition("/")
-        requests, pod = replace(spawner.pods, namespace=namespace, name=name), pods.get(key)
+        requests, pod = replace(looking.pods, namespace=namespace, name=name), pods.get(key)
         with suppress(Refused):  # the log has it, and the next look tries again
             if pod is not None:
                 await requests.delete(pod, requests.grace(pod))
-                spawner.log.warning("pod=%s belonged to no server of this Hub and was asked to end", key)
+                log.warning("pod=%s belonged to no server of this Hub and was asked to end", key)
+
+
+async def _found(looking: Looking, pods: Mapping[str, PodDict]) -> dict[str, PodDict]:
+    """The pods without a server; whoever else has something to do gets a turn after every few."""
+    known, found = owned(looking.users), dict[str, PodDict]()
+    keys = list(pods)
+    for start in range(0, len(keys), _SLICE):
+        some = keys[start : start + _SLICE]
+        part = {key: pod for key in some if key not in known and (pod := pods.get(key)) is not None}
+        found |= {key: part[key] for key in without_server(part, (), looking.address, keep_ended=looking.keep_ended)}
+        await asyncio.sleep(0)
+    known = owned(looking.users)  # a server may have begun meanwhile
+    return {key: pod for key, pod in found.items() if key not in known}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dlspawner.spawner import orphans as module
 from dlspawner.spawner.orphans import Orphans, owned, without_server
+from dlspawner.spawner.pods import Pods
 
 ADDRESS = "http://hub:8081/hub/api"
 
@@ -68,3 +74,69 @@ def test_a_server_in_between_or_another_pod_begins_the_time_again() -> None:
 
     assert orphans.due({"jobs/p": pod()}, 1000.0) == (["jobs/p"], [])
     assert orphans.due({"jobs/p": pod(uid="u2")}, 1900.0) == (["jobs/p"], [])
+
+
+class Hub:
+    """A spawner, as much of one as is looked at; ``pods`` are those that its watch follows."""
+
+    orphan_seconds, delete_stopped_pods, asked = 900, True, 0
+
+    def __init__(self, pods: dict[str, Any], *, enable_user_namespaces: bool = False) -> None:
+        self.enable_user_namespaces, self.log = enable_user_namespaces, logging.getLogger("orphans")
+        self.pod_reflector: Any = SimpleNamespace(pods=pods)
+        self.user = SimpleNamespace(settings={"users": {}})
+        self.pods = Pods(None, "jobs", "p", self.pod_reflector, self.log, 1, 1, 1)
+
+    def get_env(self) -> dict[str, str]:
+        Hub.asked += 1
+        return {module.ADDRESS: ADDRESS}
+
+    def looking(self, seconds: float = 0) -> module.Looking:
+        return module.Looking(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(seconds))
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
+async def test_pods_of_all_namespaces_may_be_another_hubs(
+    everywhere: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = []
+
+    async def delete(pods: Pods, pod: Any, seconds: Any) -> None:
+        ended.append(f"{pods.namespace}/{pods.name}")
+
+    monkeypatch.setattr(Pods, "delete", delete)
+    await module._look(Hub({"other/p": pod()}, enable_user_namespaces=everywhere).looking())
+
+    assert ended == ([] if everywhere else ["other/p"])
+    assert "pod=other/p belongs to no server of this Hub" in caplog.text
+    assert ("left alone" in caplog.text) is everywhere
+
+
+async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
+    spawner, asked = Hub({}), Hub.asked
+    for _ in range(2):
+        module.look_after(spawner, "a test's")
+    kept = weakref.ref(spawner)
+    del spawner
+    gc.collect()
+    module._tasks.pop("a test's")[1].cancel()
+
+    assert kept() is None
+    assert Hub.asked == asked + 1
+
+
+async def test_many_pods_hold_nobody_up() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    pods = {f"jobs/{number}": pod("http://other/hub/api") for number in range(20 * module._SLICE)}
+    await module._look(Hub(pods).looking())
+    task.cancel()
+
+    assert turns >= 20

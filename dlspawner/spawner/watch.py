@@ -23,7 +23,7 @@ from dlspawner.spawner.packed import Latest, Object, Packed, PackedTable, key_of
 PodDict = Mapping[str, Any]
 
 REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
-EVENTS_OF_A_POD = 50
+EVENTS_OF_A_POD = 20
 PODS_WITH_EVENTS = 2000
 EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself forgets them after one hour
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -44,6 +45,8 @@ _PACKAGED = {
     "door.py": "door.py",
 }
 _ROUNDS = 5
+_MENDED_AT_ONCE = 20  # pods
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 USUAL_SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
 
@@ -149,14 +152,60 @@ def packaged(name: str) -> str:
     return (resources.files(__package__) / "files" / name).read_text(encoding="utf-8")
 
 
-async def ensure(pods: Pods, pod: PodDict, job: naming.Job, given: Files, endpoint: Endpoint) -> None:
-    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses."""
-    if wants_secret(pod):
-        public = await ensure_secret(pods, secret(pod, job, given, endpoint.port))
-        if job.ssh_host_key not in (None, public):
-            await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
+def has_started(pod: PodDict) -> bool:
+    """Whether all its containers have run, which none does before the Secret is mounted."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    begun = [
+        one
+        for one in statuses
+        if one.get("restartCount") or {"running", "terminated"} & (one.get("state") or {}).keys()
+    ]
+    return len(begun) >= len(pod["spec"]["containers"])
+
+
+def needs_secret(pod: PodDict, *, new: bool) -> bool:
+    """Whether its Secret is to be made or looked at; ``new``: this process has just made the pod."""
+    return wants_secret(pod) and (new or not has_started(pod))
+
+
+@asynccontextmanager
+async def mending(seconds: float) -> AsyncIterator[None]:
+    """Have one of a few turns: a Hub that was restarted asks about thousands of pods. TimeoutError: none came free."""
+    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MENDED_AT_ONCE))
+    try:
+        async with asyncio.timeout(seconds):
+            await turns.acquire()
+    except TimeoutError:
+        raise TimeoutError("others are looked at first") from None
+    try:
+        yield
+    finally:
+        turns.release()
+
+
+async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
+    pods: Pods, pod: PodDict, job: naming.Job, given: Files | None, endpoint: Endpoint, *, new: bool = True
+) -> None:
+    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
+
+    ``new``: this process has just made the pod, so that nothing is there. Without files the Secret is left alone.
+    """
+    if given is not None:
+        await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
     if job.ssh_host_key is not None:
-        await ensure_service(pods, service(pod, job, endpoint))
+        await ensure_service(pods, service(pod, job, endpoint), look_first=not new)
+
+
+async def _ensure_files(pods: Pods, pod: PodDict, job: naming.Job, manifest: PodDict, *, look_first: bool) -> None:
+    announced = job.ssh_host_key
+    found = await _own("Secret", pods, manifest, pods.api.read_namespaced_secret) if look_first else None
+    if look_first and found is None and announced not in (None, _public(manifest)):
+        # Before the Secret, for then the pod starts, and nobody looks at its Secret any more.
+        announced = _public(manifest)
+        await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: announced})
+    public = _public(found) if found is not None else await ensure_secret(pods, manifest)
+    if announced not in (None, public):
+        await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
 
 
 async def ensure_secret(pods: Pods, manifest: PodDict) -> str:
@@ -165,12 +214,19 @@ async def ensure_secret(pods: Pods, manifest: PodDict) -> str:
     made = await _ensure(
         pods, manifest, api.create_namespaced_secret, api.read_namespaced_secret, api.delete_namespaced_secret
     )
-    return base64.b64decode(made["data"][PUBLIC_HOST_KEY]).decode("ascii").strip()
+    return _public(made)
 
 
-async def ensure_service(pods: Pods, manifest: PodDict) -> PodDict:
-    """The Service, made unless the pod has it already."""
+def _public(secret: PodDict) -> str:
+    return base64.b64decode(secret["data"][PUBLIC_HOST_KEY]).decode("ascii").strip()
+
+
+async def ensure_service(pods: Pods, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+    """The Service, made unless the pod has it already, which is asked first where it is likely."""
     api = pods.api
+    found = await _own("Service", pods, manifest, api.read_namespaced_service) if look_first else None
+    if found is not None:
+        return found
     return await _ensure(
         pods, manifest, api.create_namespaced_service, api.read_namespaced_service, api.delete_namespaced_service
     )
@@ -182,20 +238,34 @@ async def ensure_object(pods: Pods, kind: str, manifest: PodDict) -> PodDict:
     return await _ensure(pods, manifest, create, read, delete)
 
 
+async def _own(kind: str, pods: Pods, manifest: PodDict, read: Method) -> PodDict | None:
+    """The object as it is, when the same pod owns it."""
+    name = manifest["metadata"]["name"]
+    with suppress(Problem):
+        found = await pods.requests.send(f"look at a {kind}", read, name, pods.namespace, expected=(404,))
+        return found if _is_owned_as(manifest, found) else None
+    return None
+
+
+def _is_owned_as(manifest: PodDict, found: PodDict) -> bool:
+    owner = manifest["metadata"]["ownerReferences"][0]["uid"]
+    return any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ())
+
+
 async def _ensure(pods: Pods, manifest: PodDict, create: Method, read: Method, delete: Method) -> PodDict:
     """The object, created, or found with the same owner; another pod's is replaced.
 
     What is gone or was replaced between two requests is looked at again, but not for ever.
     """
     requests, namespace = pods.requests, pods.namespace
-    name, owner = manifest["metadata"]["name"], manifest["metadata"]["ownerReferences"][0]["uid"]
+    name = manifest["metadata"]["name"]
     what = f"{manifest['kind']} of a pod"
     for delay in islice(delays(0.05), _ROUNDS):
         with suppress(Problem):
             return await requests.send(what, create, namespace, manifest, expected=(409,))
         with suppress(Problem):
             found = await requests.send(f"look at a {what}", read, name, namespace, expected=(404,))
-            if any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ()):
+            if _is_owned_as(manifest, found):
                 return found
             same = {"preconditions": {"uid": found["metadata"]["uid"]}}
             await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))

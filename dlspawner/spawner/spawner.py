@@ -199,20 +199,29 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         job = naming.read_job(pod["metadata"]) if self.offers_jobs else None
         if job is None or uid(pod) == self._complete_pod:
             return
-        template = self.settings.template(job.template)
         mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
-        files = children.Files(
-            # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
-            host_key=(mine.host_key if mine else None) or children.make_host_key(),
-            user_ca=self._user_ca() if children.wants_secret(pod) else "",
-            page=pages.job_page(self, job),
-        )
+        if mine is not None:
+            await self._make_children(pod, job, mine)
+        else:
+            async with children.mending(self.k8s_api_request_retry_timeout):
+                await self._make_children(pod, job, None)
+        self._complete_pod = uid(pod)
+
+    async def _make_children(self, pod: PodDict, job: naming.Job, mine: Launch | None) -> None:
+        """Those of a pod that this process has just made, or (``None``) what is missing of another one."""
+        template, new, files = self.settings.template(job.template), mine is not None, None
+        if children.needs_secret(pod, new=new):
+            files = children.Files(
+                # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
+                host_key=(mine.host_key if mine else None) or children.make_host_key(),
+                user_ca=self._user_ca(),
+                page=pages.job_page(self, job),
+            )
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or children.USUAL_SSH
-        await children.ensure(self.pods, pod, job, files, endpoint)
+        await children.ensure(self.pods, pod, job, files, endpoint, new=new)
         if self._by_node_port:
-            self._node_port = await exposure.ensure(self.pods, pod, job, self._get_pod_port(pod))
-        self._complete_pod = uid(pod)
+            self._node_port = await exposure.ensure(self.pods, pod, job, self._get_pod_port(pod), new=new)
 
     @property
     def _by_node_port(self) -> bool:

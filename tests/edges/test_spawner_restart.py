@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlspawner.spawner import restart
+from dlspawner.core import naming
+from dlspawner.core.naming import Job
+from dlspawner.spawner import DLSpawner, base, restart
+from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 POD: dict[str, Any] = {
@@ -80,3 +84,79 @@ async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> Non
 
     assert spawner.made_certs == 1
     assert json.dumps(spawner.api.kept) == before
+
+
+JOB = Job("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
+
+
+def a_job() -> dict[str, Any]:
+    metadata = {"labels": naming.job_labels(JOB), "annotations": naming.job_annotations(JOB)}
+    return {**POD, "metadata": {**POD["metadata"], **metadata}}
+
+
+class Resumed:
+    """A start that goes on, whose pod runs as soon as it ``may``; what it lacks can be made at the third try."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pod: dict[str, Any], tries: float = 3) -> None:
+        self.may, self.tries, self.waited = asyncio.Event(), 0, tries
+
+        async def at_once(*_: Any) -> bool:
+            return True
+
+        async def ensure(_spawner: Any, found: Any) -> None:
+            self.tries += 1
+            if self.tries < self.waited:
+                raise Refused("not now", reason="cluster-error")
+            self.may.set()
+
+        async def until_running(*_: Any) -> None:
+            await self.may.wait()
+
+        monkeypatch.setattr(base, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
+        monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
+        monkeypatch.setattr(DLSpawner, "_until_running", until_running)
+        monkeypatch.setattr(DLSpawner, "_ensure_children", ensure)
+        monkeypatch.setattr(DLSpawner, "_is_alive", lambda _: True)
+        monkeypatch.setattr(DLSpawner, "_get_pod_url", lambda *_: "http://10.0.0.1:8888")
+        monkeypatch.setattr(DLSpawner, "pod", lambda _: pod)
+
+
+async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = Resumed(monkeypatch, a_job())
+    async with asyncio.timeout(30):
+        url = await make_spawner(monkeypatch).start_again()
+
+    assert (url, resumed.tries) == ("http://10.0.0.1:8888", 3)
+
+
+async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
+    monkeypatch.setattr(base, "delays", lambda **_: iter([0.01] * 100_000))
+    made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
+    async with asyncio.timeout(30):
+        with pytest.raises(Refused, match="no way to it"):
+            await made.start_again()
+
+
+async def test_a_pod_that_is_no_job_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    Resumed(monkeypatch, POD)
+    made = make_spawner(monkeypatch, config={"http_expose": "nodeport"})
+    async with asyncio.timeout(30):
+        assert await made.start_again() == "http://10.0.0.1:8888"
+
+
+async def test_a_check_that_has_failed_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Went(Exception):
+        """On with the start."""
+
+    def goes_on() -> None:
+        raise Went
+
+    made = make_spawner(monkeypatch, config={"start_timeout": 1})
+    made._check_pending, made.stop_polling = True, goes_on
+    async with asyncio.timeout(30):
+        with pytest.raises(Went):
+            await restart._resumed(made)
+
+    assert not made._check_pending

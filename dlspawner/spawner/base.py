@@ -188,6 +188,9 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
             self._mended_pod = uid(self.pod())  # nothing of it is missing
         except (ApiException, ClientError, TimeoutError) as problem:
             raise self.requests.refused("start", told(problem)) from None
+        except Refused as refused:
+            self._ended = self._ended or refused.message  # for who comes when the start is over
+            raise
         finally:
             self._unwrap_hook()
         left = self._began + waiting.deadline_of(self.start_timeout) - asyncio.get_running_loop().time()

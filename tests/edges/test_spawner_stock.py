@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubespawner import KubeSpawner
 
-from dlspawner.spawner.base import _STARTING
+from dlspawner.spawner.base import _STARTING, STATE_ENDED
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
@@ -109,3 +110,15 @@ async def test_a_start_gives_a_request_up_while_it_can_still_say_why(monkeypatch
     context = contextvars.copy_context()
     context.run(_STARTING.set, True)
     assert context.run(lambda: spawner.pods.retry_seconds) <= 18
+
+
+async def test_why_a_start_was_refused_is_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(_: object) -> str:
+        raise Refused("The cluster has no room.", reason="test")
+
+    spawner = make_spawner(monkeypatch)
+    monkeypatch.setattr(KubeSpawner, "_start", refuses)
+    with pytest.raises(Refused):
+        await spawner._start()
+
+    assert spawner.get_state()[STATE_ENDED] == "The cluster has no room."

@@ -86,8 +86,9 @@ def lose(person: Person) -> None:
     assert "start it under another name" in said
     assert not person.server("given-up").get("ready")
     assert f"pod/{person.pod_name('given-up')}" in left(person, "given-up")
-    again = start(person, "given-up", IMPATIENT)
-    assert "An earlier job of this server is on a node that does not answer" in again.refused
+    again = start(person, "given-up", IMPATIENT)  # a start may be over before anybody can follow it
+    why = "An earlier job of this server is on a node that does not answer"
+    assert why in again.refused or says(person, "given-up", why, 60)
     assert again.seconds < 40
 
     # Nobody waits for a node that does not answer.

@@ -15,6 +15,8 @@ from tests.edges.faulty_hub import SENTENCE, FaultyHub, faulty
 from tests.edges.spawner_hub import Person, new_name
 from tests.faults import Answer, Dropped, Fault, Lost, Reset
 
+pytestmark = pytest.mark.slow  # bad days take a while
+
 Both = tuple[FaultyHub, faults.Proxy]
 
 # What passes: how often it happens, and what.
@@ -86,7 +88,6 @@ def test_what_passes_while_a_pod_is_made_is_not_noticed(hub: FaultyHub, api: fau
     hub.stopped(*users)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resource", ["secrets", "persistentvolumeclaims", "services"])
 def test_nor_what_passes_while_its_other_objects_are_made(hub: FaultyHub, api: faults.Proxy, resource: str) -> None:
     users = {new_name(f"{resource[:5]}-{kind}-"): fault for kind, fault in PASSING.items()}
@@ -130,7 +131,6 @@ def test_what_stays_is_one_sentence(hub: FaultyHub, api: faults.Proxy) -> None:
     assert faults.HEADER not in page
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resource", ["secrets", "persistentvolumeclaims", "services"])
 def test_whatever_it_stays_for(hub: FaultyHub, api: faults.Proxy, resource: str) -> None:
     users = [new_name(f"brief-{kind}-") for kind in STAYING]
@@ -153,7 +153,6 @@ def test_a_refusal_is_told_at_once_and_without_what_it_quotes(hub: FaultyHub, ap
     assert all(api.count("create", "pods", name=f"jupyter-{user}") == 1 for user in told)
 
 
-@pytest.mark.slow
 def test_a_stop_goes_on_until_it_is_answered(hub: FaultyHub, api: faults.Proxy) -> None:
     users = {new_name(f"stock-stop-{kind}-"): fault for kind, (_, fault) in PASSING.items()}
     assert set(hub.outcomes(*users).values()) == {""}
@@ -241,7 +240,6 @@ def test_a_hub_that_comes_back_before_its_api_server_loses_nothing(hub: FaultyHu
     hub.stopped(runs, starts, gives_up)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_storm_of_failures_leaves_starts_and_refusals_and_nothing_else(
     hub: FaultyHub, api: faults.Proxy, seed: int

@@ -54,8 +54,8 @@ class Runner:
 
     def wait_for_nothing(self) -> None:
         assert wait(lambda: not self.left(), PATIENCE), self.left()
-        assert not cluster.record(NUMBER)
-        assert not self.instance.run.exists()
+        assert wait(lambda: not cluster.record(NUMBER), PATIENCE), "the record comes last"
+        assert wait(lambda: not self.instance.run.exists(), PATIENCE)
 
 
 def command(state: Path, *words: str) -> list[str]:

@@ -8,7 +8,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, DateTime, Dialect, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.types import TypeDecorator
 
 metadata = MetaData(
@@ -17,6 +31,7 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "ix": "ix_%(column_0_N_label)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     }
 )
 
@@ -85,4 +100,54 @@ uid_marks = Table(
     metadata,
     Column("first", Integer, primary_key=True, autoincrement=False),
     Column("highest", Integer, nullable=False),
+)
+
+# One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
+# and reports. `deadline` and `request_seconds` say until when its pod may still appear, `pod_uid` which one it is.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job", String(64), primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("team", String(255), nullable=False),
+    Column("template", String(255), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("preemptible", Boolean, nullable=False),
+    Column("state", String(20), nullable=False, index=True),
+    Column("gpu_type", String(255)),
+    Column("gpus_milli", BigInteger, nullable=False),
+    Column("cpu_milli", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("charge", Text, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("submitted", UtcDateTime, nullable=False),
+    Column("deadline", UtcDateTime),
+    Column("request_seconds", Float, nullable=False),
+    Column("started", UtcDateTime),
+    Column("ended", UtcDateTime),
+    Column("pod_uid", String(64)),
+    Column("pod_name", String(255)),
+)
+
+# Every transition of a job, with its reason: what history, portal and metrics read.
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+# Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("holder", String(64), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires", UtcDateTime, nullable=False),
 )

@@ -25,12 +25,14 @@ from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, reach, trouble
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
+from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.requests import NotNow
 from dlspawner.spawner.traits import JobTraits
 
 PodDict = Mapping[str, Any]
@@ -193,6 +195,27 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         if self._launch is None:
             return super()._final(manifest)
         return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources)
+
+    async def _create(self, manifest: dict[str, Any]) -> PodDict:
+        """Only what the Manager has admitted, and not after the deadline that it has set."""
+        if self._launch is None or not self._has_quota:
+            return await super()._create(manifest)
+        manager = Manager(self.manager_url, self.manager_token, self.log)
+        question = quota.question(manifest, self._launch.job, self.k8s_api_request_timeout)
+        deadline = await manager.admission(self._launch.job.id, question)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await super()._create(manifest)
+        except Refused as refused:
+            if not (isinstance(refused, NotNow) and refused.unsure):
+                await manager.release(self._launch.job.id, self._launch.job.user)
+            raise
+
+    @property
+    def _has_quota(self) -> bool:
+        """Whether somebody counts what jobs hold."""
+        asked = bool(self.manager_url and self.manager_token)
+        return asked and any(team.quota for team in self.settings.teams.teams)
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

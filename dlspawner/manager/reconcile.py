@@ -1,0 +1,304 @@
+"""The book and the cluster, kept in agreement: what is seen is written down, what should not be is stopped.
+
+* A pod that a reservation covers is *seen*: from then on the job lives as long as the pod. Quota is free when the pod
+  is gone, or has ended for good, not when its deletion was asked for.
+* A reservation is over when its deadline has passed, every request that may have been sent before it has timed out, and
+  a consistent list shows no pod with the job's id.
+* A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
+  before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
+  ours; what they hold of a node is nobody's quota.
+* A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
+* The pods that are there when the Manager keeps its very first book are taken into it: quota was switched on.
+
+Only the pods' own namespace is seen. What pods of others hold of a node is the scheduler's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from dlspawner.backoff import delays
+from dlspawner.cluster import NODES, PODS, Change, Cluster, ClusterError, Conflict, NotFound, Unavailable
+from dlspawner.core import naming
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.nodes import Holding, Node, read_node
+from dlspawner.hubapi import HubApi, HubError
+from dlspawner.manager import sight
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.desk import ended
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.records import Record
+from dlspawner.manager.sight import Pod
+from dlspawner.manager.store import StoreUnavailable
+
+T = TypeVar("T")
+
+_LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
+_OF_POD = "pod-"
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """What one acting Manager sees of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
+
+    book: Book
+    ledger: Ledger
+    cluster: Cluster
+    hub: HubApi
+    namespace: str
+    now: Callable[[], datetime]
+    look_seconds: float = 30.0
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _pods: dict[str, Pod] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _listed: set[str] = field(default_factory=set)
+    _adopting: bool = False
+
+    async def run(self) -> None:
+        self._adopting = await self.ledger.is_empty()
+        nodes_known = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
+            await nodes_known.wait()
+            group.create_task(self._watch_pods(), name="watch pods")
+            await self.ready.wait()
+            group.create_task(self._expire(), name="expire reservations")
+            group.create_task(self._stop_uncovered(), name="stop pods that nothing covers")
+            group.create_task(self._look_for_owners(), name="look for owners")
+
+    # Nodes
+
+    async def _watch_nodes(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(NODES):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._nodes.pop(change.object["metadata"]["name"], None)
+                self.book.remove_node(change.object["metadata"]["name"])
+            else:
+                node = read_node(change.object)
+                self._nodes[node.name] = node
+                self._settle(node.name)
+
+    def _settle(self, name: str | None) -> None:
+        """A node with what pods that are no jobs hold there."""
+        node = self._nodes.get(name or "")
+        if node is None:
+            return
+        others = [
+            sight.holding(pod, self.book.world.cluster)
+            for pod in self._pods.values()
+            if pod.node == name and not pod.labelled and not pod.over
+        ]
+        self.book.put_node(replace(node, others=_sum(others)))
+
+    # Pods
+
+    async def _watch_pods(self) -> None:
+        async for change in self.cluster.watch(PODS, self.namespace):
+            await self._persist(change)
+
+    async def _persist(self, change: Change) -> None:
+        """Write down what a change means, however long the database is away."""
+        for delay in delays():
+            try:
+                await self._note(change)
+            except StoreUnavailable as problem:
+                log.warning("pod change waits for the database: %s", problem.__cause__)
+                await asyncio.sleep(delay)
+            else:
+                return
+
+    async def _note(self, change: Change) -> None:
+        if change.type == "SYNCED":
+            if not self.ready.is_set():
+                await self.book.turn(self._forget_unlisted)
+                self._adopting = False
+                self.ready.set()
+        elif change.type == "DELETED":
+            uid = str(change.object["metadata"]["uid"])
+            pod = self._pods.pop(uid, None)
+            await self.book.turn(lambda turn: self._gone(turn, uid))
+            if pod is not None and not pod.labelled:
+                self._settle(pod.node)
+        else:
+            await self._see(sight.read_pod(change.object))
+
+    async def _see(self, pod: Pod) -> None:
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        self._listed.add(pod.uid)
+        if not pod.labelled:
+            if before is None or (before.node, before.over) != (pod.node, pod.over):
+                self._settle(pod.node)
+            return
+        await self.book.turn(lambda turn: self._covered(turn, pod))
+
+    def _covered(self, turn: Turn, pod: Pod) -> None:
+        """One look at a pod with a job's label: what it means for the record that covers it."""
+        record = _of_pod(turn, pod)
+        if record is None:
+            if not pod.over:
+                self._charge(turn, pod)
+            return
+        if pod.over:
+            turn.write(ended(record), "finished")
+            return
+        reason, seen = self._seen(record, pod, turn.now)
+        if reason:
+            turn.write(seen, reason)
+
+    def _seen(self, record: Record, pod: Pod, now: datetime) -> tuple[str, Record]:
+        """The record after this look, and the reason of the change; no reason, no change."""
+        job, reason = record.job, ""
+        if record.pod_uid is None:
+            reason = "pod-seen"
+            actual = sight.held(pod, self.book.world.cluster, self._nodes.get(pod.node or ""))
+            if (actual.gpu_type, actual.gpus) != (job.charge.gpu_type, job.charge.gpus):
+                log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, pod.name)
+                job = replace(job, charge=actual)
+        if pod.node is not None and job.nodes != (pod.node,):
+            job, reason = replace(job, nodes=(pod.node,)), reason or "bound"
+        if pod.leaving and job.state is not State.STOPPING:
+            job, reason = replace(job, state=State.STOPPING), "deleted"
+        elif pod.running and job.state is State.STARTING:
+            job, reason = replace(job, state=State.RUNNING, started=now), "running"
+        return reason, replace(record, job=job, pod_uid=pod.uid, pod_name=pod.name)
+
+    def _charge(self, turn: Turn, pod: Pod) -> None:
+        """A pod that nothing covers: what it holds is held by somebody, from now on."""
+        claimed, world = pod.job, turn.world
+        known = claimed is not None and turn.record(claimed.id) is None
+        job = Job(
+            id=claimed.id if self._adopting and claimed and known else f"{_OF_POD}{pod.uid}",
+            user=claimed.user if claimed else "",
+            team=claimed.team if claimed else "",
+            submitted=turn.now,
+            charge=sight.held(pod, world.cluster, self._nodes.get(pod.node or "")),
+            server=claimed.server if claimed else "",
+            template=claimed.template if claimed else "",
+            preemptible=bool(claimed and claimed.preemptible),
+            state=State.RUNNING if pod.running else State.STARTING,
+            started=turn.now if pod.running else None,
+            nodes=(pod.node,),
+        )
+        if pod.leaving:
+            job = replace(job, state=State.STOPPING)
+        record = Record(job, pod_uid=pod.uid, pod_name=pod.name)
+        if self._adopting:
+            turn.write(record, "adopted", f"pod={pod.name}")
+            return
+        why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
+        log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
+        turn.write(record, "uncovered", f"pod={pod.name} {why}")
+
+    def _gone(self, turn: Turn, uid: str) -> None:
+        for record in tuple(turn.book.records.values()):
+            if record.pod_uid == uid:
+                turn.write(ended(record), "gone")
+
+    def _forget_unlisted(self, turn: Turn) -> None:
+        """After the first complete list: whatever is not in it went while nobody looked."""
+        for record in tuple(turn.book.records.values()):
+            if record.pod_uid is not None and record.pod_uid not in self._listed:
+                turn.write(ended(record), "gone")
+
+    # Reservations
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            now = self.now()
+            for record in tuple(self.book.records.values()):
+                if record.reserved and record.deadline is not None:
+                    late = timedelta(seconds=record.request_seconds + _LATE_SECONDS)
+                    if now > record.deadline + late:
+                        await _trying(f"expiry of job={record.job.id}", self._expire_one(record))
+
+    async def _expire_one(self, record: Record) -> None:
+        found = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
+        for manifest in found:
+            await self._see(sight.read_pod(manifest))
+
+        def expire(turn: Turn) -> None:
+            now = turn.record(record.job.id)
+            if now is not None and now.reserved:
+                turn.write(ended(now), "never-seen")
+
+        await self.book.turn(expire)
+
+    # Pods that must not be
+
+    async def _stop_uncovered(self) -> None:
+        while True:
+            for record in tuple(self.book.records.values()):
+                if record.job.id.startswith(_OF_POD) and record.job.state is not State.STOPPING:
+                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "uncovered"))
+            await asyncio.sleep(1)
+
+    async def _stop(self, record: Record, why: str) -> None:
+        """Delete exactly this pod; it is charged until it is gone."""
+        log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
+        try:
+            await self.cluster.delete(PODS, record.pod_name or "", self.namespace, uid=record.pod_uid or "")
+        except (NotFound, Conflict):
+            return  # gone, or a namesake: the watch tells
+
+    async def _look_for_owners(self) -> None:
+        suspected: set[str] = set()
+        while True:
+            await asyncio.sleep(self.look_seconds)
+            found: set[str] = set()
+            for record in tuple(self.book.records.values()):
+                if not record.pod_uid or record.job.state is State.STOPPING or record.job.id.startswith(_OF_POD):
+                    continue
+                if await self._has_owner(record.job):
+                    continue
+                found.add(record.job.id)
+                if record.job.id in suspected:
+                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "the Hub has no such server"))
+            suspected = found
+
+    async def _has_owner(self, job: Job) -> bool:
+        """Whether the Hub has the job's server; where it cannot tell, it has."""
+        try:
+            user = await self.hub.user(job.user)
+        except HubError:
+            return True
+        server = user.servers.get(job.server) if user is not None else None
+        return server is not None and not server.stopped
+
+
+def _of_pod(turn: Turn, pod: Pod) -> Record | None:
+    """The record that covers a pod: its own, or the reservation of the job that it says it is."""
+    own = turn.record(f"{_OF_POD}{pod.uid}")
+    if own is not None or pod.job is None:
+        return own
+    record = turn.record(pod.job.id)
+    if record is None or record.pod_uid not in {None, pod.uid}:
+        return None
+    return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
+
+
+def _sum(all_of: list[Holding]) -> Holding:
+    gpus: dict[str, int] = {}
+    for one in all_of:
+        for resource, milli in one.gpus:
+            gpus[resource] = gpus.get(resource, 0) + milli
+    cpu, memory = sum(one.cpu_milli for one in all_of), sum(one.memory_bytes for one in all_of)
+    return Holding(tuple(sorted(gpus.items())), cpu, memory)
+
+
+async def _trying(what: str, work: Any) -> None:
+    """What fails because something is away is tried again at the next round."""
+    try:
+        await work
+    except (ClusterError, StoreUnavailable) as problem:
+        level = logging.WARNING if isinstance(problem, Unavailable) else logging.ERROR
+        log.log(level, "%s has to wait: %s", what, problem)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -27,6 +27,8 @@ from dlspawner.spawner.refusal import Refused
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
+_LISTENING_SECONDS = 0.25
+T = TypeVar("T")
 
 UNDECIDED = (
     "The part of this Hub that decides about GPUs does not answer, so no job can be started now. Running jobs go on. "
@@ -88,31 +90,52 @@ class Manager:
 
     async def _ask_at(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any, float]:
         """The same, and when the question that was answered had been sent."""
+        try:
+            return await _patiently(self._until_answered(method, path, body), self.seconds)
+        except TimeoutError:
+            raise self._refused(self.silent, f"no answer within {self.seconds:g} s to {method} {path}") from None
+
+    async def _until_answered(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any, float]:
         clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
-        last = "no connection"
-        try:
-            async with asyncio.timeout(self.seconds), aiohttp.ClientSession() as session:
-                for delay in delays(FIRST_DELAY, LONGEST_DELAY):
-                    sent = clock()
-                    try:
-                        async with session.request(
-                            method, url, json=body, headers=headers, allow_redirects=False
-                        ) as answer:
-                            if answer.status not in RETRIED:
-                                return answer.status, await _json(answer), sent
-                            last = f"status {answer.status}"
-                    except aiohttp.ClientError as problem:
-                        last = type(problem).__name__
-                    await asyncio.sleep(delay)
-        except TimeoutError:
-            pass
-        raise self._refused(self.silent, f"no answer within {self.seconds:g} s ({last})")
+        async with aiohttp.ClientSession() as session:
+            for delay in delays(FIRST_DELAY, LONGEST_DELAY):
+                sent, trouble = clock(), ""
+                try:
+                    async with session.request(
+                        method, url, json=body, headers=headers, allow_redirects=False
+                    ) as answer:
+                        if answer.status not in RETRIED:
+                            return answer.status, await _json(answer), sent
+                        trouble = f"status {answer.status}"
+                except (aiohttp.ClientError, TimeoutError) as problem:
+                    trouble = type(problem).__name__
+                self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
+                await asyncio.sleep(delay)
+        raise AssertionError("delays never end")
 
     def _refused(self, sentence: str, line: str) -> Refused:
         self.log.error("manager=%s %s", self.url, line)
         return Refused(sentence, reason="manager", status=429 if sentence is self.silent else 403)
+
+
+async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The answer, or TimeoutError after so many seconds in which this process could have heard it.
+
+    When a crowd starts servers the Hub's event loop may be busy for longer than any deadline; the answer is then there,
+    and nobody has looked.
+    """
+    asked = asyncio.ensure_future(answer)
+    try:
+        for _ in range(max(1, round(seconds / _LISTENING_SECONDS))):
+            if (await asyncio.wait({asked}, timeout=_LISTENING_SECONDS))[0]:
+                return asked.result()
+        raise TimeoutError
+    finally:
+        if not asked.done():
+            asked.cancel()
+            await asyncio.wait({asked})
 
 
 async def _json(answer: aiohttp.ClientResponse) -> Any:

@@ -58,14 +58,14 @@ class Desk:
     """Answers from one book."""
 
     def __init__(self, book: Book, ledger: Ledger, reservation_seconds: float) -> None:
-        self._book, self._ledger = book, ledger
+        self.book, self._ledger = book, ledger
         self._reservation = timedelta(seconds=reservation_seconds)
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
-        kept = self._book.records.get(question.job)
+        kept = self.book.records.get(question.job)
         ended = kept is None and await self._ledger.find(question.job) is not None
-        return await self._book.turn(lambda turn: self._answer(turn, question, ended))
+        return await self.book.turn(lambda turn: self._answer(turn, question, ended))
 
     async def release(self, job: str, user: str) -> None:
         """The Hub has not made the pod of this reservation, and will not."""
@@ -75,7 +75,7 @@ class Desk:
             if record is not None and record.reserved and record.job.user == user:
                 turn.write(ended(record), "not-created")
 
-        await self._book.turn(give_back)
+        await self.book.turn(give_back)
 
     def _answer(self, turn: Turn, question: Question, ended: bool) -> Answer:
         known = turn.record(question.job)

@@ -208,7 +208,7 @@ class Sampler:
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self._kubeconfig, self._namespace = kubeconfig, namespace
         self._held: dict[str, int] = {}
-        self._stop = threading.Event()
+        self._enough = threading.Event()
         self._listed = threading.Event()
         self.most = 0
         self.pods: set[str] = set()
@@ -220,14 +220,13 @@ class Sampler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._enough.set()
         self._thread.join(30)
 
     async def _run(self) -> None:
         async with await Cluster.connect(self._kubeconfig) as cluster:
             watching = asyncio.create_task(self._watch(cluster))
-            while not self._stop.is_set():
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(self._enough.wait)
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching

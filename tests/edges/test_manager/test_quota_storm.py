@@ -93,14 +93,14 @@ class Killer(threading.Thread):
     def __init__(self, hub: QuotaHub, name: str, seed: int) -> None:
         super().__init__(daemon=True)
         self._hub, self._name, self._chance = hub, name, random.Random(seed)
-        self._stop = threading.Event()
+        self._enough = threading.Event()
         self.kills = 0
         self.failed: BaseException | None = None
 
     def run(self) -> None:
         start = {"manager": self._hub.start_manager, "hub": self._hub.start_hub}[self._name]
         try:
-            while not self._stop.wait(self._chance.uniform(0.5, 4)):
+            while not self._enough.wait(self._chance.uniform(0.5, 4)):
                 self._hub.kill(self._name)
                 self.kills += 1
                 start()
@@ -113,7 +113,7 @@ class Killer(threading.Thread):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._enough.set()
         self.join(180)
         assert self.failed is None
 

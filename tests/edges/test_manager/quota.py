@@ -228,8 +228,9 @@ class Sampler:
             watching = asyncio.create_task(self._watch(cluster))
             await asyncio.to_thread(self._enough.wait)
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            await asyncio.wait({watching})
+        for _ in range(10):
+            await asyncio.sleep(0)  # the watch's connection is closed in steps
 
     async def _watch(self, cluster: Cluster) -> None:
         async for change in cluster.watch(PODS, self._namespace):

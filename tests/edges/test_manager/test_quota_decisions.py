@@ -22,13 +22,20 @@ from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespa
 
 
 @pytest.fixture
-async def office(db_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, and for tests that ask for `db_url` PostgreSQL as well."""
+    both = "db_url" in request.fixturenames
+    return str(request.getfixturevalue("db_url")) if both else f"sqlite:///{tmp_path / 'manager.sqlite'}"
+
+
+@pytest.fixture
+async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     api = await start(tmp_path / "cluster", 0)
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
     prepare(tmp_path)
     async with await Cluster.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
-        made = Office(tmp_path, db_url, cluster)
+        made = Office(tmp_path, database, cluster)
         await made.make_node()
         yield made
     await api.stop()
@@ -44,14 +51,16 @@ async def reasons(acting: Acting, job: str) -> list[str]:
     return [reason for _, _, reason in await acting.ledger.events(job)]
 
 
-async def test_of_fifty_questions_at_once_exactly_eight_are_admitted(office: Office) -> None:
+async def test_of_fifty_questions_at_once_exactly_eight_are_admitted(office: Office, db_url: str) -> None:
     async with office.manager() as acting:
         answers = await asyncio.gather(*(ask(acting, wants(f"u{number}")) for number in range(50)))
         assert [answer.decision for answer in answers].count("admit") == 8
         assert {answer.decision for answer in answers} == {"admit", "wait"}
 
 
-async def test_a_question_that_is_asked_again_gets_the_same_answer_and_costs_nothing(office: Office) -> None:
+async def test_a_question_that_is_asked_again_gets_the_same_answer_and_costs_nothing(
+    office: Office, db_url: str
+) -> None:
     question = wants(gpus=8)
     async with office.manager() as acting:
         first, again = await ask(acting, question), await ask(acting, question)
@@ -89,7 +98,9 @@ async def test_what_can_never_start_is_refused_with_the_limit(office: Office) ->
     assert "Team Everybody has a quota of 4 GPUs of type gpu; you asked for 5." in answer.sentences[0]
 
 
-async def test_gpus_are_free_when_the_pod_is_gone_and_not_when_its_deletion_was_asked_for(office: Office) -> None:
+async def test_gpus_are_free_when_the_pod_is_gone_and_not_when_its_deletion_was_asked_for(
+    office: Office, db_url: str
+) -> None:
     question = wants(gpus=8)
     async with office.manager() as acting:
         await ask(acting, question)
@@ -202,7 +213,7 @@ def labels(question: Question) -> dict[str, str]:
     return naming.job_labels(job)
 
 
-async def test_after_a_restart_what_went_meanwhile_is_free_and_what_runs_is_held(office: Office) -> None:
+async def test_after_a_restart_what_went_meanwhile_is_free_and_what_runs_is_held(office: Office, db_url: str) -> None:
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
     async with office.manager() as acting:
         for question in (stays, goes):
@@ -238,7 +249,7 @@ async def test_a_pod_that_the_hub_does_not_know_is_stopped(office: Office) -> No
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
 
-async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: Office) -> None:
+async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: Office, db_url: str) -> None:
     async with office.manager() as first, office.manager(waits=False) as second:
         await ask(first, wants(gpus=8))
         assert second.desk is None
@@ -249,7 +260,7 @@ async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: O
             await ask(first, wants("carol", gpus=0))
 
 
-async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office: Office) -> None:
+async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office: Office, db_url: str) -> None:
     store = await asyncio.to_thread(Store.open, office.db_url)
     epoch = await Ledger(store).lease("dead", 1)
     async with office.manager() as acting:

@@ -1,4 +1,4 @@
-"""Two hundred people want eight GPUs at once, while everything that can be killed is killed: eight are held, never nine.
+"""Two hundred people want eight GPUs at once, while whatever can be killed is killed: eight are held, never nine.
 
 Through the real Hub, on SQLite and on PostgreSQL. What must hold in the end: no GPU is held by nobody (the Manager has
 no reservation left, and all eight are somebody's or can be had), and no pod is owned by nobody (every pod is a server's

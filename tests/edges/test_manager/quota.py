@@ -6,7 +6,6 @@ one that the Hub knows, so that one of them can be killed; a thread watches the 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -21,8 +20,8 @@ from typing import Any
 
 import requests
 
-from dlspawner.cluster import PODS, Change, Cluster
 from tests.bench.spawn import RESPONDER
+from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import ROOT, Hub, answers, free_port
 
@@ -206,46 +205,46 @@ class Sampler:
     """Watches all pods of the jobs' namespace in a thread, and remembers the most that was ever held at once."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self._kubeconfig, self._namespace = kubeconfig, namespace
+        self._client = Client(kubeconfig)
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._held: dict[str, int] = {}
         self._enough = threading.Event()
-        self._listed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failed: BaseException | None = None
         self.most = 0
-        self.pods: set[str] = set()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
     def __enter__(self) -> Sampler:
+        listed = self._client.get(self._path)
+        for pod in listed["items"]:
+            self._note("ADDED", pod)
+        self._version = listed["metadata"]["resourceVersion"]
         self._thread.start()
-        assert self._listed.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._enough.set()
-        self._thread.join(30)
+        self._thread.join(60)
+        assert self._failed is None
+        assert not self._thread.is_alive()
 
-    async def _run(self) -> None:
-        async with await Cluster.connect(self._kubeconfig) as cluster:
-            watching = asyncio.create_task(self._watch(cluster))
-            await asyncio.to_thread(self._enough.wait)
-            watching.cancel()
-            await asyncio.wait({watching})
-        for _ in range(10):
-            await asyncio.sleep(0)  # the watch's connection is closed in steps
+    def _run(self) -> None:
+        try:
+            while not self._enough.is_set():
+                query = {"resourceVersion": self._version, "timeoutSeconds": "1"}
+                with self._client.watch(self._path, **query) as watcher:
+                    for event in watcher.rest():
+                        self._version = event["object"]["metadata"]["resourceVersion"]
+                        self._note(event["type"], event["object"])
+        except BaseException as failed:
+            self._failed = failed
+            raise
 
-    async def _watch(self, cluster: Cluster) -> None:
-        async for change in cluster.watch(PODS, self._namespace):
-            self._note(change)
-
-    def _note(self, change: Change) -> None:
-        if change.type == "SYNCED":
-            self._listed.set()
-            return
-        uid = change.object["metadata"]["uid"]
-        if change.type == "DELETED":
+    def _note(self, kind: str, pod: Mapping[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        if kind == "DELETED":
             self._held.pop(uid, None)
         else:
-            self._held[uid] = gpus_of(change.object)
-            self.pods.add(uid)
+            self._held[uid] = gpus_of(pod)
         self.most = max(self.most, sum(self._held.values()))
 
 

@@ -182,7 +182,7 @@ def prepare(folder: Path, gpus: int = 8) -> None:
     """The administrators' files."""
     (folder / "jobs").mkdir()
     (folder / "jobs" / "tiny.yaml").write_text(json.dumps(quota.TEMPLATE))
-    (folder / "cluster.yaml").write_text(quota.CLUSTER)
+    (folder / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
     (folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
 

@@ -33,11 +33,12 @@ TEMPLATE = {
     "options": {"gpus": {"default": 1, "max": 8}, "gpu_type": {}, "team": {}},
     "grace_period_seconds": 1,
 }
+GPU = "nvidia.com/gpu"
 CLUSTER = """
 gpu_types:
   gpu:
     title: GPU
-    resource: nvidia.com/gpu
+    resource: %s
     tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
     cpu_per_gpu: 500m
     memory_per_gpu: 256Mi
@@ -71,6 +72,7 @@ class QuotaHub(Hub):
     manager_kubeconfig: Path | None = None
     hub_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
+    resource: str = GPU
 
     def prepare(self) -> None:
         """Write the administrators' files."""
@@ -80,7 +82,7 @@ class QuotaHub(Hub):
         (templates / "hub").symlink_to(ROOT / "templates" / "hub")
         (templates / "jobs" / "tiny.yaml").write_text(json.dumps(TEMPLATE))
         (config / "jupyterhub_config.py").symlink_to(ROOT / "hub_config" / "jupyterhub_config.py")
-        (config / "cluster.yaml").write_text(CLUSTER)
+        (config / "cluster.yaml").write_text(CLUSTER % self.resource)
         self.config, self.templates = config, templates
         self.set_quota(self.gpus)
 
@@ -92,7 +94,7 @@ class QuotaHub(Hub):
             **super().env(),
             "DLSPAWNER_MANAGER_URL": self.manager_url(),
             "JUPYTERHUB_API_TOKEN": "manager-token",
-            "JUPYTERHUB_API_URL": f"http://127.0.0.1:{self.hub_port}/hub/api",
+            "JUPYTERHUB_API_URL": f"http://{self.address}:{self.hub_port}/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
             "JUPYTERHUB_SERVICE_NAME": "jobs",
             "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
@@ -151,7 +153,7 @@ class QuotaHub(Hub):
 
     def api(self, method: str, path: str, body: Any = None) -> requests.Response:
         headers = {"Authorization": "token tests-token"}
-        url = f"http://127.0.0.1:{self.hub_port}/hub/api{path}"
+        url = f"http://{self.address}:{self.hub_port}/hub/api{path}"
         return requests.request(method, url, headers=headers, json=body, timeout=120)
 
     def add_users(self, names: list[str]) -> None:
@@ -190,23 +192,23 @@ class QuotaHub(Hub):
     def held(self) -> int:
         """GPUs that pods hold now, in the cluster's own words."""
         found = json.loads(self.kubectl("get", "pods", "-o", "json"))["items"]
-        return sum(map(gpus_of, found))
+        return sum(gpus_of(pod, self.resource) for pod in found)
 
 
-def gpus_of(pod: Mapping[str, Any]) -> int:
+def gpus_of(pod: Mapping[str, Any], resource: str = GPU) -> int:
     """GPUs that a pod holds: none once it has ended."""
     if (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
         return 0
     containers = pod["spec"]["containers"]
-    return sum(int(((one.get("resources") or {}).get("limits") or {}).get("nvidia.com/gpu", 0)) for one in containers)
+    return sum(int(((one.get("resources") or {}).get("limits") or {}).get(resource, 0)) for one in containers)
 
 
 class Sampler:
     """Watches all pods of the jobs' namespace in a thread, and remembers the most that was ever held at once."""
 
-    def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self._client = Client(kubeconfig)
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
+    def __init__(self, hub: QuotaHub) -> None:
+        self._client, self._resource = Client(hub.kubeconfig), hub.resource
+        self._path = f"/api/v1/namespaces/{hub.namespace}/pods"
         self._held: dict[str, int] = {}
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -244,7 +246,7 @@ class Sampler:
         if kind == "DELETED":
             self._held.pop(uid, None)
         else:
-            self._held[uid] = gpus_of(pod)
+            self._held[uid] = gpus_of(pod, self._resource)
         self.most = max(self.most, sum(self._held.values()))
 
 

@@ -55,7 +55,7 @@ def live(hub: QuotaHub) -> list[str]:
 def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_hear_why(hub: QuotaHub) -> None:
     users = [f"crowd{number}" for number in range(24)]
     hub.add_users(users)
-    with Sampler(hub.kubeconfig, hub.namespace) as sampler:
+    with Sampler(hub) as sampler:
         statuses = hub.storm(users, gpus=1)
         wait_for(lambda: len(hub.ready()) == GPUS, "eight are ready", 60)
         wait_for(lambda: len(hub.servers()) == GPUS, "the others have ended", 60)

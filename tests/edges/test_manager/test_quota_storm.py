@@ -78,7 +78,7 @@ def fill(hub: QuotaHub, users: list[str]) -> None:
 
 def test_of_200_people_eight_get_a_gpu_and_the_others_a_sentence(hub: QuotaHub) -> None:
     users = crowd(hub)
-    with Sampler(hub.kubeconfig, hub.namespace) as sampler:
+    with Sampler(hub) as sampler:
         statuses = hub.storm(users, gpus=1)
         wait_for(lambda: settled(hub), "everything has settled", 120)
         assert sampler.most == GPUS
@@ -121,7 +121,7 @@ class Killer(threading.Thread):
 @pytest.mark.parametrize("victim", ["manager", "hub"])
 def test_whoever_is_killed_eight_are_held_and_nothing_is_left_behind(hub: QuotaHub, victim: str) -> None:
     users = crowd(hub)
-    with Sampler(hub.kubeconfig, hub.namespace) as sampler:
+    with Sampler(hub) as sampler:
         with Killer(hub, victim, seed=6) as killer:
             hub.storm(users, gpus=1)
             wait_for(lambda: killer.kills >= 3, "it was killed three times", 300)
@@ -151,7 +151,7 @@ def test_requests_that_were_carried_out_although_nobody_heard_of_it(db_url: str,
             for fault in (faults.Lost(done=True), faults.Reset(done=True), faults.Slow(4), faults.Answer(503)):
                 api.fail("create", "pods", fault, times=None, probability=0.2)
                 api.fail("delete", "pods", fault, times=None, probability=0.2)
-            with Sampler(hub.kubeconfig, hub.namespace) as sampler:
+            with Sampler(hub) as sampler:
                 hub.storm(users, gpus=1)
                 time.sleep(1)
                 api.heal()

@@ -40,8 +40,8 @@ gpu_types:
     title: GPU
     resource: %s
     tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
-    cpu_per_gpu: 500m
-    memory_per_gpu: 256Mi
+    cpu_per_gpu: 50m
+    memory_per_gpu: 64Mi
     max_per_job: 8
 cpu_only:
   cpu: {default: 100m, max: 4}
@@ -204,7 +204,10 @@ def gpus_of(pod: Mapping[str, Any], resource: str = GPU) -> int:
 
 
 class Sampler:
-    """Watches all pods of the jobs' namespace in a thread, and remembers the most that was ever held at once."""
+    """Watches all pods of the jobs' namespace in a thread, and remembers the most that was ever held at once.
+
+    What is known is complete after the end of the ``with``.
+    """
 
     def __init__(self, hub: QuotaHub) -> None:
         self._client, self._resource = Client(hub.kubeconfig), hub.resource

@@ -81,7 +81,7 @@ def test_of_200_people_eight_get_a_gpu_and_the_others_a_sentence(hub: QuotaHub) 
     with Sampler(hub) as sampler:
         statuses = hub.storm(users, gpus=1)
         wait_for(lambda: settled(hub), "everything has settled", 120)
-        assert sampler.most == GPUS
+    assert sampler.most == GPUS
     assert len(hub.ready()) == GPUS
     assert statuses.count(429) >= CROWD - GPUS - statuses.count(202)
     assert "Traceback" not in hub.log
@@ -128,13 +128,12 @@ def test_whoever_is_killed_eight_are_held_and_nothing_is_left_behind(hub: QuotaH
         wait_for(lambda: settled(hub), "everything has settled", 300)
         fill(hub, users)
         wait_for(lambda: settled(hub), "everything has settled again", 120)
-        assert sampler.most == GPUS
         for name in hub.ready()[:4]:
             hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
         wait_for(lambda: hub.held() == GPUS - 4, "four are stopped", 120)
         wait_for(lambda: settled(hub), "four are free", 120)
         fill(hub, users)
-        assert sampler.most == GPUS
+    assert sampler.most == GPUS
 
 
 def test_requests_that_were_carried_out_although_nobody_heard_of_it(db_url: str, tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_requests_that_were_carried_out_although_nobody_heard_of_it(db_url: str,
                 wait_for(lambda: settled(hub), "everything has settled", 300)
                 fill(hub, users)
                 wait_for(lambda: settled(hub), "everything has settled again", 120)
-                assert sampler.most == GPUS
+            assert sampler.most == GPUS
         finally:
             for name in [*hub.running][::-1]:
                 hub.stop(name)

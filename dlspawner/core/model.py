@@ -245,6 +245,11 @@ class Teams:
         found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
         return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
 
+    @property
+    def has_quota(self) -> bool:
+        """Whether anybody's GPUs are counted: the Hub then asks before it makes a pod."""
+        return any(team.quota for team in self.teams)
+
     def named(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)
 

@@ -77,6 +77,7 @@ class Book:
         self._ledger, self._epoch, self._now = ledger, epoch, now
         self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = False
+        self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
         self.world = World(cluster, teams)

@@ -78,6 +78,7 @@ class Desk:
         await self.book.turn(give_back)
 
     def _answer(self, turn: Turn, question: Question, ended: bool) -> Answer:
+        turn.book.asked = True
         known = turn.record(question.job)
         if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
             return Answer("refuse", "job-id", (NOT_YOURS,))

@@ -59,9 +59,10 @@ class Ledger:
         )
         return None if row is None else _record(row)
 
-    async def is_empty(self) -> bool:
-        """Whether there has never been a job."""
-        return await self._store.read(lambda connection: connection.scalar(select(jobs.c.job).limit(1)) is None)
+    async def has_admitted(self) -> bool:
+        """Whether the Hub has ever asked and been told yes."""
+        query = select(jobs.c.job).where(jobs.c.deadline.is_not(None)).limit(1)
+        return await self._store.read(lambda connection: connection.scalar(query) is not None)
 
     async def events(self, job: str) -> list[tuple[datetime, State, str]]:
         """What became of a job, in its order."""

@@ -8,7 +8,8 @@
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; what they hold of a node is nobody's quota.
 * A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
-* The pods that are there when the Manager keeps its very first book are taken into it: quota was switched on.
+* Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
+  of no quota, so nothing is stopped before it has asked for the first time.
 
 Only the pods' own namespace is seen. What pods of others hold of a node is the scheduler's to know.
 """
@@ -58,10 +59,9 @@ class Reconciler:
     _pods: dict[str, Pod] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _listed: set[str] = field(default_factory=set)
-    _adopting: bool = False
 
     async def run(self) -> None:
-        self._adopting = await self.ledger.is_empty()
+        self.book.asked = await self.ledger.has_admitted()
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
@@ -119,7 +119,6 @@ class Reconciler:
         if change.type == "SYNCED":
             if not self.ready.is_set():
                 await self.book.turn(self._forget_unlisted)
-                self._adopting = False
                 self.ready.set()
         elif change.type == "DELETED":
             uid = str(change.object["metadata"]["uid"])
@@ -174,9 +173,11 @@ class Reconciler:
     def _charge(self, turn: Turn, pod: Pod) -> None:
         """A pod that nothing covers: what it holds is held by somebody, from now on."""
         claimed, world = pod.job, turn.world
+        self.book.asked = self.book.asked and world.teams.has_quota
+        adopting = claimed is not None and not self.book.asked
         known = claimed is not None and turn.record(claimed.id) is None
         job = Job(
-            id=claimed.id if self._adopting and claimed and known else f"{_OF_POD}{pod.uid}",
+            id=claimed.id if adopting and claimed and known else f"{_OF_POD}{pod.uid}",
             user=claimed.user if claimed else "",
             team=claimed.team if claimed else "",
             submitted=turn.now,
@@ -191,7 +192,7 @@ class Reconciler:
         if pod.leaving:
             job = replace(job, state=State.STOPPING)
         record = Record(job, pod_uid=pod.uid, pod_name=pod.name)
-        if self._adopting:
+        if adopting and known:
             turn.write(record, "adopted", f"pod={pod.name}")
             return
         why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"

@@ -214,8 +214,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""
-        asked = bool(self.manager_url and self.manager_token)
-        return asked and any(team.quota for team in self.settings.teams.teams)
+        return bool(self.manager_url and self.manager_token) and self.settings.teams.has_quota
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

@@ -141,7 +141,7 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
 
 
 def _spec(gpus: int) -> dict[str, Any]:
-    limits = {"cpu": "100m", "memory": "64Mi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    limits = {"cpu": "50m", "memory": "64Mi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     container = {"name": "notebook", "image": "x", "resources": {"limits": limits, "requests": limits}}
     return {"spec": {"containers": [container]}}
 

@@ -227,13 +227,25 @@ async def test_after_a_restart_what_went_meanwhile_is_free_and_what_runs_is_held
         assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
 
 
-async def test_jobs_that_ran_before_there_was_any_quota_go_on_and_are_charged(office: Office) -> None:
-    question = wants(gpus=3)
-    await office.bind(await office.make_pod(question))
+async def test_jobs_that_the_hub_has_made_without_asking_go_on_and_are_charged(office: Office) -> None:
+    before, meanwhile = wants(gpus=3), wants("bob", gpus=2)
+    await office.bind(await office.make_pod(before))
     async with office.manager() as acting:
-        assert states(acting) == {question.job: State.RUNNING}
-        assert (await ask(acting, wants("bob", gpus=6))).decision == "wait"
-        assert await reasons(acting, question.job) == ["adopted"]
+        await office.bind(await office.make_pod(meanwhile))  # by a Hub that has not been restarted yet
+        both = dict.fromkeys([before.job, meanwhile.job], State.RUNNING)
+        await until(lambda: states(acting) == both, "both are counted")
+        assert (await ask(acting, wants("carol", gpus=4))).decision == "wait"
+        assert (await reasons(acting, before.job))[0] == "adopted"
+
+
+async def test_without_any_quota_nothing_is_stopped(office: Office) -> None:
+    (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
+    async with office.manager() as acting:
+        await ask(acting, wants(gpus=0))
+        question = wants("bob")
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting).get(question.job) is State.RUNNING, "it is counted")
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-bob"]["metadata"]
 
 
 async def test_a_pod_that_the_hub_does_not_know_is_stopped(office: Office) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from dlspawner.cluster import NODES, PODS, Cluster, NotFound
 from dlspawner.core import naming
@@ -17,7 +18,7 @@ from dlspawner.devcluster.api import start
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Question
 from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Store, StoreUnavailable
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, prepare, until, wants
 
 
@@ -303,3 +304,24 @@ async def test_a_cordoned_node_takes_nothing_new(office: Office) -> None:
         book = acting.desk.book
         await until(lambda: book.nodes["gpu-1"].cordoned, "it is seen")
         assert (await ask(acting, wants())).reason in {"no-node", "too-many"}
+
+
+async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_nothing_is_lost(office: Office) -> None:
+    question = wants(gpus=6)
+    engine = create_engine(office.db_url)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        pod = await office.make_pod(question)
+        await office.bind(pod)
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE job_events RENAME TO away"))
+        with pytest.raises(StoreUnavailable):
+            await ask(acting, wants("bob"))
+        await office.delete(pod, grace=0)
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE away RENAME TO job_events"))
+        await until(lambda: question.job not in states(acting), "that the pod went is written down all the same")
+        answers = [await ask(acting, wants(f"u{number}")) for number in range(9)]
+        assert [answer.decision for answer in answers] == ["admit"] * 8 + ["wait"], "bob holds nothing"
+    engine.dispose()

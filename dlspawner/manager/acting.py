@@ -52,8 +52,10 @@ class Acting:
 
     async def run(self) -> None:
         """Act whenever the lease is ours; ends when it is cancelled."""
+        task = asyncio.current_task()
         try:
-            while True:
+            # A cancellation is lost in a TaskGroup of which a task fails at the same moment, as the book's askers do.
+            while not (task and task.cancelling()):
                 epoch = await self._take()
                 if epoch is None:
                     await asyncio.sleep(_POLL_SECONDS)

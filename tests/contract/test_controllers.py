@@ -154,13 +154,14 @@ def test_a_services_endpoints_are_its_ready_pods(
 
 def test_a_claim_is_bound_to_the_volume_made_for_it(cluster: Client, namespace: str) -> None:
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    nobodys = {"storageClassName": f"made-by-nobody-{namespace}"}  # or the node's own volume may be there first
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **nobodys}
     claim = cluster.create(claims, {"metadata": {"name": "home"}, "spec": asked})
     assert claim["status"]["phase"] == "Pending"
     name = f"pv-{namespace}"
     reference = {"namespace": namespace, "name": "home", "uid": claim["metadata"]["uid"]}
     spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "claimRef": reference}
-    spec |= {"hostPath": {"path": "/nonexistent"}, "storageClassName": ""}
+    spec |= {"hostPath": {"path": "/nonexistent"}, **nobodys}
     cluster.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": spec})
     try:
         bound = cluster.until(f"{claims}/home", lambda found: found["status"]["phase"] == "Bound")

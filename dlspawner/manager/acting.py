@@ -23,6 +23,7 @@ from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.reconcile import Reconciler
+from dlspawner.manager.stopping import Stopper
 from dlspawner.manager.store import StoreUnavailable
 from dlspawner.settings import Settings
 
@@ -115,9 +116,11 @@ class Acting:
             reconciler = Reconciler(
                 book, self.ledger, cluster, self.hub, self.namespace or cluster.namespace, self.now, self.look_seconds
             )
+            stopper = Stopper(book, self.hub, cluster, reconciler.namespace)
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
+                group.create_task(stopper.run(), name="stop jobs")
                 self.desk = Desk(book, self.ledger, self.reservation_seconds)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 

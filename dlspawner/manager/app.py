@@ -264,6 +264,7 @@ def make_web(manager: web.Manager) -> WebApplication:
         (f"api/users/{name}/account", api.Account, own),
         (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
+        (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

@@ -2,6 +2,7 @@
 
     PUT   jobs/{id}             may it start? asking again gets the same answer
     POST  jobs/{id}/released    its pod was not made, and will not be
+    GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503.
@@ -70,6 +71,17 @@ class Released(_ForJobs):
         except Fenced:
             raise Problem(503, NOT_YET) from None
         self.set_status(204)
+
+
+class Ending(ForHub):
+    """Why a job is being stopped, for the Hub to tell its person."""
+
+    async def get(self, job: str) -> None:
+        acting = self.manager.acting
+        record = await acting.ledger.find(job) if acting is not None else None
+        if record is None or record.stop is None:
+            raise Problem(404, "Nobody here has decided to stop this job.")
+        self.reply({"reason": record.stop.reason, "sentence": record.stop.sentence})
 
 
 def _question(job: str, body: dict[str, Any]) -> Question:

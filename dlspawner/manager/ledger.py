@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from dlspawner.core.jobs import Job, State
-from dlspawner.manager.records import Entry, Record, read_charge, write_charge
+from dlspawner.manager.records import Entry, Record, Stop, read_charge, write_charge
 from dlspawner.manager.schema import job_events, jobs, leases
 from dlspawner.manager.store import Store
 
@@ -151,6 +151,11 @@ def _row(entry: Entry) -> dict[str, Any]:
         "ended": entry.at if job.state is State.ENDED else None,
         "pod_uid": record.pod_uid,
         "pod_name": record.pod_name,
+        "notice": job.notice,
+        "yields": record.yields,
+        "requeue": job.requeue,
+        "stop_reason": record.stop.reason if record.stop else None,
+        "stop_sentence": record.stop.sentence if record.stop else None,
     }
 
 
@@ -168,5 +173,8 @@ def _record(row: Row[Any]) -> Record:
         state=State(row.state),
         started=row.started,
         nodes=tuple(json.loads(row.nodes)),
+        notice=row.notice,
+        requeue=row.requeue,
     )
-    return Record(job, row.deadline, row.request_seconds, row.pod_uid, row.pod_name)
+    stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
+    return Record(job, row.deadline, row.request_seconds, row.pod_uid, row.pod_name, stop, row.yields)

@@ -35,6 +35,7 @@ from dlspawner.manager.desk import ended
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.records import Record
 from dlspawner.manager.sight import Pod
+from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreUnavailable
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ class Reconciler:
             if not pod.over:
                 self._charge(turn, pod)
             return
-        if pod.over:
+        if pod.over and record.stop is None:  # who is stopped waits again only when the pod is gone
             turn.write(ended(record), "finished")
             return
         reason, seen = self._seen(record, pod, turn.now)
@@ -202,13 +203,13 @@ class Reconciler:
     def _gone(self, turn: Turn, uid: str) -> None:
         for record in tuple(turn.book.records.values()):
             if record.pod_uid == uid:
-                turn.write(ended(record), "gone")
+                turn.write(*gone(record, "gone"))
 
     def _forget_unlisted(self, turn: Turn) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.book.records.values()):
             if record.pod_uid is not None and record.pod_uid not in self._listed:
-                turn.write(ended(record), "gone")
+                turn.write(*gone(record, "gone"))
 
     # Reservations
 
@@ -257,7 +258,8 @@ class Reconciler:
             await asyncio.sleep(self.look_seconds)
             found: set[str] = set()
             for record in tuple(self.book.records.values()):
-                if not record.pod_uid or record.job.state is State.STOPPING or record.job.id.startswith(_OF_POD):
+                leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
+                if not record.pod_uid or leaves or record.job.id.startswith(_OF_POD):
                     continue
                 if await self._has_owner(record.job):
                     continue

@@ -19,14 +19,27 @@ from dlspawner.core.nodes import Expression, Placement
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """That a job is stopped, decided once: a word for events and logs, and the sentence that the person reads."""
+
+    reason: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """A job and its pod. ``deadline``: the Hub creates the pod before it; ``pod_uid``: the pod, once it was seen."""
+    """A job and its pod. ``deadline``: the Hub creates the pod before it; ``pod_uid``: the pod, once it was seen.
+
+    ``stop`` is why it is being stopped; ``yields`` when it turns preemptible, because its team has less quota now.
+    """
 
     job: Job
     deadline: datetime | None = None
     request_seconds: float = 0.0  # for how long a request that was sent before the deadline may be on its way
     pod_uid: str | None = None
     pod_name: str | None = None
+    stop: Stop | None = None
+    yields: datetime | None = None
 
     @property
     def reserved(self) -> bool:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -128,6 +129,13 @@ jobs = Table(
     Column("ended", UtcDateTime),
     Column("pod_uid", String(64)),
     Column("pod_name", String(255)),
+    # `notice`: when a victim is stopped; `yields`: when a guaranteed job turns preemptible; `stop_…`: that it was
+    # decided to stop the job, and what its owner reads about it.
+    Column("notice", UtcDateTime),
+    Column("yields", UtcDateTime),
+    Column("requeue", Boolean, nullable=False, server_default=false()),
+    Column("stop_reason", String(40)),
+    Column("stop_sentence", Text),
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.

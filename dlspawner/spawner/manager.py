@@ -26,6 +26,7 @@ from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
+ENDING_SECONDS = 3.0  # somebody waits for the stop
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 _LISTENING_SECONDS = 0.25
 T = TypeVar("T")
@@ -83,19 +84,30 @@ class Manager:
         except Refused:
             return
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+    async def ending(self, job: str) -> str | None:
+        """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
+        asked = replace(self, seconds=ENDING_SECONDS)
+        try:
+            status, answer = await asked._ask("GET", f"/api/jobs/{job}/ending", None)
+            return str(answer["sentence"]) if status == 200 else None
+        except (KeyError, Refused, TypeError):
+            return None
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any]:
         """Status and JSON of the answer; ``None`` for what is no JSON."""
         status, answer, _ = await self._ask_at(method, path, body)
         return status, answer
 
-    async def _ask_at(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any, float]:
+    async def _ask_at(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any, float]:
         """The same, and when the question that was answered had been sent."""
         try:
             return await _patiently(self._until_answered(method, path, body), self.seconds)
         except TimeoutError:
             raise self._refused(self.silent, f"no answer within {self.seconds:g} s to {method} {path}") from None
 
-    async def _until_answered(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any, float]:
+    async def _until_answered(
+        self, method: str, path: str, body: Mapping[str, object] | None
+    ) -> tuple[int, Any, float]:
         clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)

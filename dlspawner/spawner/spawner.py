@@ -211,6 +211,22 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
                 await manager.release(self._launch.job.id, self._launch.job.user)
             raise
 
+    async def stop(self, now: bool = False) -> None:
+        await self._learn_why()
+        await super().stop(now)
+
+    async def _learn_why(self) -> None:
+        """If it is the Manager that has the job stopped, let the person read why."""
+        job = self.job() if self.offers_jobs and self._has_quota else None
+        starting = self._spawn_future is not None and not self._spawn_future.done()
+        if job is None or starting or self._ended:
+            return
+        sentence = await Manager(self.manager_url, self.manager_token, self.log).ending(job.id)
+        if sentence is not None:
+            self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
+            self._ended = sentence
+            self._show_end(sentence)
+
     @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""

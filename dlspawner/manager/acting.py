@@ -94,6 +94,7 @@ class Acting:
                 group.create_task(self._reload(book), name="read the files anew")
         finally:
             self.desk = None
+            book.board.close()
 
     async def _renew(self, epoch: int) -> None:
         clock = asyncio.get_running_loop().time

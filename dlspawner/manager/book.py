@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
 from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.notices import Board, Change, withdraw
 from dlspawner.manager.records import Entry, Record
 from dlspawner.manager.store import StoreUnavailable
 
@@ -39,6 +40,7 @@ class Turn:
     book: Book
     now: datetime
     entries: list[Entry] = field(default_factory=list)
+    told: list[Change] = field(default_factory=list)
 
     @property
     def world(self) -> World:
@@ -55,6 +57,7 @@ class Turn:
         self.world.put(job)
         if job.state is State.ENDED:
             self.book.records.pop(job.id, None)
+            withdraw(self, job.id)
         else:
             self.book.records[job.id] = record
         log.info(
@@ -69,6 +72,11 @@ class Turn:
             f" {detail}" if detail else "",
         )
 
+    def tell(self, change: Change) -> None:
+        """Change what people are told; for `notices` alone."""
+        self.told.append(change)
+        self.book.board.apply(change)
+
 
 class Book:
     """The world of one epoch; `run` is its writer, everybody else asks for turns."""
@@ -81,15 +89,19 @@ class Book:
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
         self.world = World(cluster, teams)
+        self.board = Board()
+        # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
+        self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
         """Read everything from the database."""
-        found = await self._ledger.load()
+        found, notices = await self._ledger.load(), await self._ledger.notices()
         old = self.world
         self.records = {record.job.id: record for record in found}
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.board.load(notices)
         self._stale = False
 
     async def turn(self, work: Callable[[Turn], T]) -> T:
@@ -137,14 +149,15 @@ class Book:
         except StoreUnavailable as problem:
             _fail(taken, problem)
             return
-        entries, answers = results
+        entries, told, answers = results
         try:
-            if entries:
-                await self._ledger.write(self._epoch, entries)
+            if entries or told:
+                await self._ledger.write(self._epoch, entries, told)
         except StoreUnavailable as problem:
             self._stale = True
             _fail(taken, problem)
             return
+        self.board.publish(told)
         for future, answer in answers:
             if not future.done():
                 if isinstance(answer, _Broken):
@@ -154,9 +167,10 @@ class Book:
 
     def _decide(
         self, taken: list[tuple[Work, asyncio.Future[Any]]]
-    ) -> tuple[list[Entry], list[tuple[asyncio.Future[Any], Any]]]:
+    ) -> tuple[list[Entry], list[Change], list[tuple[asyncio.Future[Any], Any]]]:
         now = self._now()
         entries: list[Entry] = []
+        told: list[Change] = []
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         for work, future in taken:
             if future.done():
@@ -165,13 +179,14 @@ class Book:
             try:
                 answer = work(turn)
             except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
-                if turn.entries:
+                if turn.entries or turn.told:
                     self._stale = True  # half a turn: what it wrote is in the world, and is not written down
                 answers.append((future, _Broken(error)))
                 continue
             entries += turn.entries
+            told += turn.told
             answers.append((future, answer))
-        return entries, answers
+        return entries, told, answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from dlspawner.core.jobs import Job, State
+from dlspawner.manager import noticerows
+from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import Entry, Record, Stop, read_charge, write_charge
 from dlspawner.manager.schema import job_events, jobs, leases
 from dlspawner.manager.store import Store
@@ -73,9 +75,13 @@ class Ledger:
 
         return await self._store.read(read)
 
-    async def write(self, epoch: int, entries: Sequence[Entry]) -> None:
+    async def notices(self) -> list[Notice]:
+        """Every open notice."""
+        return await self._store.read(noticerows.read)
+
+    async def write(self, epoch: int, entries: Sequence[Entry], told: Sequence[Change] = ()) -> None:
         """All of it or nothing; Fenced when another Manager has taken over."""
-        await self._store.write(lambda connection: _write(connection, epoch, entries))
+        await self._store.write(lambda connection: _write(connection, epoch, entries, told))
 
 
 def _now(connection: Connection) -> datetime:
@@ -102,7 +108,7 @@ def _lease(connection: Connection, holder: str, seconds: float) -> int | None:
     return int(row.epoch) + 1
 
 
-def _write(connection: Connection, epoch: int, entries: Sequence[Entry]) -> None:
+def _write(connection: Connection, epoch: int, entries: Sequence[Entry], told: Sequence[Change]) -> None:
     found = connection.scalar(select(leases.c.epoch).where(_LEASE).with_for_update(read=True))
     if found != epoch:
         raise Fenced(f"epoch {epoch}, and the database is at {found}")
@@ -124,7 +130,9 @@ def _write(connection: Connection, epoch: int, entries: Sequence[Entry]) -> None
         }
         for entry in entries
     ]
-    connection.execute(insert(job_events), events)
+    if events:
+        connection.execute(insert(job_events), events)
+    noticerows.write(connection, told)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

@@ -150,6 +150,24 @@ job_events = Table(
     Column("detail", Text, nullable=False),
 )
 
+# What people are told about their jobs and have not been told the end of; "" as job and user: for administrators.
+notices = Table(
+    "notices",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job", String(64), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("cause", String(200), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("posted", UtcDateTime, nullable=False),
+    Column("until", UtcDateTime),
+    Column("keep", Boolean, nullable=False),
+    Column("seen", UtcDateTime),
+    UniqueConstraint("job", "kind"),
+)
+
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
 leases = Table(
     "leases",

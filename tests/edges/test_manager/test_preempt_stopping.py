@@ -50,6 +50,8 @@ def record(acting: Acting, job: str) -> Record | None:
 
 
 async def reasons(acting: Acting, job: str) -> list[str]:
+    assert acting.desk is not None
+    await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
     return [reason for _, _, reason in await acting.ledger.events(job)]
 
 

@@ -49,6 +49,8 @@ def states(acting: Acting) -> dict[str, State]:
 
 
 async def reasons(acting: Acting, job: str) -> list[str]:
+    assert acting.desk is not None
+    await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
     return [reason for _, _, reason in await acting.ledger.events(job)]
 
 

@@ -30,7 +30,7 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, jobs_api, pages, web
+from dlspawner.manager import api, jobs_api, notices_api, pages, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
@@ -262,6 +262,10 @@ def make_web(manager: web.Manager) -> WebApplication:
         (f"api/users/{name}/keys", api.UserKeys, own),
         (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
         (f"api/users/{name}/account", api.Account, own),
+        ("api/notices", notices_api.Notices, own),
+        (r"api/notices/([0-9a-f]{16})/seen", notices_api.Seen, own),
+        (r"api/notices/([0-9a-f]{16})/keep", notices_api.Keep, own),
+        (f"api/users/{name}/notices", notices_api.UserNotices, own),
         (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),

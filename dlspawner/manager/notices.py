@@ -51,6 +51,10 @@ class Kind(Enum):
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
 
 
+class CannotKeep(Exception):
+    """*Keep alive* does nothing for this job; the message is for its owner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """``job``, ``user`` and ``server`` are "" in what administrators are told. ``keep``: *keep alive* is possible."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import Cluster
 from dlspawner.core.jobs import Job, State
-from dlspawner.devcluster.api import start
-from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.desk import ended
 from dlspawner.manager.notices import (
@@ -31,9 +28,9 @@ from dlspawner.manager.notices import (
 )
 from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
-from tests.edges.test_manager.office import Office, make_namespace, prepare, until
+from tests.edges.test_manager.noticing import NOW, book_of, job_of, offices
+from tests.edges.test_manager.office import Office, until
 
-NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 ALICE = Audience("alice")
 
@@ -47,22 +44,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    api = await start(tmp_path / "cluster", 0)
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    prepare(tmp_path)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
-        await make_namespace(cluster)
-        yield Office(tmp_path, database, cluster)
-    await api.stop()
-
-
-def book_of(acting: Acting) -> Book:
-    assert acting.desk is not None
-    return acting.desk.book
-
-
-def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
-    return Job(f"j-{str(number) * 12}", user, "default", NOW, server=server, state=State.RUNNING)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with offices(tmp_path, database) as made:
+        yield made
 
 
 def begin(turn: Turn, job: Job) -> None:

@@ -114,6 +114,7 @@ SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts")
 CLAIMS = Kind("v1", "persistentvolumeclaims")
 VOLUMES = Kind("v1", "persistentvolumes", namespaced=False)
 NODES = Kind("v1", "nodes", namespaced=False)
+PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
 NAMESPACES = Kind("v1", "namespaces", namespaced=False)
 LEASES = Kind("coordination.k8s.io/v1", "leases")
 

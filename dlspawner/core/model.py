@@ -93,6 +93,17 @@ PRIORITIES = (Priority("prod", 100), Priority("test", 10))  # of a cluster that 
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityClasses:
+    """Kubernetes' PriorityClasses of jobs; ``None`` leaves a pod without one."""
+
+    guaranteed: str | None = None
+    preemptible: str | None = None
+
+    def of(self, *, preemptible: bool) -> str | None:
+        return self.preemptible if preemptible else self.guaranteed
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduling:
     """How jobs are queued and stopped for each other.
 
@@ -105,6 +116,7 @@ class Scheduling:
     min_run: timedelta = timedelta(minutes=10)
     patience: timedelta = timedelta(minutes=30)
     half_life: timedelta = timedelta(days=7)
+    classes: PriorityClasses = field(default_factory=PriorityClasses)
 
 
 @dataclass(frozen=True, slots=True)

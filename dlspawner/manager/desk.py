@@ -16,7 +16,7 @@ from dlspawner.core import quota
 from dlspawner.core.advice import advise
 from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
-from dlspawner.core.decisions import Admit, Alternative, Decision, Preempt, Refuse, Wait
+from dlspawner.core.decisions import Admit, Alternative, Decision, Preempt, Reason, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
@@ -27,6 +27,7 @@ from dlspawner.manager.records import Record
 log = logging.getLogger("dlspawner.manager")
 
 OVER = "This start has taken too long and its GPUs were given back. Start the job again."
+_LEVEL = "Team %s may not use the priority “%s”: choose another one."
 NOT_YOURS = "Another job has this id already. Start the job again."
 
 
@@ -40,6 +41,8 @@ class Question:
     team: str
     template: str
     preemptible: bool
+    priority: str  # the level's name; empty for the team's lowest
+    requeue: bool
     request_seconds: float
     pods: tuple[Manifest, ...]
 
@@ -95,6 +98,11 @@ class Desk:
         if isinstance(charged, Refuse):
             return _answered(question, charged)
         team = world.team(question.team) or Team(question.team)
+        level = world.cluster.priority(team, question.priority)
+        if level is None:
+            return _answered(
+                question, Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority))
+            )
         job = Job(
             id=question.job,
             user=question.user,
@@ -103,8 +111,9 @@ class Desk:
             charge=charged,
             server=question.server,
             template=question.template,
-            priority=world.cluster.default_priority(team).level,
+            priority=level.level,
             preemptible=question.preemptible,
+            requeue=question.requeue,
         )
         found = quota.admit(job, world, turn.now)
         if isinstance(found, Admit):
@@ -146,8 +155,7 @@ def _answered(question: Question, found: Decision, advice: Sequence[Alternative]
 
 
 def _advice(advice: Sequence[Alternative]) -> tuple[str, ...]:
-    # Nobody can ask for a preemptible job yet.
-    told = [f"{counted(one.gpus)} of type {one.gpu_type}" for one in advice if not one.preemptible]
+    told = [f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}" for one in advice]
     if not told:
         return ()
     return (f"What would start at once: {', or '.join(told)}.",)

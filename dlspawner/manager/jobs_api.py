@@ -26,6 +26,8 @@ _FIELDS = {
     "team": str,
     "template": str,
     "preemptible": bool,
+    "priority": str,
+    "requeue": bool,
     "request_milliseconds": int,
     "pods": list,
 }
@@ -85,10 +87,11 @@ class Ending(ForHub):
 
 
 def _question(job: str, body: dict[str, Any]) -> Question:
-    names = [as_name(body[name]) for name in ("user", "server", "team", "template")]
+    names = [as_name(body[name]) for name in ("user", "server", "team", "template", "priority")]
     pods = body["pods"]
     if not names[0] or not pods or not all(isinstance(pod, dict) for pod in pods):
         raise Problem(422, "A user and at least one pod are needed.")
     seconds = min(max(0, body["request_milliseconds"]), 600_000) / 1000
-    user, server, team, template = names
-    return Question(job, user, server, team, template, body["preemptible"], seconds, tuple(pods))
+    user, server, team, template, priority = names
+    asks, again = body["preemptible"], body["requeue"]
+    return Question(job, user, server, team, template, asks, priority, again, seconds, tuple(pods))

@@ -27,7 +27,9 @@ from dlspawner.backoff import delays
 from dlspawner.cluster import NODES, PODS, Change, Cluster, ClusterError, Conflict, NotFound, Unavailable
 from dlspawner.core import naming
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import Team
 from dlspawner.core.nodes import Holding, Node, read_node
+from dlspawner.core.world import World
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
@@ -185,7 +187,9 @@ class Reconciler:
             charge=sight.held(pod, world.cluster, self._nodes.get(pod.node or "")),
             server=claimed.server if claimed else "",
             template=claimed.template if claimed else "",
+            priority=_level(world, claimed),
             preemptible=bool(claimed and claimed.preemptible),
+            requeue=bool(claimed and claimed.requeue),
             state=State.RUNNING if pod.running else State.STARTING,
             started=turn.now if pod.running else None,
             nodes=(pod.node,),
@@ -276,6 +280,14 @@ class Reconciler:
             return True
         server = user.servers.get(job.server) if user is not None else None
         return server is not None and not server.stopped
+
+
+def _level(world: World, claimed: naming.Job | None) -> int:
+    """The priority of a pod that says it is this job: none that its team may not use."""
+    if claimed is None:
+        return 0
+    team = world.team(claimed.team) or Team(claimed.team)
+    return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
 
 
 def _of_pod(turn: Turn, pod: Pod) -> Record | None:

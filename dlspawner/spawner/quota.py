@@ -1,7 +1,8 @@
 """The question to the Manager: may the job of this final manifest start? Pure.
 
-What is told of the pod is what it costs, never its environment. Who, for which team, and whether on idle GPUs, is what
-the pod's own labels say, because that is what will be counted when it is seen; a hook that changes them is refused.
+What is told of the pod is what it costs, never its environment. Who, for which team, how urgent, and whether on idle
+GPUs, is what the pod's own labels say, because that is what will be counted when it is seen; a hook that changes them
+is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def question(manifest: dict[str, Any], job: naming.Job, request_seconds: float) 
         "team": told.team,
         "template": told.template,
         "preemptible": told.preemptible,
+        "priority": told.priority,
+        "requeue": told.requeue,
         "request_milliseconds": int(1000 * request_seconds),
         "pods": [essentials(manifest)],
     }

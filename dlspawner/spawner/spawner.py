@@ -169,6 +169,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             ssh_image=self.ssh_image,
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
+            classes=self.settings.cluster.scheduling.classes,
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.

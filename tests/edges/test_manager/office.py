@@ -134,6 +134,8 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
         team="default",
         template="tiny",
         preemptible=False,
+        priority="",
+        requeue=False,
         request_seconds=3,
         pods=(essentials(_spec(gpus)),),
     )
@@ -148,7 +150,13 @@ def _spec(gpus: int) -> dict[str, Any]:
 
 def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
     """The pod that the Hub would make."""
-    job = naming.Job(question.job, question.user, question.server, question.team, question.template, gpus=1)
+    job = naming.Job(
+        *(question.job, question.user, question.server, question.team, question.template),
+        gpus=1,
+        preemptible=question.preemptible,
+        priority=question.priority,
+        requeue=question.requeue,
+    )
     named = {
         "name": f"jupyter-{question.user}",
         "labels": naming.job_labels(job),

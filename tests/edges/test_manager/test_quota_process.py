@@ -81,6 +81,8 @@ def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> request
         "team": "default",
         "template": "tiny",
         "preemptible": False,
+        "priority": "",
+        "requeue": False,
         "request_milliseconds": 3000,
         "pods": list(question.pods),
     }

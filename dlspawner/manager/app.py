@@ -24,7 +24,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RedirectHandler, RequestHandler
-from traitlets import Float, Integer, List, Unicode, default
+from traitlets import Bool, Float, Integer, List, Unicode, default
 from traitlets.config import Application, catch_config_error
 
 import dlspawner
@@ -120,6 +120,14 @@ class Manager(Application):
         two looks, is stopped: the Hub has forgotten it, and nobody could reach or stop it. Default: 30 seconds.""",
     ).tag(config=True)
 
+    other_namespaces = Bool(
+        True,
+        help="""Whether pods of other namespaces, such as those of DaemonSets, are looked at: what they hold of a node
+        is not free for jobs. It needs a ClusterRole that may list and watch pods, and so read the manifests of all pods
+        of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
+        left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
+    ).tag(config=True)
+
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
         "log-level": "Application.log_level",
         "db-url": "Manager.db_url",
@@ -205,6 +213,7 @@ class Manager(Application):
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.owner_look_seconds,
+            other_namespaces=self.other_namespaces,
             now=_now,
         )
 

@@ -4,6 +4,10 @@ Every change is a *turn*: a plain function that looks at the world and writes re
 together are written in one transaction, and nobody hears of a result before it is on the disk. Whatever goes wrong with
 that write, the world is read anew from the database before the next turn: what was not written has not happened.
 
+The book's time is steady within its epoch: whatever happens to the machine's clock, a reservation lasts as long as the
+Hub was told (`acting` begins a new epoch when the clock has jumped). A reservation that an epoch finds lasts a whole
+reservation time from then on, because nobody knows which clock wrote its deadline.
+
 Refused: a transaction per decision that reads all it needs with locks. It would be right without the fencing, too, and
 cost a scan of everything that is held for every job.
 """
@@ -12,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import State
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
@@ -25,10 +30,12 @@ from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.notices import Board, Change, withdraw
 from dlspawner.manager.records import Entry, Record
 from dlspawner.manager.store import StoreUnavailable
+from dlspawner.settings import Settings
 
 T = TypeVar("T")
 Work = Callable[["Turn"], Any]
 
+OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
 log = logging.getLogger("dlspawner.manager")
 
@@ -41,6 +48,7 @@ class Turn:
     now: datetime
     entries: list[Entry] = field(default_factory=list)
     told: list[Change] = field(default_factory=list)
+    keeps_usage: bool = False
 
     @property
     def world(self) -> World:
@@ -48,6 +56,11 @@ class Turn:
 
     def record(self, job: str) -> Record | None:
         return self.book.records.get(job)
+
+    def keep_usage(self) -> None:
+        """Bring what teams have used lately to this moment, and write it down."""
+        self.world.tick(self.now)
+        self.keeps_usage = True
 
     def write(self, record: Record, reason: str, detail: str = "") -> None:
         """The job is like this from now on, because of that."""
@@ -81,31 +94,51 @@ class Turn:
 class Book:
     """The world of one epoch; `run` is its writer, everybody else asks for turns."""
 
-    def __init__(self, ledger: Ledger, epoch: int, cluster: Cluster, teams: Teams, now: Callable[[], datetime]) -> None:
-        self._ledger, self._epoch, self._now = ledger, epoch, now
+    def __init__(
+        self,
+        ledger: Ledger,
+        epoch: int,
+        settings: Settings,
+        now: Callable[[], datetime],
+        reservation: timedelta,
+    ) -> None:
+        self._ledger, self._epoch, self._now, self._reservation = ledger, epoch, now, reservation
         self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
-        self._stale = False
+        self._stale = self._over = False
+        self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
         self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
-        self.world = World(cluster, teams)
+        self.world = World(settings.cluster, settings.teams)
         self.board = Board()
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
         """Read everything from the database."""
+        if self._usage is None:
+            self._usage = self.world.usage = await self._ledger.usage()
         found, notices = await self._ledger.load(), await self._ledger.notices()
         old = self.world
-        self.records = {record.job.id: record for record in found}
+        self.records = {record.job.id: self._timed(record) for record in found}
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
         self.board.load(notices)
         self._stale = False
 
+    def _timed(self, record: Record) -> Record:
+        """With a deadline by this epoch's time."""
+        if not record.reserved or record.deadline is None:
+            return record
+        known = self.records.get(record.job.id)
+        deadline = known.deadline if known is not None else None
+        return replace(record, deadline=deadline or self._now() + self._reservation)
+
     async def turn(self, work: Callable[[Turn], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
+        if self._over:
+            raise Fenced(OVER)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((work, future))
         return await future
@@ -134,11 +167,12 @@ class Book:
                     taken.append(self._waiting.get_nowait())
                 await self._take(taken)
         finally:
+            self._over = True
             while not self._waiting.empty():
                 taken.append(self._waiting.get_nowait())
             for _, future in taken:
                 if not future.done():
-                    future.set_exception(Fenced("this Manager has stopped acting"))
+                    future.set_exception(Fenced(OVER))
                     future.exception()  # whoever asked may be gone
 
     async def _take(self, taken: list[tuple[Work, asyncio.Future[Any]]]) -> None:
@@ -149,10 +183,13 @@ class Book:
         except StoreUnavailable as problem:
             _fail(taken, problem)
             return
-        entries, told, answers = results
+        turns, answers = results
+        entries = [entry for turn in turns for entry in turn.entries]
+        told = [change for turn in turns for change in turn.told]
+        usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
         try:
-            if entries or told:
-                await self._ledger.write(self._epoch, entries, told)
+            if entries or told or usage is not None:
+                await self._ledger.write(self._epoch, entries, told, usage)
         except StoreUnavailable as problem:
             self._stale = True
             _fail(taken, problem)
@@ -167,10 +204,10 @@ class Book:
 
     def _decide(
         self, taken: list[tuple[Work, asyncio.Future[Any]]]
-    ) -> tuple[list[Entry], list[Change], list[tuple[asyncio.Future[Any], Any]]]:
+    ) -> tuple[list[Turn], list[tuple[asyncio.Future[Any], Any]]]:
+        """What the turns did that went well, and what everybody is answered when that is written."""
         now = self._now()
-        entries: list[Entry] = []
-        told: list[Change] = []
+        turns: list[Turn] = []
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         for work, future in taken:
             if future.done():
@@ -183,10 +220,9 @@ class Book:
                     self._stale = True  # half a turn: what it wrote is in the world, and is not written down
                 answers.append((future, _Broken(error)))
                 continue
-            entries += turn.entries
-            told += turn.told
+            turns.append(turn)
             answers.append((future, answer))
-        return entries, told, answers
+        return turns, answers
 
 
 @dataclass(frozen=True, slots=True)

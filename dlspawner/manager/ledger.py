@@ -1,29 +1,33 @@
 """Jobs, their events and the lease in the database.
 
 Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
-whoever takes it over counts its epoch up. Every write of jobs looks at the epoch in its own transaction, so one that
-was stopped for a while and does not know that it has been replaced changes nothing (`Fenced`). The clock of the lease
-is the database's where it has one of its own, because two machines' clocks differ.
+whoever takes it counts its epoch up, the same Manager too when it begins anew. Every write of jobs looks at the epoch
+in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes nothing
+(`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the lease is
+the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than any lease
+may last was written by a clock that has been set back since, and is over.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager import noticerows
 from dlspawner.manager.notices import Change, Notice
-from dlspawner.manager.records import Entry, Record, Stop, read_charge, write_charge
-from dlspawner.manager.schema import job_events, jobs, leases
+from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
+from dlspawner.manager.schema import job_events, jobs, leases, team_usage
 from dlspawner.manager.store import Store
 
 _LEASE = leases.c.name == "manager"
 _MOST = 2**63 - 1
+LONGEST_LEASE = 60.0  # seconds
 
 
 class Fenced(Exception):
@@ -36,9 +40,19 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def lease(self, holder: str, seconds: float) -> int | None:
-        """Take or renew the lease: its epoch, or None while somebody else has it."""
-        return await self._store.write(lambda connection: _lease(connection, holder, seconds))
+    async def take(self, holder: str, seconds: float) -> int | None:
+        """Take the lease, for a new epoch; None while somebody else has it."""
+        return await self._store.write(lambda connection: _take(connection, holder, seconds))
+
+    async def renew(self, epoch: int, seconds: float) -> bool:
+        """Keep the lease of this epoch; False when a later one has begun."""
+
+        def renew(connection: Connection) -> bool:
+            until = _now(connection) + timedelta(seconds=seconds)
+            mine = _LEASE & (leases.c.epoch == epoch)
+            return connection.execute(update(leases).where(mine).values(expires=until)).rowcount == 1
+
+        return await self._store.write(renew)
 
     async def give_up(self, holder: str) -> None:
         """Let the next one take over at once."""
@@ -53,6 +67,15 @@ class Ledger:
         """Every job that has not ended."""
         query = select(jobs).where(jobs.c.state != State.ENDED.value)
         return await self._store.read(lambda connection: [_record(row) for row in connection.execute(query)])
+
+    async def usage(self) -> dict[str, Usage]:
+        """What each team had used lately when that was last written down."""
+
+        def read(connection: Connection) -> dict[str, Usage]:
+            rows = connection.execute(select(team_usage))
+            return {row.team: Usage(row.amount, row.since, row.rate) for row in rows}
+
+        return await self._store.read(read)
 
     async def find(self, job: str) -> Record | None:
         """A job, ended ones too."""
@@ -79,9 +102,24 @@ class Ledger:
         """Every open notice."""
         return await self._store.read(noticerows.read)
 
-    async def write(self, epoch: int, entries: Sequence[Entry], told: Sequence[Change] = ()) -> None:
-        """All of it or nothing; Fenced when another Manager has taken over."""
-        await self._store.write(lambda connection: _write(connection, epoch, entries, told))
+    async def write(
+        self,
+        epoch: int,
+        entries: Sequence[Entry],
+        told: Sequence[Change] = (),
+        usage: Mapping[str, Usage] | None = None,
+    ) -> None:
+        """All of it or nothing; Fenced when a later epoch has begun. ``usage``: all teams', where it is to be kept."""
+
+        def write(connection: Connection) -> None:
+            _check(connection, epoch)
+            if usage is not None:
+                _write_usage(connection, usage)
+            if entries:
+                _write(connection, entries)
+            noticerows.write(connection, told)
+
+        await self._store.write(write)
 
 
 def _now(connection: Connection) -> datetime:
@@ -92,26 +130,33 @@ def _now(connection: Connection) -> datetime:
     return datetime.now(UTC)
 
 
-def _lease(connection: Connection, holder: str, seconds: float) -> int | None:
+def _take(connection: Connection, holder: str, seconds: float) -> int | None:
     now = _now(connection)
     until = now + timedelta(seconds=seconds)
     row = connection.execute(select(leases).where(_LEASE).with_for_update()).first()
     if row is None:
         connection.execute(insert(leases).values(name="manager", holder=holder, epoch=1, expires=until))
         return 1
-    if row.holder == holder:
-        connection.execute(update(leases).where(_LEASE).values(expires=until))
-        return int(row.epoch)
-    if row.expires > now:
+    if row.holder != holder and now < row.expires <= now + timedelta(seconds=LONGEST_LEASE):
         return None
     connection.execute(update(leases).where(_LEASE).values(holder=holder, epoch=row.epoch + 1, expires=until))
     return int(row.epoch) + 1
 
 
-def _write(connection: Connection, epoch: int, entries: Sequence[Entry], told: Sequence[Change]) -> None:
+def _check(connection: Connection, epoch: int) -> None:
     found = connection.scalar(select(leases.c.epoch).where(_LEASE).with_for_update(read=True))
     if found != epoch:
         raise Fenced(f"epoch {epoch}, and the database is at {found}")
+
+
+def _write_usage(connection: Connection, usage: Mapping[str, Usage]) -> None:
+    connection.execute(delete(team_usage))
+    rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
+    if rows:
+        connection.execute(insert(team_usage), rows)
+
+
+def _write(connection: Connection, entries: Sequence[Entry]) -> None:
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
     inserted = [_row(latest[job]) for job in new]
@@ -130,9 +175,7 @@ def _write(connection: Connection, epoch: int, entries: Sequence[Entry], told: S
         }
         for entry in entries
     ]
-    if events:
-        connection.execute(insert(job_events), events)
-    noticerows.write(connection, told)
+    connection.execute(insert(job_events), events)
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -164,6 +207,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "requeue": job.requeue,
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
+        "pods": write_pods(record.pods),
     }
 
 
@@ -185,4 +229,4 @@ def _record(row: Row[Any]) -> Record:
         requeue=row.requeue,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    return Record(job, row.deadline, row.request_seconds, row.pod_uid, row.pod_name, stop, row.yields)
+    return Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)

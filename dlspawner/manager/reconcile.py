@@ -6,17 +6,18 @@
   a consistent list shows no pod with the job's id.
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
-  ours; what they hold of a node is nobody's quota.
+  ours; they are nobody's quota and nobody stops them.
 * A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no quota, so nothing is stopped before it has asked for the first time.
 
-Only the pods' own namespace is seen. What pods of others hold of a node is the scheduler's to know.
+* Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,15 +28,17 @@ from dlspawner.backoff import delays
 from dlspawner.cluster import NODES, PODS, Change, Cluster, ClusterError, Conflict, NotFound, Unavailable
 from dlspawner.core import naming
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
-from dlspawner.core.nodes import Holding, Node, read_node
+from dlspawner.core.nodes import Node, read_node
 from dlspawner.core.world import World
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.desk import ended
 from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.records import Record
+from dlspawner.manager.neighbours import Neighbours
+from dlspawner.manager.records import PodRef, Record
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreUnavailable
@@ -43,6 +46,7 @@ from dlspawner.manager.store import StoreUnavailable
 T = TypeVar("T")
 
 _LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
+_OTHERS_SECONDS = 2.0
 _OF_POD = "pod-"
 log = logging.getLogger("dlspawner.manager")
 
@@ -58,16 +62,22 @@ class Reconciler:
     namespace: str
     now: Callable[[], datetime]
     look_seconds: float = 30.0
+    other_namespaces: bool = True
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
-    _listed: set[str] = field(default_factory=set)
+    _neighbours: Neighbours = field(default_factory=Neighbours)
 
     async def run(self) -> None:
         self.book.asked = await self.ledger.has_admitted()
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
+            if self.other_namespaces:
+                others_known = asyncio.Event()
+                group.create_task(self._watch_others(others_known), name="watch pods of other namespaces")
+                with contextlib.suppress(TimeoutError):  # nothing is wrong without them, but the guess at what fits
+                    await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
             group.create_task(self._watch_pods(), name="watch pods")
             await self.ready.wait()
@@ -89,17 +99,26 @@ class Reconciler:
                 self._nodes[node.name] = node
                 self._settle(node.name)
 
-    def _settle(self, name: str | None) -> None:
-        """A node with what pods that are no jobs hold there."""
-        node = self._nodes.get(name or "")
-        if node is None:
-            return
-        others = [
-            sight.holding(pod, self.book.world.cluster)
-            for pod in self._pods.values()
-            if pod.node == name and not pod.labelled and not pod.over
-        ]
-        self.book.put_node(replace(node, others=_sum(others)))
+    def _settle(self, *names: str) -> None:
+        """Nodes with what pods that are no jobs hold there."""
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None:
+                self.book.put_node(replace(node, others=self._neighbours.on(name)))
+
+    async def _watch_others(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(PODS, fields=f"metadata.namespace!={self.namespace}"):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._settle(*self._neighbours.remove(change.object["metadata"]["uid"]))
+            else:
+                self._settle(*self._meet(change.object))
+
+    def _meet(self, pod: Manifest) -> set[str]:
+        """A pod that is no job; the nodes on which that changes something."""
+        node = (pod.get("spec") or {}).get("nodeName")
+        return self._neighbours.put(str(pod["metadata"]["uid"]), node, pod)
 
     # Pods
 
@@ -125,21 +144,16 @@ class Reconciler:
                 self.ready.set()
         elif change.type == "DELETED":
             uid = str(change.object["metadata"]["uid"])
-            pod = self._pods.pop(uid, None)
+            self._pods.pop(uid, None)
             await self.book.turn(lambda turn: self._gone(turn, uid))
-            if pod is not None and not pod.labelled:
-                self._settle(pod.node)
-        else:
+            self._settle(*self._neighbours.remove(uid))
+        elif naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
             await self._see(sight.read_pod(change.object))
+        else:
+            self._settle(*self._meet(change.object))
 
     async def _see(self, pod: Pod) -> None:
-        before = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
-        self._listed.add(pod.uid)
-        if not pod.labelled:
-            if before is None or (before.node, before.over) != (pod.node, pod.over):
-                self._settle(pod.node)
-            return
         await self.book.turn(lambda turn: self._covered(turn, pod))
 
     def _covered(self, turn: Turn, pod: Pod) -> None:
@@ -149,29 +163,22 @@ class Reconciler:
             if not pod.over:
                 self._charge(turn, pod)
             return
-        if pod.over and record.stop is None:  # who is stopped waits again only when the pod is gone
-            turn.write(ended(record), "finished")
-            return
-        reason, seen = self._seen(record, pod, turn.now)
-        if reason:
+        world = turn.world
+        reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
+        # Who is stopped waits again only when the pod is gone.
+        if pod.over and record.stop is None and self._was_last(seen, pod.uid):
+            turn.write(ended(seen), "finished")
+        elif reason:
             turn.write(seen, reason)
 
-    def _seen(self, record: Record, pod: Pod, now: datetime) -> tuple[str, Record]:
-        """The record after this look, and the reason of the change; no reason, no change."""
-        job, reason = record.job, ""
-        if record.pod_uid is None:
-            reason = "pod-seen"
-            actual = sight.held(pod, self.book.world.cluster, self._nodes.get(pod.node or ""))
-            if (actual.gpu_type, actual.gpus) != (job.charge.gpu_type, job.charge.gpus):
-                log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, pod.name)
-                job = replace(job, charge=actual)
-        if pod.node is not None and job.nodes != (pod.node,):
-            job, reason = replace(job, nodes=(pod.node,)), reason or "bound"
-        if pod.leaving and job.state is not State.STOPPING:
-            job, reason = replace(job, state=State.STOPPING), "deleted"
-        elif pod.running and job.state is State.STARTING:
-            job, reason = replace(job, state=State.RUNNING, started=now), "running"
-        return reason, replace(record, job=job, pod_uid=pod.uid, pod_name=pod.name)
+    def _was_last(self, record: Record, uid: str) -> bool:
+        """Whether a job has ended with this pod."""
+        return not record.reserved and all(self._is_over(pod.uid) for pod in record.seen if pod.uid != uid)
+
+    def _is_over(self, uid: str) -> bool:
+        """Whether a pod that was seen once is gone or has ended."""
+        pod = self._pods.get(uid)
+        return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
     def _charge(self, turn: Turn, pod: Pod) -> None:
         """A pod that nothing covers: what it holds is held by somebody, from now on."""
@@ -196,7 +203,7 @@ class Reconciler:
         )
         if pod.leaving:
             job = replace(job, state=State.STOPPING)
-        record = Record(job, pod_uid=pod.uid, pod_name=pod.name)
+        record = Record(job, pods=(PodRef(pod.uid, pod.name, pod.running),))
         if adopting and known:
             turn.write(record, "adopted", f"pod={pod.name}")
             return
@@ -206,13 +213,13 @@ class Reconciler:
 
     def _gone(self, turn: Turn, uid: str) -> None:
         for record in tuple(turn.book.records.values()):
-            if record.pod_uid == uid:
+            if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
                 turn.write(*gone(record, "gone"))
 
     def _forget_unlisted(self, turn: Turn) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.book.records.values()):
-            if record.pod_uid is not None and record.pod_uid not in self._listed:
+            if record.seen and not record.reserved and not any(pod.uid in self._pods for pod in record.seen):
                 turn.write(*gone(record, "gone"))
 
     # Reservations
@@ -234,8 +241,11 @@ class Reconciler:
 
         def expire(turn: Turn) -> None:
             now = turn.record(record.job.id)
-            if now is not None and now.reserved:
-                turn.write(ended(now), "never-seen")
+            if now is None or not now.reserved:
+                return
+            left = sight.seen_only(now)
+            alive = any(not self._is_over(pod.uid) for pod in left.seen)
+            turn.write(left if alive else ended(left), "never-seen")
 
         await self.book.turn(expire)
 
@@ -251,10 +261,9 @@ class Reconciler:
     async def _stop(self, record: Record, why: str) -> None:
         """Delete exactly this pod; it is charged until it is gone."""
         log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
-        try:
-            await self.cluster.delete(PODS, record.pod_name or "", self.namespace, uid=record.pod_uid or "")
-        except (NotFound, Conflict):
-            return  # gone, or a namesake: the watch tells
+        for pod in record.seen:
+            with contextlib.suppress(NotFound, Conflict):  # gone, or a namesake: the watch tells
+                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
 
     async def _look_for_owners(self) -> None:
         suspected: set[str] = set()
@@ -296,18 +305,9 @@ def _of_pod(turn: Turn, pod: Pod) -> Record | None:
     if own is not None or pod.job is None:
         return own
     record = turn.record(pod.job.id)
-    if record is None or record.pod_uid not in {None, pod.uid}:
+    if record is None or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
         return None
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
-
-
-def _sum(all_of: list[Holding]) -> Holding:
-    gpus: dict[str, int] = {}
-    for one in all_of:
-        for resource, milli in one.gpus:
-            gpus[resource] = gpus.get(resource, 0) + milli
-    cpu, memory = sum(one.cpu_milli for one in all_of), sum(one.memory_bytes for one in all_of)
-    return Holding(tuple(sorted(gpus.items())), cpu, memory)
 
 
 async def _trying(what: str, work: Any) -> None:

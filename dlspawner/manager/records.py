@@ -27,24 +27,47 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A job and its pod. ``deadline``: the Hub creates the pod before it; ``pod_uid``: the pod, once it was seen.
+class PodRef:
+    """A pod that was seen, and whether it runs."""
 
-    ``stop`` is why it is being stopped; ``yields`` when it turns preemptible, because its team has less quota now.
+    uid: str
+    name: str
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job and its pods.
+
+    ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the charge, ``None`` for one that
+    nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
+    turns preemptible, because its team has less quota now.
     """
 
     job: Job
     deadline: datetime | None = None
     request_seconds: float = 0.0  # for how long a request that was sent before the deadline may be on its way
-    pod_uid: str | None = None
-    pod_name: str | None = None
+    pods: tuple[PodRef | None, ...] = ()
     stop: Stop | None = None
     yields: datetime | None = None
 
     @property
+    def seen(self) -> tuple[PodRef, ...]:
+        return tuple(pod for pod in self.pods if pod is not None)
+
+    @property
     def reserved(self) -> bool:
         """Whether something is held for a pod that nobody has seen yet."""
-        return self.job.state is State.STARTING and self.pod_uid is None
+        return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
+
+    @property
+    def pod_uid(self) -> str | None:
+        """Of the first pod that was seen."""
+        return self.seen[0].uid if self.seen else None
+
+    @property
+    def pod_name(self) -> str | None:
+        return self.seen[0].name if self.seen else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +84,16 @@ class Entry:
 def write_charge(charge: Charge) -> str:
     """A charge as JSON."""
     return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
+
+
+def write_pods(pods: Sequence[PodRef | None]) -> str:
+    """A job's pods as JSON."""
+    return json.dumps([None if pod is None else asdict(pod) for pod in pods])
+
+
+def read_pods(text: str) -> tuple[PodRef | None, ...]:
+    """The pods that ``write_pods`` wrote."""
+    return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
 
 
 def read_charge(text: str) -> Charge:

@@ -104,7 +104,8 @@ uid_marks = Table(
 )
 
 # One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
-# and reports. `deadline` and `request_seconds` say until when its pod may still appear, `pod_uid` which one it is.
+# and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says which they are, as
+# JSON: one for each pod of the charge, null for one that nobody has seen; `pod_uid` and `pod_name` are the first one's.
 jobs = Table(
     "jobs",
     metadata,
@@ -136,6 +137,7 @@ jobs = Table(
     Column("requeue", Boolean, nullable=False, server_default=false()),
     Column("stop_reason", String(40)),
     Column("stop_sentence", Text),
+    Column("pods", Text, nullable=False, server_default="[]"),
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.
@@ -166,6 +168,16 @@ notices = Table(
     Column("keep", Boolean, nullable=False),
     Column("seen", UtcDateTime),
     UniqueConstraint("job", "kind"),
+)
+
+# How much each team has used lately, decayed: milli-GPU-seconds at a time, and milli-GPUs held since then.
+team_usage = Table(
+    "team_usage",
+    metadata,
+    Column("team", String(255), primary_key=True),
+    Column("amount", Float, nullable=False),
+    Column("since", UtcDateTime, nullable=False),
+    Column("rate", BigInteger, nullable=False),
 )
 
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.

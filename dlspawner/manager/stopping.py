@@ -49,7 +49,7 @@ def gone(record: Record, reason: str) -> tuple[Record, str]:
     # One that had turned preemptible is again what its person had asked for.
     preemptible = job.preemptible and record.yields is None
     waiting = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None, idle=False, preemptible=preemptible)
-    again = replace(record, job=waiting, deadline=None, pod_uid=None, pod_name=None, stop=None, yields=None)
+    again = replace(record, job=waiting, deadline=None, pods=(), stop=None, yields=None)
     return again, "requeued"
 
 
@@ -115,12 +115,11 @@ class Stopper:
 
     async def _end_pod(self, record: Record) -> None:
         """Delete exactly this pod, with its own grace period."""
-        if record.pod_name is None or record.pod_uid is None:
-            return
-        log.warning("job=%s pod=%s the Hub has no such job: its pod is deleted", record.job.id, record.pod_name)
-        try:
-            await self.cluster.delete(PODS, record.pod_name, self.namespace, uid=record.pod_uid)
-        except (NotFound, Conflict):
-            return  # gone, or a namesake: the watch tells
-        except ClusterError as problem:
-            log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, record.pod_name, problem)
+        for pod in record.seen:
+            log.warning("job=%s pod=%s the Hub has no such job: its pod is deleted", record.job.id, pod.name)
+            try:
+                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+            except (NotFound, Conflict):
+                continue  # gone, or a namesake: the watch tells
+            except ClusterError as problem:
+                log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)

@@ -39,7 +39,7 @@ RIGHTS = {
     },
     ("manager", JOBS): {("pods", "list"), ("pods", "watch"), ("pods", "delete")},
 }
-EVERYWHERE = {"manager": {("nodes", "list"), ("nodes", "watch")}}
+EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
 
 
 @pytest.fixture(scope="module")

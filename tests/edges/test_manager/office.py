@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -28,12 +29,16 @@ NAMESPACE = "jobs"
 
 @dataclass
 class Clock:
-    """The time, and how far it has been moved."""
+    """The time, how much of it has passed although nobody waited, and how far the machine's clock was set."""
 
     moved: timedelta = timedelta(0)
+    jumped: timedelta = timedelta(0)
 
     def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.moved
+        return datetime.now(UTC) + self.moved + self.jumped
+
+    def ticks(self) -> float:
+        return time.monotonic() + self.moved.total_seconds()
 
 
 @dataclass
@@ -63,6 +68,7 @@ class Office:
     look_seconds: float = 3600
     reservation_seconds: float = 60
     lease_seconds: float = 60
+    other_namespaces: bool = False
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
@@ -78,7 +84,9 @@ class Office:
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.look_seconds,
+            other_namespaces=self.other_namespaces,
             now=self.clock,
+            ticks=self.clock.ticks,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -26,7 +26,7 @@ from dlspawner.manager.notices import (
     version,
     withdraw,
 )
-from dlspawner.manager.records import Record
+from dlspawner.manager.records import PodRef, Record
 from dlspawner.manager.store import StoreUnavailable
 from tests.edges.test_manager.noticing import NOW, book_of, job_of, offices
 from tests.edges.test_manager.office import Office, until
@@ -50,7 +50,7 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def begin(turn: Turn, job: Job) -> None:
-    turn.write(Record(job, pod_uid=f"uid-{job.id}"), "adopted")
+    turn.write(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), "adopted")
 
 
 def shown(book: Book, audience: Audience = ALICE) -> list[tuple[Kind, str]]:
@@ -114,7 +114,7 @@ async def test_a_job_that_ends_takes_its_notices_along(office: Office) -> None:
         book = book_of(acting)
         await book.turn(lambda turn: begin(turn, job))
         await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
-        await book.turn(lambda turn: turn.write(ended(Record(job, pod_uid=f"uid-{job.id}")), "gone"))
+        await book.turn(lambda turn: turn.write(ended(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), "gone"))
         assert shown(book) == []
 
 

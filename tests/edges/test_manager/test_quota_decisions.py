@@ -16,10 +16,11 @@ from dlspawner.core import naming
 from dlspawner.core.jobs import State
 from dlspawner.devcluster.api import start
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.store import Store, StoreUnavailable
-from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, prepare, until, wants
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
 
 @pytest.fixture
@@ -48,10 +49,13 @@ def states(acting: Acting) -> dict[str, State]:
     return {job: record.job.state for job, record in acting.desk.book.records.items()}
 
 
-async def reasons(acting: Acting, job: str) -> list[str]:
-    assert acting.desk is not None
-    await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
-    return [reason for _, _, reason in await acting.ledger.events(job)]
+async def became(acting: Acting, job: str, *reasons: str) -> None:
+    """All that became of a job is this; it is written down a moment after it has been decided."""
+
+    async def written() -> bool:
+        return [reason for _, _, reason in await acting.ledger.events(job)] == [*reasons]
+
+    await until(written, f"{job}: {reasons}")
 
 
 async def test_of_fifty_questions_at_once_exactly_eight_are_admitted(office: Office, db_url: str) -> None:
@@ -116,7 +120,7 @@ async def test_gpus_are_free_when_the_pod_is_gone_and_not_when_its_deletion_was_
         await office.delete(pod, grace=0)
         await until(lambda: question.job not in states(acting), "it is gone")
         assert (await ask(acting, wants("bob"))).decision == "admit"
-        assert await reasons(acting, question.job) == ["admitted", "pod-seen", "running", "deleted", "gone"]
+        await became(acting, question.job, "admitted", "pod-seen", "running", "deleted", "gone")
 
 
 async def test_a_pod_that_has_ended_holds_nothing_although_it_is_still_there(office: Office) -> None:
@@ -137,7 +141,7 @@ async def test_a_reservation_without_a_pod_expires_after_its_deadline(office: Of
         assert (await ask(acting, wants("bob"))).decision == "wait", "a request may still be on its way"
         office.clock.moved += timedelta(seconds=5)
         await until(lambda: not states(acting), "it has expired")
-        assert await reasons(acting, question.job) == ["admitted", "never-seen"]
+        await became(acting, question.job, "admitted", "never-seen")
         assert (await ask(acting, question)).reason == "over"
 
 
@@ -238,7 +242,7 @@ async def test_jobs_that_the_hub_has_made_without_asking_go_on_and_are_charged(o
         both = dict.fromkeys([before.job, meanwhile.job], State.RUNNING)
         await until(lambda: states(acting) == both, "both are counted")
         assert (await ask(acting, wants("carol", gpus=4))).decision == "wait"
-        assert (await reasons(acting, before.job))[0] == "adopted"
+        await became(acting, before.job, "adopted")
 
 
 async def test_without_any_quota_nothing_is_stopped(office: Office) -> None:
@@ -277,10 +281,10 @@ async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: O
 
 async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office: Office, db_url: str) -> None:
     store = await asyncio.to_thread(Store.open, office.db_url)
-    epoch = await Ledger(store).lease("dead", 1)
+    epoch = await Ledger(store).take("dead", 1)
     async with office.manager() as acting:
         assert (await ask(acting, wants())).decision == "admit"
-        assert await Ledger(store).lease("dead", 1) is None
+        assert await Ledger(store).take("dead", 1) is None
         with pytest.raises(Fenced):
             await Ledger(store).write(epoch or 0, [])
     await store.close()
@@ -327,3 +331,135 @@ async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_noth
         answers = [await ask(acting, wants(f"u{number}")) for number in range(9)]
         assert [answer.decision for answer in answers] == ["admit"] * 8 + ["wait"], "bob holds nothing"
     engine.dispose()
+
+
+async def test_who_asks_a_manager_that_has_stopped_acting_is_told_so(office: Office) -> None:
+    async with office.manager() as acting:
+        desk = acting.desk
+        assert desk is not None
+    with pytest.raises(Fenced):
+        await desk.book.turn(lambda turn: turn.now)
+
+
+async def test_a_write_that_was_on_its_way_when_its_manager_began_anew_changes_nothing(
+    office: Office, db_url: str
+) -> None:
+    store = await asyncio.to_thread(Store.open, office.db_url)
+    ledger = Ledger(store)
+    before = await ledger.take("me", 30)
+    after = await ledger.take("me", 30)
+    assert (before, after) == (1, 2)
+    assert not await ledger.renew(1, 30)
+    with pytest.raises(Fenced):
+        await ledger.write(1, [])
+    await store.close()
+
+
+async def test_what_a_team_has_used_lately_survives_a_restart(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants(gpus=8))
+        assert acting.desk is not None
+        book = acting.desk.book
+        await book.turn(Turn.keep_usage)
+        office.clock.moved += timedelta(seconds=10)
+        await book.turn(Turn.keep_usage)
+        used = book.world.usage["default"]
+        assert used.amount >= 8000 * 9.9
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        assert acting.desk.book.world.usage["default"] == used
+
+
+def two_pods(user: str = "alice") -> Question:
+    """A job of two pods with four GPUs each; on two nodes of eight they may be together or apart."""
+    return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
+
+
+async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_last_is_gone(
+    office: Office, db_url: str
+) -> None:
+    office.set_quota(16)
+    await office.make_node("gpu-2")
+    question = two_pods()
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        book = acting.desk.book
+        assert (await ask(acting, question)).decision == "admit"
+        first = await office.make_pod(question, name="pod-1")
+        await office.bind(first, "gpu-1")
+        await until(lambda: "gpu-1" in book.records[question.job].job.nodes, "the first is bound")
+        assert states(acting)[question.job] is State.STARTING, "one of two runs"
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+        second = await office.make_pod(question, name="pod-2")
+        await office.bind(second, "gpu-2")
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "both run")
+        assert set(book.records[question.job].job.nodes) == {"gpu-1", "gpu-2"}
+        assert book.world.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
+    async with office.manager() as acting:
+        assert states(acting) == {question.job: State.RUNNING}
+        await office.delete(first, grace=0)
+        for user in ("bob", "dave"):
+            assert (await ask(acting, wants(user, gpus=4))).decision == "admit", "of sixteen eight are free"
+        assert (await ask(acting, wants("carol"))).decision == "wait", "all eight are held until both are gone"
+        await office.delete(second, grace=0)
+        await until(lambda: question.job not in states(acting), "it is gone")
+        assert (await ask(acting, wants("carol"))).decision == "admit"
+
+
+async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(office: Office) -> None:
+    question = two_pods()
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question, name="pod-1"))
+        await until(lambda: acting.desk and acting.desk.book.records[question.job].seen, "one is seen")
+        assert (await ask(acting, wants("bob"))).decision == "wait"
+        office.clock.moved += timedelta(seconds=66)
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "the other one is not waited for any more")
+        assert (await ask(acting, wants("bob", gpus=4))).decision == "admit"
+
+
+async def test_what_pods_of_other_namespaces_hold_of_a_node_is_not_free(office: Office) -> None:
+    office.other_namespaces = True
+    system = pod_of(wants("root", gpus=0), name="driver", labels={}, annotations={})
+    system["spec"]["nodeName"] = "gpu-1"
+    system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}
+    await office.cluster.create(PODS, system, "kube-system")
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: book.nodes["gpu-1"].others.cpu_milli, "it is seen")
+        assert (await ask(acting, wants())).decision == "admit"
+        assert (await ask(acting, wants("bob"))).reason == "no-node", "the node's CPU is used up"
+        await office.cluster.delete(PODS, "driver", "kube-system", grace=0)
+        await until(lambda: not book.nodes["gpu-1"].others.cpu_milli, "it is gone")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=-3), timedelta(days=400)], ids=["back", "forward"])
+async def test_when_the_clock_jumps_what_is_held_stays_held_and_reservations_last_as_long_as_was_said(
+    office: Office, caplog: pytest.LogCaptureFixture, jump: timedelta
+) -> None:
+    runs, reserved = wants("alice", gpus=4), wants("bob", gpus=4)
+    async with office.manager() as acting:
+        await ask(acting, runs)
+        await office.bind(await office.make_pod(runs))
+        await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
+        await ask(acting, reserved)
+        office.clock.jumped = jump
+        await until(lambda: "the machine's clock has jumped" in caplog.text, "it is noticed")
+        await until(lambda: acting.desk is not None, "it acts again")
+        assert states(acting) == {runs.job: State.RUNNING, reserved.job: State.STARTING}
+        assert (await ask(acting, wants("carol"))).decision == "wait"
+        assert 0 < (await ask(acting, reserved)).seconds <= 60
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: reserved.job not in states(acting), "it has expired")
+        assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
+
+
+async def test_a_lease_that_a_wrong_clock_wrote_holds_nobody_up(office: Office) -> None:
+    store = await asyncio.to_thread(Store.open, office.db_url)
+    assert await Ledger(store).take("dead", 86400) == 1
+    async with office.manager() as acting:
+        assert (await ask(acting, wants())).decision == "admit"
+    await store.close()

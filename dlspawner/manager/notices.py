@@ -2,7 +2,7 @@
 
 A notice is posted in the turn that makes the decision which it is about, so that both are on the disk or neither is:
 
-    post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs.", cause="j-…", until=…)
+    post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
     withdraw(turn, job.id, Kind.PREEMPTED)
 
 Rules:
@@ -10,8 +10,9 @@ Rules:
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
   time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
 * Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself.
-* The text says what and why in one or two plain sentences, and no time: a reader's browser and a terminal say ``until``
-  in their own ways. Who else is concerned is a team, never a person; a text never quotes what a job or a file says.
+* The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
+  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
+  is concerned is a team, never a person; a text never quotes what a job or a file says.
 * What is shown anywhere was written down before: readers see the board as it was after the last commit.
 """
 

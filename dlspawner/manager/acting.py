@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
@@ -26,6 +27,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.preempting import Preempting, shift
 from dlspawner.manager.reconcile import Reconciler
 from dlspawner.manager.stopping import Stopper
 from dlspawner.manager.store import StoreUnavailable
@@ -62,6 +64,8 @@ class Acting:
     ticks: Callable[[], float] = time.monotonic
     desk: Desk | None = None
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
+    _epoch: int = 0
+    _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
 
     async def run(self) -> None:
         """Act whenever the lease is ours; ends when it is cancelled."""
@@ -72,6 +76,9 @@ class Acting:
                     await asyncio.sleep(_POLL_SECONDS)
                     continue
                 log.info("lease epoch=%d holder=%s taken", epoch, self.holder)
+                if epoch != self._epoch + 1:
+                    self._jump = timedelta(0)  # another one has acted meanwhile, by its own clock
+                self._epoch = epoch
                 await self._act_until_it_ends(epoch)
         finally:
             with contextlib.suppress(StoreUnavailable):
@@ -131,6 +138,7 @@ class Acting:
             await asyncio.sleep(_POLL_SECONDS)
             jump = self.now() - clock()
             if abs(jump) > _JUMP:
+                self._jump += jump
                 raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
 
     async def _renew(self, epoch: int) -> None:
@@ -165,7 +173,11 @@ class Acting:
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
+                if self._jump:
+                    await book.turn(partial(shift, by=self._jump))
+                    self._jump = timedelta(0)
                 group.create_task(stopper.run(), name="stop jobs")
+                group.create_task(Preempting(book, clock).run(), name="who has to leave")
                 self.desk = Desk(book, self.ledger, self.reservation_seconds)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 

@@ -214,13 +214,13 @@ class Reconciler:
     def _gone(self, turn: Turn, uid: str) -> None:
         for record in tuple(turn.book.records.values()):
             if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
-                turn.write(*gone(record, "gone"))
+                gone(turn, record, "gone")
 
     def _forget_unlisted(self, turn: Turn) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.book.records.values()):
             if record.seen and not record.reserved and not any(pod.uid in self._pods for pod in record.seen):
-                turn.write(*gone(record, "gone"))
+                gone(turn, record, "gone")
 
     # Reservations
 

@@ -18,6 +18,7 @@ from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError, HubRefused
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import withdraw
 from dlspawner.manager.records import Record, Stop
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
@@ -41,16 +42,18 @@ def stop(turn: Turn, job: str, reason: str, sentence: str) -> bool:
     return True
 
 
-def gone(record: Record, reason: str) -> tuple[Record, str]:
-    """A job whose pod is gone, and the reason: it has ended, or waits again with its first submit time."""
+def gone(turn: Turn, record: Record, reason: str) -> None:
+    """A job's pod is gone: the job has ended, or waits again with its first submit time."""
     job = record.job
     if record.stop is None or record.stop.reason != PREEMPTED or not job.requeue:
-        return replace(record, job=replace(job, state=State.ENDED)), reason
+        turn.write(replace(record, job=replace(job, state=State.ENDED)), reason)
+        return
     # One that had turned preemptible is again what its person had asked for.
     preemptible = job.preemptible and record.yields is None
     waiting = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None, idle=False, preemptible=preemptible)
     again = replace(record, job=waiting, deadline=None, pods=(), stop=None, yields=None)
-    return again, "requeued"
+    turn.write(again, "requeued")
+    withdraw(turn, job.id)
 
 
 @dataclass(slots=True)

@@ -243,7 +243,9 @@ class Cluster:
                     async for page, listed in self._pages(kind, namespace, labels, fields):  # noqa: B007  (used after the loop)
                         for item in page:
                             before = known.get(item["metadata"]["uid"])
-                            seen[item["metadata"]["uid"]] = _identity(item)
+                            # Known from here on, or what goes before a list that fails half-way is listed again would
+                            # never be told to be gone.
+                            seen[item["metadata"]["uid"]] = known[item["metadata"]["uid"]] = _identity(item)
                             yield Change("MODIFIED" if before else "ADDED", item)
                     for uid in known.keys() - seen.keys():
                         yield Change("DELETED", known[uid])

@@ -20,7 +20,7 @@ CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be 
 def question(manifest: dict[str, Any], job: naming.Job, request_seconds: float) -> Mapping[str, object]:
     """What the Manager is asked about the job that was launched as ``job``."""
     told = naming.read_job(manifest["metadata"])
-    if told is None or (told.id, told.user, told.server) != (job.id, job.user, job.server):
+    if told is None or _counted(told) != _counted(job):
         raise Refused(CHANGED, reason="labels", status=403)
     return {
         "user": told.user,
@@ -33,3 +33,8 @@ def question(manifest: dict[str, Any], job: naming.Job, request_seconds: float) 
         "request_milliseconds": int(1000 * request_seconds),
         "pods": [essentials(manifest)],
     }
+
+
+def _counted(job: naming.Job) -> tuple[object, ...]:
+    """What decides who is charged, and whether; how many GPUs is the manifest's to say."""
+    return job.id, job.user, job.server, job.team, job.template, job.preemptible, job.priority, job.requeue

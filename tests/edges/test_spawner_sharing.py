@@ -12,6 +12,7 @@ from dlspawner.core import naming
 from dlspawner.core.model import PriorityClasses, Scheduling
 from dlspawner.core.options import BUILT_IN
 from dlspawner.spawner import forms, quota
+from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_pod import launched
 
@@ -55,6 +56,20 @@ async def test_the_manager_is_told_what_was_chosen(monkeypatch: pytest.MonkeyPat
     assert job is not None
     asked = quota.question(pod, job, 3)
     assert (asked["preemptible"], asked["requeue"], asked["priority"]) == (True, True, "prod")
+
+
+@pytest.mark.parametrize("label", [{"preemption": "allow"}, {"preemption": None}])
+async def test_a_hook_cannot_change_what_is_charged(
+    label: dict[str, str | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spawner = make_spawner(monkeypatch, settings=SHARED)
+    pod = await launched(spawner, tmp_path, gpus=1, preemptible=label["preemption"] is None)
+    job = naming.read_job(pod["metadata"])
+    assert job is not None
+    labels = {**pod["metadata"]["labels"], **label}
+    pod["metadata"]["labels"] = {key: value for key, value in labels.items() if value is not None}
+    with pytest.raises(Refused, match="labels were changed by a hook"):
+        quota.question(pod, job, 3)
 
 
 def test_the_form_asks_and_says_what_it_means() -> None:

@@ -41,7 +41,7 @@ def moved(objects: Iterable[Object], product: str, jobs: str) -> list[Object]:
             one["metadata"]["name"] = one["metadata"]["name"].replace(PRODUCT, product)
             if "roleRef" in one:
                 one["roleRef"]["name"] = one["metadata"]["name"]
-        else:
+        elif one["kind"] != "PriorityClass":  # of the cluster, and the same for everybody
             one["metadata"]["namespace"] = names[one["metadata"]["namespace"]]
         for subject in one.get("subjects", ()):
             subject["namespace"] = names[subject["namespace"]]

@@ -37,7 +37,7 @@ RIGHTS = {
         *(("persistentvolumeclaims", verb) for verb in ("get", "create")),
         ("events", "list"),
     },
-    ("manager", JOBS): {("pods", "list"), ("pods", "watch"), ("pods", "delete")},
+    ("manager", JOBS): {("pods", "delete")},  # and what it may everywhere
 }
 EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
 

@@ -46,8 +46,10 @@ class FakeHub:
     """What the Hub says of its servers; without any it does not answer."""
 
     servers: set[tuple[str, str]] | None = None
+    asked: int = 0
 
     async def user(self, name: str) -> HubUser | None:
+        self.asked += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {

@@ -6,7 +6,6 @@
   "use strict";
 
   const NAME = "dlspawner-jupyter";
-  const LONGEST = 140; // what is longer is cut by JupyterLab
   const TYPES = new Set(["info", "warning", "error"]);
   let shared = {};
 
@@ -59,13 +58,9 @@
       Notification.emit(said, ok ? "success" : "error", { autoClose: ok ? 8000 : false });
     }
 
-    function actions(notice, message) {
-      const found = [];
-      if (notice.keep) found.push({ label: "Keep it running", displayType: "accent", callback: () => void keep(notice.id) });
-      if (message.length > LONGEST) {
-        found.push({ label: "Read all", callback: () => window.open(noticesPage(settings), "_blank", "noopener") });
-      }
-      return found;
+    function actions(notice) {
+      const button = { label: "Keep it running", displayType: "accent", callback: () => void keep(notice.id) };
+      return notice.keep ? [button] : [];
     }
 
     function show(notices) {
@@ -80,11 +75,11 @@
         const known = shown.get(id);
         if (!known) {
           const type = TYPES.has(notice.level) ? notice.level : "warning";
-          const toast = Notification.emit(message, type, { autoClose: false, actions: actions(notice, message) });
+          const toast = Notification.emit(message, type, { autoClose: false, actions: actions(notice) });
           shown.set(id, { toast, message });
         } else if (known.message !== message) {
           known.message = message;
-          Notification.update({ id: known.toast, message, autoClose: false, actions: actions(notice, message) });
+          Notification.update({ id: known.toast, message, autoClose: false, actions: actions(notice) });
         }
       }
     }
@@ -119,11 +114,6 @@
     }
 
     app.restored.then(follow).catch((problem) => console.error(`${NAME}:`, problem));
-  }
-
-  // The Manager's page beside this server, below the same Hub: …/user/alice/train/ → …/services/jobs/notices
-  function noticesPage({ baseUrl }) {
-    return new URL("services/jobs/notices", baseUrl.replace(/\/user\/.*$/, "/")).href;
   }
 
   const container = {

@@ -206,7 +206,7 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
         self.save_state()
         self._unasked, self._unsure = False, True
         try:
-            created = await self._create(self._final(dict(self.pods.plain(pod))))
+            created = await self.pods.create(self._final(dict(self.pods.plain(pod))), self._is_own)
         except Refused as refused:
             self._unsure = isinstance(refused, NotNow) and refused.unsure
             self._unasked = not self._unsure
@@ -230,10 +230,6 @@ class BaseSpawner(orphans.OrphanTraits, StockRequests):
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The manifest as it is sent."""
         return manifest
-
-    async def _create(self, manifest: dict[str, Any]) -> PodDict:
-        """The pod of this manifest, made now or found again."""
-        return await self.pods.create(manifest, self._is_own)
 
     async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
         await maybe_future(hook(spawner, pod))

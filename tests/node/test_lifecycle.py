@@ -146,6 +146,11 @@ async def test_a_pod_is_ready_within_moments_of_its_server(world: World) -> None
     assert clock() - up < 0.5  # about 0.05 on an idle machine
 
 
+async def test_checkpoints_of_several_threads_do_not_meet(world: World) -> None:
+    """A start sweeps in a thread of its own while pods already take addresses."""
+    await asyncio.gather(*(asyncio.to_thread(world.agent.checkpoint) for _ in range(300)))
+
+
 async def test_what_follows_a_stop_and_a_start_of_the_nodes(world: World) -> None:
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     await world.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **gpu)

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Agent:
         self.recorder = Recorder(cluster)
         self._tasks: list[asyncio.Task[None]] = []
         self._lock = -1
+        self._writing = threading.Lock()
         self._block: Block | None = None
         self.nodes: list[Kubelet] = []
 
@@ -115,15 +117,12 @@ class Agent:
 
     def checkpoint(self) -> None:
         """Addresses and GPUs must be the same after a crash: written before anybody uses them."""
-        text = json.dumps(
-            {
-                "addresses": self._addresses().taken(),
-                "devices": json.loads(devices.checkpoint({node.name: node.holdings for node in self.nodes})),
-            }
-        )
-        draft = self.directory / "checkpoint.new"
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(self.directory / "checkpoint.json")
+        with self._writing:  # a start sweeps in a thread while the first pods take addresses
+            held = devices.checkpoint({node.name: node.holdings for node in self.nodes})
+            text = json.dumps({"addresses": self._addresses().taken(), "devices": json.loads(held)})
+            draft = self.directory / "checkpoint.new"
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(self.directory / "checkpoint.json")
 
     def _restore(self) -> None:
         try:

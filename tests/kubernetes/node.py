@@ -198,7 +198,7 @@ class Node:
         """Kill programs of the node as a crash would; pods go on."""
         for name in names:
             for entry in self._processes(name):
-                stop_process(int(entry["pid"]), str(entry["start"]), name, at_once=True)
+                stop_process(entry["pid"], entry["start"], name, at_once=True)
 
 
 def _run(command: Sequence[str | Path], env: dict[str, str] | None = None) -> str:

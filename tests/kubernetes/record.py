@@ -50,7 +50,8 @@ class Record:
     def left(self) -> bool:
         """Whether `up` left the cluster running on purpose, and it still runs."""
         entries = self.entries()
-        alive = any(start_time(entry["pid"]) == entry["start"] for entry in entries if entry["kind"] == "process")
+        processes = [entry for entry in entries if entry["kind"] == "process" and entry["start"]]
+        alive = any(start_time(entry["pid"]) == entry["start"] for entry in processes)
         return alive and any(entry["kind"] == "left" for entry in entries)
 
     def undo(self) -> None:
@@ -75,8 +76,10 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in {"Z", "X"} else fields[19]
 
 
-def stop_process(pid: int, start: str, name: str, *, at_once: bool = False) -> None:
-    """TERM, then KILL, or KILL at once; a child of ours is reaped."""
+def stop_process(pid: int, start: str | None, name: str, *, at_once: bool = False) -> None:
+    """TERM, then KILL, or KILL at once; a child of ours is reaped. Without a start it had ended before it was written down."""
+    if start is None:
+        return
     for number in (signal.SIGTERM, signal.SIGKILL)[at_once:]:
         if start_time(pid) != start:
             break

@@ -100,6 +100,17 @@ def test_a_process_that_has_the_pid_of_a_recorded_one_is_left_alone(tmp_path: Pa
         process.kill()
 
 
+def test_a_process_that_had_ended_before_it_was_written_down_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    record = Record(tmp_path / "record")
+    record.add("process", pid=process.pid, start=start_time(process.pid), name="true")
+    record.add("left")
+    assert not record.left()
+    record.undo()
+    assert not record
+
+
 def test_a_line_cut_by_a_kill_is_ignored(tmp_path: Path) -> None:
     record = Record(tmp_path / "record")
     record.add("link", name="dlspawner59")

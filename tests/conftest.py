@@ -23,3 +23,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests on a real cluster run on the one of $KUBECONFIG, and nowhere else."""
     if item.get_closest_marker("kubernetes") and not os.environ.get("KUBECONFIG"):
         pytest.skip("no KUBECONFIG: `make test-kubernetes` starts a cluster")
+
+
+# What shares an expensive fixture and so stays in one of the processes that run the suite; anything else goes by file.
+_TOGETHER = ("tests/contract", "tests/e2e", "tests/edges/superset", "tests/gateway")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        file = item.location[0]
+        group = next((folder for folder in _TOGETHER if file.startswith(f"{folder}/")), file)
+        item.add_marker(pytest.mark.xdist_group(group))

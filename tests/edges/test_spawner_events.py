@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
+from dlspawner.spawner import listwatch
 from dlspawner.spawner import watch as module
 from dlspawner.spawner.watch import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
 from tests.edges.scripted_api import pod
@@ -73,7 +74,7 @@ async def test_an_event_that_kubernetes_forgets_is_forgotten(watch: EventWatch) 
 
 async def test_a_list_replaces_what_was_known(watch: EventWatch) -> None:
     watch.seen("ADDED", told("old", 3))
-    watch.listed(
+    await watch.listed(
         {f"jobs/{name}": module.pack(told(name, version)) for name, version in (("b", 9), ("a", 8))}, 9, restored=False
     )
 
@@ -104,6 +105,36 @@ async def test_events_of_long_ago_are_forgotten(watch: EventWatch, monkeypatch: 
     watch.seen("ADDED", told("new", 2))
 
     assert names(watch.events) == ["new"]
+
+
+async def test_a_list_makes_nothing_younger(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch.seen("ADDED", told("old", 1, of="old"))
+    later = time.monotonic() + module.EVENTS_SECONDS - 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    await watch.listed({"jobs/old": module.pack(told("old", 1, of="old"))}, 5, restored=False)
+    assert names(watch.events) == ["old"]
+    monkeypatch.setattr(module.time, "monotonic", lambda: later + 2)
+    watch.seen("ADDED", told("new", 6))
+
+    assert names(watch.events) == ["new"]
+
+
+async def test_a_long_list_holds_nobody_up(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    events = {f"jobs/e{number}": module.pack(told(f"e{number}", number + 1, of=f"p{number}")) for number in range(100)}
+    await watch.listed(events, 100, restored=False)
+    task.cancel()
+
+    assert turns >= 50
 
 
 async def test_who_waits_for_a_pods_events_is_woken(watch: EventWatch) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import gc
 import logging
 import weakref
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,12 +53,12 @@ def test_a_pod_that_has_ended_is_kept_only_where_the_administrator_said_so() -> 
     assert list(without_server({"jobs/p": pod(phase="Failed")}, set(), ADDRESS, keep_ended=False)) == ["jobs/p"]
 
 
-def test_the_pods_of_servers_that_are_or_may_become() -> None:
+async def test_the_pods_of_servers_that_are_or_may_become() -> None:
     def server(name: str, **state: Any) -> Any:
         return SimpleNamespace(pod_key=f"jobs/{name}", **{"server": None, "pending": None, **state})
 
     spawners = {"": server("runs", server=object()), "b": server("stops", pending="stop"), "c": server("stopped")}
-    assert owned({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
+    assert await owned({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
     assert list(without_server({"jobs/runs": pod()}, {"jobs/runs"}, ADDRESS, keep_ended=False)) == []
 
 
@@ -125,18 +128,47 @@ async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
     assert Hub.asked == asked + 1
 
 
-async def test_many_pods_hold_nobody_up() -> None:
-    turns = 0
+@contextlib.asynccontextmanager
+async def others() -> AsyncIterator[list[int]]:
+    """What else the Hub does: a list that grows with every turn of the event loop."""
+    turns = list[int]()
 
-    async def others() -> None:
-        nonlocal turns
+    async def other() -> None:
         while True:
-            turns += 1
+            turns.append(1)
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(others())
-    pods = {f"jobs/{number}": pod("http://other/hub/api") for number in range(20 * module._SLICE)}
-    await module._look(Hub(pods).looking())
+    task = asyncio.create_task(other())
+    yield turns
     task.cancel()
 
-    assert turns >= 20
+
+async def test_many_pods_hold_nobody_up() -> None:
+    pods = {f"jobs/{number}": pod("http://other/hub/api") for number in range(20 * module._SLICE)}
+    async with others() as turns:
+        await module._look(Hub(pods).looking())
+
+    assert len(turns) >= 20
+
+
+async def test_many_servers_hold_nobody_up() -> None:
+    server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
+    person = SimpleNamespace(spawners=dict.fromkeys(range(10), server))
+    async with others() as turns:
+        await owned(dict.fromkeys(range(2 * module._SLICE), person))
+
+    assert len(turns) >= 20
+
+
+async def test_a_server_that_begins_while_pods_are_looked_at_has_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
+    looking = dataclasses.replace(Hub({"jobs/p": pod()}).looking(), users={1: SimpleNamespace(spawners={"": server})})
+    judge = module.without_server
+
+    def begins(*given: Any, **more: Any) -> Any:
+        server.pending = "spawn"
+        return judge(*given, **more)
+
+    monkeypatch.setattr(module, "without_server", begins)
+
+    assert await module._found(looking, looking.pods.watch.pods) == {}

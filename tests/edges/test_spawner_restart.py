@@ -11,7 +11,7 @@ import pytest
 
 from dlspawner.core import naming
 from dlspawner.core.naming import Job
-from dlspawner.spawner import DLSpawner, base, restart
+from dlspawner.spawner import DLSpawner, restart
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
@@ -41,11 +41,14 @@ class Api(Client):
         return await self._create("service", body)
 
     async def read_namespaced_secret(self, *_: Any, **__: Any) -> Answered:
-        found = self.kept.get("secret")
-        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
+        return self._read("secret")
 
     async def read_namespaced_service(self, *_: Any, **__: Any) -> Answered:
-        return Answered(self.kept["service"], 200)
+        return self._read("service")
+
+    def _read(self, kind: str) -> Answered:
+        found = self.kept.get(kind)
+        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
 
     delete_namespaced_secret = delete_namespaced_service = Client.__init__
 
@@ -69,7 +72,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
-    await restart.mend(spawner, POD)
+    await restart.mend_stock(spawner, POD)
 
     owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
     assert owners == ["pod-1", "pod-1"]
@@ -78,9 +81,9 @@ async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_
 
 
 async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
-    await restart.mend(spawner, POD)
+    await restart.mend_stock(spawner, POD)
     before = json.dumps(spawner.api.kept)
-    await restart.mend(spawner, POD)
+    await restart.mend_stock(spawner, POD)
 
     assert spawner.made_certs == 1
     assert json.dumps(spawner.api.kept) == before
@@ -112,7 +115,7 @@ class Resumed:
         async def until_running(*_: Any) -> None:
             await self.may.wait()
 
-        monkeypatch.setattr(base, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(restart, "delays", lambda **_: iter([0.0] * 10_000))
         monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
         monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
         monkeypatch.setattr(DLSpawner, "_until_running", until_running)
@@ -132,7 +135,7 @@ async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.M
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
-    monkeypatch.setattr(base, "delays", lambda **_: iter([0.01] * 100_000))
+    monkeypatch.setattr(restart, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
         with pytest.raises(Refused, match="no way to it"):

@@ -301,7 +301,8 @@ def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
     says = job.files / "says"
     says.write_text("started\n")
     inner = job.command("tail", "-f", str(says))
-    inside = ["unshare", "-Urp", "--fork", "--kill-child", *inner]
+    # Whoever runs the tests in the background of a script ignores INT, which stays so in everything that is started.
+    inside = ["env", "--default-signal=INT", "unshare", "-Urp", "--fork", "--kill-child", *inner]
     with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

@@ -23,7 +23,8 @@ import requests
 from tests.bench.spawn import RESPONDER
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import ROOT, Hub, answers, free_port
+from tests.edges.spawner_hub import ROOT, Hub, answers
+from tests.ports import free_port
 
 GPUS = 8
 TEMPLATE = {

@@ -19,7 +19,8 @@ from dlspawner.cluster import Cluster
 from dlspawner.core.link import link_token
 from tests.contract.conftest import Server
 from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
-from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
+from tests.edges.test_manager.world import manager_environment, process, wait_for
+from tests.ports import free_port
 
 NO_HUB = "http://127.0.0.1:9/hub/api"
 

@@ -12,6 +12,7 @@ from kubespawner import KubeSpawner
 from dlspawner.spawner import listwatch
 from dlspawner.spawner import watch as module
 from dlspawner.spawner.watch import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
+from tests.edges.others import others
 from tests.edges.scripted_api import pod
 from tests.edges.spawner_builders import make_spawner
 
@@ -120,21 +121,20 @@ async def test_a_list_makes_nothing_younger(watch: EventWatch, monkeypatch: pyte
 
 
 async def test_a_long_list_holds_nobody_up(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = 0
     monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(other())
     events = {f"jobs/e{number}": module.pack(told(f"e{number}", number + 1, of=f"p{number}")) for number in range(100)}
-    await watch.listed(events, 100, restored=False)
-    task.cancel()
+    async with others() as turns:
+        await watch.listed(events, 100, restored=False)
 
-    assert turns >= 50
+    assert len(turns) >= 50
+
+
+async def test_a_list_wakes_who_waits_for_a_pods_events(watch: EventWatch) -> None:
+    waiting = asyncio.ensure_future(watch.changed("jobs/a"))
+    await asyncio.sleep(0)
+    await watch.listed({"jobs/new": module.pack(told("new", 3))}, 5, restored=False)
+
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_who_waits_for_a_pods_events_is_woken(watch: EventWatch) -> None:

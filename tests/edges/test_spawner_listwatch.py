@@ -12,8 +12,10 @@ import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import listwatch, wire
+from dlspawner.spawner.packed import pack
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodDict, PodWatch
+from tests.edges.others import others
 from tests.edges.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -328,6 +330,21 @@ async def test_a_list_from_before_a_creation_does_not_hide_the_pod(watch: PodWat
     await watch.listed({}, 11, restored=False)
 
     assert "jobs/a" in watch.pods
+
+
+async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch) -> None:
+    watch.learn(pod("a", 12, metadata=LABELS))
+    await watch.listed({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+
+    assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
+
+
+async def test_a_long_list_holds_nobody_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
+    async with others() as turns:
+        await watch.listed({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+
+    assert len(turns) >= 50
 
 
 async def test_the_answer_to_a_creation_does_not_bring_a_dead_pod_back(watch: PodWatch) -> None:

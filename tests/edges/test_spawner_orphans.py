@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +15,8 @@ import pytest
 from dlspawner.spawner import orphans as module
 from dlspawner.spawner.orphans import Orphans, owned, without_server
 from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
+from tests.edges.others import others
 
 ADDRESS = "http://hub:8081/hub/api"
 
@@ -47,6 +47,11 @@ def pod(address: str = ADDRESS, person: str | None = "alice", **parts: Any) -> d
 )
 def test_a_pod_without_a_server(case: str, found: dict[str, Any], orphan: bool) -> None:
     assert list(without_server({"jobs/p": found}, set(), ADDRESS, keep_ended=True)) == ["jobs/p"] * orphan, case
+
+
+@pytest.mark.parametrize("keep_ended", [False, True])
+def test_a_pod_that_is_ending_already_is_not_asked_again(keep_ended: bool) -> None:
+    assert list(without_server({"jobs/p": pod(ending=True)}, set(), ADDRESS, keep_ended=keep_ended)) == []
 
 
 def test_a_pod_that_has_ended_is_kept_only_where_the_administrator_said_so() -> None:
@@ -104,13 +109,15 @@ async def test_pods_of_all_namespaces_may_be_another_hubs(
 ) -> None:
     ended = []
 
-    async def delete(pods: Pods, pod: Any, seconds: Any) -> None:
-        ended.append(f"{pods.namespace}/{pods.name}")
+    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+        ended.append((f"{pods.namespace}/{pods.name}", seconds))
 
     monkeypatch.setattr(Pods, "delete", delete)
-    await module._look(Hub({"other/p": pod()}, enable_user_namespaces=everywhere).looking())
+    running = pod()
+    running["spec"] |= {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}
+    await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).looking())
 
-    assert ended == ([] if everywhere else ["other/p"])
+    assert ended == ([] if everywhere else [("other/p", 77)])
     assert "pod=other/p belongs to no server of this Hub" in caplog.text
     assert ("left alone" in caplog.text) is everywhere
 
@@ -128,19 +135,35 @@ async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
     assert Hub.asked == asked + 1
 
 
-@contextlib.asynccontextmanager
-async def others() -> AsyncIterator[list[int]]:
-    """What else the Hub does: a list that grows with every turn of the event loop."""
-    turns = list[int]()
+async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
 
-    async def other() -> None:
-        while True:
-            turns.append(1)
-            await asyncio.sleep(0)
+    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+        asked.append(pods.name)
+        raise Refused("not now", reason="cluster-error")
 
-    task = asyncio.create_task(other())
-    yield turns
-    task.cancel()
+    monkeypatch.setattr(Pods, "delete", delete)
+    await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).looking())
+
+    assert asked == ["p", "q"]
+
+
+async def test_another_watch_has_another_to_look_after_its_pods_and_the_one_before_ends() -> None:
+    earlier, later = Hub({}), Hub({})
+    module.look_after(earlier, "a test's")
+    first = module._tasks["a test's"][1]
+    module.look_after(later, "a test's")
+    await asyncio.wait({first}, timeout=60)
+    module._tasks.pop("a test's")[1].cancel()
+
+    assert first.cancelled()
+
+
+async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "orphan_seconds", 0)
+    module.look_after(Hub({}), "a test's")
+
+    assert "a test's" not in module._tasks
 
 
 async def test_many_pods_hold_nobody_up() -> None:

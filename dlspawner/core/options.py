@@ -91,6 +91,8 @@ def find_template(
     found = next((template for template in allowed if template.name == name), None)
     if found is not None:
         return found
+    if not isinstance(name, str):
+        return Rejected((f"The job template must be a name, not {show(name)}.",))
     names = [template.name for template in allowed]
     return Rejected((f"There is no job template {show(name)}{_nearest(name, names)}. Yours: {', '.join(names)}.",))
 

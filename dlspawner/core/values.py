@@ -1,7 +1,8 @@
 """One value of one option: what a string of a form or a JSON value means, or the sentence that says what is wrong.
 
 Accepted are exactly the value's own type and a string that spells it. Refused on purpose: ``true`` as the number 1,
-``2.0`` as a whole number, ``NaN``, lists and objects, control characters, half surrogate pairs, and what is too long.
+``2.0`` as a whole number, ``NaN``, lists and objects, control characters, also those of the direction of writing, half
+surrogate pairs, and what is too long.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _IMAGE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _TRUE, _FALSE = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
-# Control characters other than tab and line ends; halves of surrogate pairs, which JSON can carry and UTF-8 can not.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+# Control characters other than tab and line ends; what turns the direction of writing, so that a text reads otherwise
+# than it is; Unicode's own line ends; halves of surrogate pairs, which JSON can carry and UTF-8 can not.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 _Number = TypeVar("_Number", int, float)
 
@@ -62,7 +66,9 @@ def show(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
         return str(value) if abs(value) < 10**18 else "a huge number"
-    return f"{value:g}" if isinstance(value, float) else f"a {type(value).__name__}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
 
 
 def _integer(option: Option, value: Value) -> int:

@@ -31,7 +31,7 @@ from dlspawner.backoff import delays
 from dlspawner.core import accounts, naming, own_image, security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
 from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.requests import Method, Problem
+from dlspawner.spawner.requests import Problem
 
 PodDict = Mapping[str, Any]
 
@@ -198,7 +198,7 @@ async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
 
 async def _ensure_files(pods: Pods, pod: PodDict, job: naming.Job, manifest: PodDict, *, look_first: bool) -> None:
     announced = job.ssh_host_key
-    found = await _own("Secret", pods, manifest, pods.api.read_namespaced_secret) if look_first else None
+    found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
     if look_first and found is None and announced not in (None, _public(manifest)):
         # Before the Secret, for then the pod starts, and nobody looks at its Secret any more.
         announced = _public(manifest)
@@ -210,11 +210,7 @@ async def _ensure_files(pods: Pods, pod: PodDict, job: naming.Job, manifest: Pod
 
 async def ensure_secret(pods: Pods, manifest: PodDict) -> str:
     """Make the Secret unless the pod has it already; the public host key that sshd will use."""
-    api = pods.api
-    made = await _ensure(
-        pods, manifest, api.create_namespaced_secret, api.read_namespaced_secret, api.delete_namespaced_secret
-    )
-    return _public(made)
+    return _public(await ensure_object(pods, "secret", manifest))
 
 
 def _public(secret: PodDict) -> str:
@@ -222,52 +218,46 @@ def _public(secret: PodDict) -> str:
 
 
 async def ensure_service(pods: Pods, manifest: PodDict, *, look_first: bool = False) -> PodDict:
-    """The Service, made unless the pod has it already, which is asked first where it is likely."""
-    api = pods.api
-    found = await _own("Service", pods, manifest, api.read_namespaced_service) if look_first else None
-    if found is not None:
-        return found
-    return await _ensure(
-        pods, manifest, api.create_namespaced_service, api.read_namespaced_service, api.delete_namespaced_service
-    )
+    return await ensure_object(pods, "service", manifest, look_first=look_first)
 
 
-async def ensure_object(pods: Pods, kind: str, manifest: PodDict) -> PodDict:
-    """Another object of this kind ("secret", "service") that the pod owns, made unless the pod has it already."""
-    create, read, delete = (getattr(pods.api, f"{verb}_namespaced_{kind}") for verb in ("create", "read", "delete"))
-    return await _ensure(pods, manifest, create, read, delete)
-
-
-async def _own(kind: str, pods: Pods, manifest: PodDict, read: Method) -> PodDict | None:
-    """The object as it is, when the same pod owns it."""
-    name = manifest["metadata"]["name"]
+async def find(pods: Pods, kind: str, name: str, owner: str | None) -> PodDict | None:
+    """The object of this kind ("secret", "service") and name as it is, when the pod of this uid owns it."""
+    read = getattr(pods.api, f"read_namespaced_{kind}")
     with suppress(Problem):
-        found = await pods.requests.send(f"look at a {kind}", read, name, pods.namespace, expected=(404,))
-        return found if _is_owned_as(manifest, found) else None
+        found = await pods.requests.send(f"look at a {kind} of a pod", read, name, pods.namespace, expected=(404,))
+        return found if _is_owned_by(found, owner) else None
     return None
 
 
-def _is_owned_as(manifest: PodDict, found: PodDict) -> bool:
-    owner = manifest["metadata"]["ownerReferences"][0]["uid"]
-    return any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ())
+async def ensure_object(pods: Pods, kind: str, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+    """The object of this kind ("secret", "service"), made unless the pod has it already; another pod's is replaced.
 
-
-async def _ensure(pods: Pods, manifest: PodDict, create: Method, read: Method, delete: Method) -> PodDict:
-    """The object, created, or found with the same owner; another pod's is replaced.
-
-    What is gone or was replaced between two requests is looked at again, but not for ever.
+    Whether it is there is asked first where that is likely. What is gone or was replaced between two requests is looked
+    at again, but not for ever.
     """
-    requests, namespace = pods.requests, pods.namespace
-    name = manifest["metadata"]["name"]
-    what = f"{manifest['kind']} of a pod"
+    requests, namespace, name = pods.requests, pods.namespace, manifest["metadata"]["name"]
+    create, read, delete = (getattr(pods.api, f"{verb}_namespaced_{kind}") for verb in ("create", "read", "delete"))
+    found = await find(pods, kind, name, _owner(manifest)) if look_first else None
+    if found is not None:
+        return found
+    what = f"{kind} of a pod"
     for delay in islice(delays(0.05), _ROUNDS):
         with suppress(Problem):
             return await requests.send(what, create, namespace, manifest, expected=(409,))
         with suppress(Problem):
             found = await requests.send(f"look at a {what}", read, name, namespace, expected=(404,))
-            if _is_owned_as(manifest, found):
+            if _is_owned_by(found, _owner(manifest)):
                 return found
             same = {"preconditions": {"uid": found["metadata"]["uid"]}}
             await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))
         await asyncio.sleep(delay)
     raise requests.refused(what, Problem(None, "somebody else makes it all the time"))
+
+
+def _owner(manifest: PodDict) -> str:
+    return str(manifest["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _is_owned_by(found: PodDict, owner: str | None) -> bool:
+    return any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ())

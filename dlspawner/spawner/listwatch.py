@@ -38,6 +38,7 @@ SLICE_SECONDS = 0.002
 MOST_SECONDS = 5.0  # between two tries: one Hub is no load, and people wait for its watch
 CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds
+BEGIN_SECONDS = 15.0  # until a watch begins, which takes an API server that is well a moment
 
 _LATER = frozenset({429, 500, 502, 503, 504})  # statuses of a watch that can be resumed
 _FAILED_WATCHES = 6  # in a row, before a list is tried instead
@@ -115,7 +116,7 @@ class ListWatch(ResourceReflector):
 
     # What a subclass says
 
-    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
         """These are all objects at a version. What is known to be newer stays, unless the cluster was ``restored``."""
         raise NotImplementedError
 
@@ -192,11 +193,11 @@ class ListWatch(ResourceReflector):
             self.log.info("kind=%s %s are followed again", self.kind, self.where)
             self._problem = None
 
-    async def _ask(self, silence: float | None, **options: Any) -> ClientResponse:
-        """The answer, its body unread; the caller closes it."""
+    async def _ask(self, silence: float | None, begin: float | None, **options: Any) -> ClientResponse:
+        """The answer, which is to ``begin`` within so many seconds, its body unread; the caller closes it."""
         if not self.omit_namespace:
             options["namespace"] = self.namespace
-        async with asyncio.timeout(self.request_timeout or None):
+        async with asyncio.timeout(begin):
             response: ClientResponse = await getattr(self.api, self.list_method_name)(
                 label_selector=self.label_selector,
                 field_selector=self.field_selector,
@@ -220,18 +221,19 @@ class ListWatch(ResourceReflector):
         while True:
             page = Page(await self._page(more))
             while page.read(objects):
-                await self._breathe()
+                await self.breathe()
             if not page.following:
                 break
             more = {"_continue": page.following}
         restored = self._judge(number(page.version))
-        self.listed(objects, number(page.version), restored=restored)
+        await self.listed(objects, number(page.version), restored=restored)
         return page.version
 
     async def _page(self, more: dict[str, str]) -> bytes:
-        response = await self._ask(self.request_timeout or None, limit=PAGE, **more)
+        seconds = self.request_timeout or None
+        response = await self._ask(seconds, seconds, limit=PAGE, **more)
         try:
-            async with asyncio.timeout(self.request_timeout or None):
+            async with asyncio.timeout(seconds):
                 return await response.read()
         finally:
             response.close()
@@ -256,7 +258,11 @@ class ListWatch(ResourceReflector):
             options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
         try:
             response = await self._ask(
-                SILENCE_SECONDS, watch=True, allow_watch_bookmarks=True, resource_version=version, **options
+                *(SILENCE_SECONDS, min(self.request_timeout or BEGIN_SECONDS, BEGIN_SECONDS)),
+                watch=True,
+                allow_watch_bookmarks=True,
+                resource_version=version,
+                **options,
             )
         except Answered as answer:
             if answer.status in _LATER:
@@ -265,7 +271,7 @@ class ListWatch(ResourceReflector):
         try:
             async for line in lines(response.content.iter_any()):
                 self._change(line)
-                await self._breathe()
+                await self.breathe()
         except TimeoutError:
             self.log.debug("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
         finally:
@@ -284,8 +290,8 @@ class ListWatch(ResourceReflector):
         self._newest = max(self._newest, number(self._version))
         self._is_fine()
 
-    async def _breathe(self) -> None:
-        """Let others run when our slice of time is used up."""
+    async def breathe(self) -> None:
+        """Let others run when our slice of time is used up; to be called after every object."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._turn > SLICE_SECONDS:
             await asyncio.sleep(0)

@@ -27,10 +27,10 @@ is in the pod already says the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from traitlets import Integer
 from traitlets.config import Configurable
@@ -40,11 +40,12 @@ from dlspawner.spawner.pods import Pods, variable
 from dlspawner.spawner.refusal import Refused
 
 PodDict = Mapping[str, Any]
+Thing = TypeVar("Thing")
 
 PERSON = "hub.jupyter.org/username"
 ADDRESS = "JUPYTERHUB_API_URL"
 _LONGEST_PAUSE = 60.0
-_SLICE = 50  # pods that are looked at without a pause: one millisecond
+_SLICE = 50  # pods or servers that are looked at without a pause: one millisecond
 
 # Namespace (or all of them) -> its watch and the task that looks after its pods, as KubeSpawner keeps its reflectors.
 _tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
@@ -82,10 +83,17 @@ class Orphans:
         return new, [key for key, uid in uids.items() if now - self.since[uid] >= self.seconds]
 
 
-def owned(users: Mapping[Any, Any]) -> set[str]:
+async def owned(users: Mapping[Any, Any]) -> set[str]:
     """Namespace/name of the pods that the Hub's servers have, or may be about to have."""
-    spawners = [spawner for user in users.values() for spawner in user.spawners.values()]
-    return {spawner.pod_key for spawner in spawners if spawner.server is not None or spawner.pending}
+    found = set[str]()
+    for some in _sliced([spawner for user in list(users.values()) for spawner in list(user.spawners.values())]):
+        found |= {spawner.pod_key for spawner in some if spawner.server is not None or spawner.pending}
+        await asyncio.sleep(0)
+    return found
+
+
+def _sliced(things: Sequence[Thing]) -> Iterator[Sequence[Thing]]:
+    return (things[start : start + _SLICE] for start in range(0, len(things), _SLICE))
 
 
 def without_server(
@@ -171,12 +179,11 @@ async def _look(looking: Looking) -> None:
 
 async def _found(looking: Looking, pods: Mapping[str, PodDict]) -> dict[str, PodDict]:
     """The pods without a server; whoever else has something to do gets a turn after every few."""
-    known, found = owned(looking.users), dict[str, PodDict]()
-    keys = list(pods)
-    for start in range(0, len(keys), _SLICE):
-        some = keys[start : start + _SLICE]
+    known, found = await owned(looking.users), dict[str, PodDict]()
+    for some in _sliced(list(pods)):
         part = {key: pod for key in some if key not in known and (pod := pods.get(key)) is not None}
         found |= {key: part[key] for key in without_server(part, (), looking.address, keep_ended=looking.keep_ended)}
         await asyncio.sleep(0)
-    known = owned(looking.users)  # a server may have begun meanwhile
+    if found:  # a server may have begun meanwhile
+        known = await owned(looking.users)
     return {key: pod for key, pod in found.items() if key not in known}

@@ -21,8 +21,8 @@ from dlspawner.core import naming, options, rendering
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
-from dlspawner.spawner.base import STATE_ENDED
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.starting import STATE_ENDED
 
 if TYPE_CHECKING:
     from dlspawner.spawner.spawner import DLSpawner

@@ -86,14 +86,20 @@ class Pods:
                 await asyncio.sleep(delay)
         raise AssertionError("delays never end")
 
-    async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
-        """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
+    async def read(self, trying: float | None = None) -> PodDict | None:
+        """The pod of our name as the API server has it, asked for so many seconds; ``None``: there is none."""
         read = self.api.read_namespaced_pod
         try:
-            found = await self.requests.send("look at a pod", read, self.name, self.namespace, expected=(404,))
+            return await self.requests.send(
+                "look at a pod", read, self.name, self.namespace, expected=(404,), seconds=trying
+            )
         except Problem:
             return None
-        if is_own(found):
+
+    async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
+        """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
+        found = await self.read()
+        if found is None or is_own(found):
             return found
         if not found["metadata"].get("deletionTimestamp"):
             self.log.info("pod=%s is an earlier job's and is asked to end", self.key)

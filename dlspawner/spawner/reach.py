@@ -1,14 +1,18 @@
-"""Waiting until a server accepts connections, so that the Hub's first look at it is not one too early.
+"""Whether a server can be reached.
 
-The Hub looks again after pauses that grow to seconds. A connection is enough: what is accepted is answered as soon as
-the server can, and whether the answer is right remains for the Hub to say.
+A start waits until it accepts connections, so that the Hub's first look at it is not one too early: the Hub looks again
+after pauses that grow to seconds. A connection is enough there: what is accepted is answered as soon as the server can,
+and whether the answer is right remains for the Hub to say. After a restart of the Hub, when nothing may take long, it
+is the answer that counts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
+from ssl import SSLContext
 from urllib.parse import urlsplit
 
 
@@ -33,13 +37,21 @@ async def accepts(url: str) -> bool:
     return True
 
 
-async def accepts_soon(url: str, seconds: float = 3) -> bool:
-    """The same within a moment: a network may also be silent."""
+async def answers_soon(url: str, tls: SSLContext | None = None, seconds: float = 3) -> bool:
+    """Whether a web server answers at the URL within a moment, with anything but a fault of its own."""
+    place = urlsplit(url)
+    request = f"GET {place.path or '/'} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
     try:
         async with asyncio.timeout(seconds):
-            return await accepts(url)
-    except TimeoutError:
+            reader, writer = await asyncio.open_connection(place.hostname, port(url), ssl=tls)
+            try:
+                writer.write(request.encode())
+                status = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, ValueError):  # nobody there, silence, another protocol, a line without an end
         return False
+    return re.match(rb"HTTP/1\.[01] [1-4][0-9][0-9]\b", status) is not None
 
 
 async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> bool:

@@ -9,27 +9,128 @@ with the progress page, ended by a stop, and with the reason on the pages when i
 only one at which the check (JupyterHub 5.5 to 6.1) waits for the spawner while the server may still come up.
 
 Refused: waiting in ``get_url``. Pending pods survive, but in the state "check", and no failure has a place to be shown.
+
+What a killed Hub has not made of a pod's Secret and Services is made by the first poll, or beside the rest of the
+start: each is looked at before it is made, because it is most likely there, and few pods are looked at at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Mapping
 from functools import partial
+from ssl import SSLContext
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import jupyterhub
 from jupyterhub.objects import Server
-from jupyterhub.utils import maybe_future
+from jupyterhub.utils import make_ssl_context, maybe_future, url_path_join
 from kubespawner.objects import make_owner_reference
 
-from dlspawner.spawner import children, reach
+from dlspawner.backoff import delays
+from dlspawner.spawner import children, reach, verdict
+from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem
+from dlspawner.spawner.starting import StartingSpawner
 
 PodDict = Mapping[str, Any]
+
+
+class RestartedSpawner(StartingSpawner):
+    """A KubeSpawner that goes on where a killed Hub has left it."""
+
+    async def get_url(self) -> str:
+        """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
+        known: str = await super().get_url()
+        pod = self.pod()
+        if pod is not None and self.is_pod_running(pod) and self._is_saved(pod):
+            if not self._knows_address(pod):
+                await self._mend_children(pod)
+            url = f"{self._get_pod_url(pod)}{self.server.base_url}"
+            if self._knows_address(pod) and await reach.answers_soon(url_path_join(url, "api"), self._tls()):
+                return url
+        resume(self)
+        return known
+
+    def _tls(self) -> SSLContext | None:
+        """As JupyterHub asks a server."""
+        if not self.internal_ssl:
+            return None
+        files = (self.user.settings.get(f"internal_ssl_{name}") for name in ("key", "cert", "ca"))
+        made: SSLContext | None = make_ssl_context(*files)
+        return made
+
+    async def start_again(self) -> str:
+        """The rest of a start that a restart of the Hub has interrupted."""
+        await self._see_pods()
+        self._waiting, self._began = None, asyncio.get_running_loop().time()
+        pod = self.pod()
+        if pod is None:
+            reason = verdict.judge_gone(self._last_seen()).reason
+            self._fails(reason, "job-failed")
+            raise Refused(reason, reason="job-failed")
+        if not self._is_saved(pod):
+            said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
+            self._fails(said, "restarted")
+            raise Refused(said, reason="restarted")
+        mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
+        try:
+            await self._until_running(pod)
+            if not self._knows_address(pod):
+                await asyncio.wait({mending}, timeout=self._left())
+        finally:
+            mending.cancel()  # a poll goes on with it
+        if self._is_alive() and not self._knows_address(pod):
+            said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
+            self._fails(said, "start-timeout")
+            raise Refused(said, reason="start-timeout")
+        url = str(self._get_pod_url(self.pod() or pod))
+        # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
+        await self._until_accepting(url, self.start_timeout)
+        return url
+
+    async def _mend_in_the_end(self, pod: PodDict) -> None:
+        """Nobody polls while a start goes on, and the pod may be waiting for what it lacks."""
+        wait = delays()
+        while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
+            await asyncio.sleep(next(wait))
+
+    def _is_saved(self, pod: PodDict) -> bool:
+        """Whether a pod of our name can be the one whose start was saved."""
+        return True
+
+    def _knows_address(self, pod: PodDict) -> bool:
+        """Whether the way to a running pod can be told yet."""
+        return True
+
+    async def _mend_children(self, pod: PodDict) -> bool:
+        """Make what is missing of a pod that a killed Hub left behind, and whether nothing is missing now.
+
+        Never fails, because a poll that fails stops the job.
+        """
+        if uid(pod) == self._complete_pod:
+            return True
+        try:
+            async with children.mending(self.k8s_api_request_retry_timeout):
+                await self._ensure_children(pod)
+                if self._has_stock_children:
+                    await mend_stock(self, pod)
+                self._complete_pod = uid(pod)
+        except (Refused, TimeoutError) as problem:
+            self.log.warning("pod=%s may lack its Secret or Service, trying again later: %s", self.pod_key, problem)
+        except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
+            # Where it happened, and not what: a message may quote a manifest.
+            at = traceback.extract_tb(problem.__traceback__)[-1]
+            self.log.warning(
+                "pod=%s may lack its Secret or Service, trying again later: %s in %s of %s",
+                *(self.pod_key, type(problem).__name__, at.name, at.filename),
+            )
+        else:
+            return True
+        return False
 
 
 class Answered(Server):
@@ -72,8 +173,10 @@ async def _resumed(spawner: Any) -> None:
     spawner.save_state()
     spawner._waiting_for_response = True
     await spawner.user._wait_up(spawner)  # stops the server that does not answer
-    await spawner.user.settings["proxy"].add_user(spawner.user, spawner.name)
-    spawner.start_polling()
+    try:
+        await spawner.user.settings["proxy"].add_user(spawner.user, spawner.name)
+    finally:
+        spawner.start_polling()  # also without a route, which the Hub adds when it looks at all of them
 
 
 def _over(spawner: Any, start: asyncio.Task[None]) -> None:
@@ -84,25 +187,12 @@ def _over(spawner: Any, start: asyncio.Task[None]) -> None:
         spawner._spawn_future = None  # a failure stays: pages read from it why
 
 
-async def mend(spawner: Any, pod: PodDict) -> None:
+async def mend_stock(spawner: Any, pod: PodDict) -> None:
     """Make the Secret (``internal_ssl``) and the Service of KubeSpawner's that a killed Hub has left out."""
-    if not (spawner.internal_ssl or spawner.services_enabled):
-        return
     pods, owner = spawner.pods, make_owner_reference(pod["metadata"]["name"], pod["metadata"]["uid"])
-    if spawner.internal_ssl and not await _has_secret(spawner, pod):
+    # New certificates take the place of those that the person's other servers were started with.
+    if spawner.internal_ssl and await children.find(pods, "secret", spawner.secret_name, uid(pod)) is None:
         spawner.cert_paths = await maybe_future(spawner.move_certs(await maybe_future(spawner.create_certs())))
         await children.ensure_object(pods, "secret", pods.plain(spawner.get_secret_manifest(owner)))
     service = spawner.get_service_manifest(owner, spawner._get_pod_port(pod))
-    await children.ensure_object(pods, "service", pods.plain(service))
-
-
-async def _has_secret(spawner: Any, pod: PodDict) -> bool:
-    """Asked first: new certificates take the place of those that the person's other servers were started with."""
-    read = spawner.api.read_namespaced_secret
-    try:
-        found = await spawner.requests.send(
-            "look at a Secret", read, spawner.secret_name, spawner.namespace, expected=(404,)
-        )
-    except Problem:
-        return False
-    return any(owner["uid"] == pod["metadata"]["uid"] for owner in found["metadata"].get("ownerReferences") or ())
+    await children.ensure_object(pods, "service", pods.plain(service), look_first=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -50,8 +51,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     _launch: Launch | None = None
     _job_id: str | None = None  # of the job whose start was saved
     _percent = 0  # how far the progress page has come
-    _complete_pod: str | None = None  # uid of the pod whose children are known to exist
-    _node_port: int | None = None  # of that pod's web server, where jobs are reached by NodePort
+    _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
 
     @property
     def offers_jobs(self) -> bool:
@@ -197,18 +197,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)
         job = naming.read_job(pod["metadata"]) if self.offers_jobs else None
-        if job is None or uid(pod) == self._complete_pod:
+        if job is None:
             return
+        # ``None``: another process has made the pod, and only what is missing is to be made.
         mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
-        if mine is not None:
-            await self._make_children(pod, job, mine)
-        else:
-            async with children.mending(self.k8s_api_request_retry_timeout):
-                await self._make_children(pod, job, None)
-        self._complete_pod = uid(pod)
-
-    async def _make_children(self, pod: PodDict, job: naming.Job, mine: Launch | None) -> None:
-        """Those of a pod that this process has just made, or (``None``) what is missing of another one."""
         template, new, files = self.settings.template(job.template), mine is not None, None
         if children.needs_secret(pod, new=new):
             files = children.Files(
@@ -225,8 +217,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     @property
     def _by_node_port(self) -> bool:
-        outside = self.offers_jobs and self.http_expose == "nodeport"
-        return outside and not (self.internal_ssl or self.services_enabled)
+        return self.offers_jobs and self.http_expose == "nodeport" and not self._has_stock_children
 
     def _knows_address(self, pod: PodDict) -> bool:
         if not self._by_node_port or naming.read_job(pod["metadata"]) is None:
@@ -253,18 +244,20 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         """The Hub would wait as long again, and tell the person an address."""
         if self.offers_jobs:
             sentence = (
-                f"The job runs, but nothing answers on its port {reach.port(url)}: look at its log, start it again, "
-                "or ask an administrator."
+                f"The job runs, but nothing answers on its port {reach.port(url)}: start it again with a program that "
+                "listens there, or ask an administrator."
             )
             self._fails(sentence, "no-answer")
             raise Refused(sentence, reason="no-answer")
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:
-            async for event in super().progress():
-                yield event
+            with suppress(Refused):  # why events cannot be seen is in the log
+                async for event in super().progress():
+                    yield event
             return
-        await self._start_watching_pods()
+        with suppress(Refused):  # the start's own is what people read
+            await self._start_watching_pods()
         last = None
         while True:
             event = self.step().event()

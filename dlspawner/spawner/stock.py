@@ -15,7 +15,7 @@ from kubespawner.objects import make_namespace
 
 from dlspawner.spawner.profiles import ProfileSpawner
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NO_END, Problem, Requests
+from dlspawner.spawner.requests import Problem, Requests
 
 
 class StockRequests(ProfileSpawner):
@@ -72,23 +72,6 @@ class StockRequests(ProfileSpawner):
         create = getattr(self.api, f"create_namespaced_{kind}")
         with suppress(Problem):  # a name that is taken: an answer was lost, because the earlier one was deleted before
             await self.requests.send(kind, create, self.namespace, manifest, expected=(409,))
-        return True
-
-    async def _make_delete_pod_request(
-        self, pod_name: str, delete_options: Any, grace_seconds: int, request_timeout: float
-    ) -> bool:
-        delete = self.api.delete_namespaced_pod
-        with suppress(Problem):  # it is gone
-            await self.requests.send(
-                "deletion of a pod",
-                delete,
-                pod_name,
-                self.namespace,
-                body=delete_options,
-                grace_period_seconds=grace_seconds,
-                expected=(404,),
-                seconds=NO_END,
-            )
         return True
 
     async def _make_delete_pvc_request(self, pvc_name: str, request_timeout: float) -> bool:

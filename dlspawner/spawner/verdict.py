@@ -207,10 +207,12 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
     if code == 0:
         return f"{FINISHED} {whose} ended by itself."
     if code > 128:
-        return f"{whose} was ended by signal {code - 128}: start it again, or look at its log."
+        return f"{whose} was ended by signal {code - 128}: start it again."
     words = phrases.last_words(said)
-    cause, step = (f" (“{words}”)", "correct that") if words else ("", "look at its log")
-    return f"{whose} failed with exit code {code}{cause}: {step} and start the job again."
+    if words:
+        return f"{whose} failed with exit code {code} (“{words}”): correct that and start the job again."
+    # Its log is deleted with the pod.
+    return f"{whose} failed with exit code {code} and left no message: start the job again."
 
 
 def _failure(status: PodDict, container: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,18 +87,24 @@ class PodWatch(ListWatch, PodReflector):
 
     @resources.setter
     def resources(self, pods: Mapping[str, PodDict]) -> None:
-        self.listed({key: pack(pod) for key, pod in pods.items()}, 0, restored=True)
-
-    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
-        table = self._table
-        for key, packed in list(table.kept.items()):
-            newer = version and packed.version > version and not restored  # told by somebody else than the watch
-            if key not in objects and not newer:
-                table.drop(key)
-        known = table.kept.get
-        news = {key: packed for key, packed in objects.items() if restored or packed.replaces(known(key))}
-        table.kept.update(news)
+        """As KubeSpawner and its hooks set it; ours come from ``listed``."""
+        self._drop_others(pods, 0)
+        self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
         self._waiters.wake_all()
+
+    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+        kept = self._table.kept
+        for key, packed in objects.items():
+            if restored or packed.replaces(kept.get(key)):
+                self._table.put(key, packed)
+            await self.breathe()
+        self._drop_others(objects, 0 if restored else version)
+
+    def _drop_others(self, objects: Collection[str], version: int) -> None:
+        """Those that were not listed; what somebody else than the watch has told since that ``version`` stays."""
+        for key, packed in list(self._table.kept.items()):
+            if key not in objects and not (version and packed.version > version):
+                self._table.drop(key)
 
     def seen(self, change: str, found: Object) -> None:
         key, packed = key_of(found), pack(found)
@@ -174,10 +180,14 @@ class EventWatch(ListWatch, EventReflector):
         """Return when something new is told of the pod."""
         await self._waiters.changed(pod)
 
-    def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
-        self._pods.clear()
-        for key, packed in sorted(objects.items(), key=lambda item: item[1].version):
-            self._keep(key, packed)
+    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+        now, pods = time.monotonic(), OrderedDict[str, Told]()
+        for key, packed in sorted(objects.items(), key=_version):
+            before = self._pods.get(packed.about)
+            known = before is not None and before.events.get(key) == packed
+            _keep(pods, key, packed, before.at if before is not None and known else now)
+            await self.breathe()
+        self._pods = pods
         self._waiters.wake_all()
 
     def seen(self, change: str, found: Object) -> None:
@@ -186,22 +196,28 @@ class EventWatch(ListWatch, EventReflector):
         if not packed.replaces(told.events.get(key) if told else None):
             return
         if change != "DELETED":
-            self._keep(key, packed)
+            _keep(self._pods, key, packed, time.monotonic())
         elif told is not None:
             told.events.pop(key, None)
             if not told.events:
                 del self._pods[packed.about]
         self._waiters.wake(packed.about)
 
-    def _keep(self, key: str, packed: Packed) -> None:
-        told = self._pods.setdefault(packed.about, Told())
-        told.events[key], told.at = packed, time.monotonic()
-        told.events.move_to_end(key)
-        self._pods.move_to_end(packed.about)
-        if len(told.events) > EVENTS_OF_A_POD:
-            told.events.popitem(last=False)
-        while len(self._pods) > PODS_WITH_EVENTS or next(iter(self._pods.values())).at < told.at - EVENTS_SECONDS:
-            self._pods.popitem(last=False)
+
+def _keep(pods: OrderedDict[str, Told], key: str, packed: Packed, at: float) -> None:
+    """Add an event to those of its pod, told of now (``at``) or earlier, and forget what is too much or too old."""
+    told = pods.setdefault(packed.about, Told())
+    told.events[key], told.at = packed, max(at, told.at)
+    told.events.move_to_end(key)
+    pods.move_to_end(packed.about)
+    if len(told.events) > EVENTS_OF_A_POD:
+        told.events.popitem(last=False)
+    while len(pods) > PODS_WITH_EVENTS or next(iter(pods.values())).at < told.at - EVENTS_SECONDS:
+        pods.popitem(last=False)
+
+
+def _version(item: tuple[str, Packed]) -> int:
+    return item[1].version
 
 
 def _when(event: Object) -> str:

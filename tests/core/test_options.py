@@ -24,6 +24,7 @@ ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
     "a choice": ({"size": "l"}, "size", "l"),
     "an option without default stays empty": ({}, "note", None),
     "text over several lines where it may be": ({"note": "a\nb"}, "note", "a\nb"),
+    "text of another direction": ({"note": "שלום"}, "note", "שלום"),
     "text that looks like YAML, holes and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
     "a number with a point": ({"rate": "0.5"}, "rate", 0.5),
     "a ticked box": ({"fast": "on"}, "fast", True),
@@ -46,7 +47,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number too long to read": ({"gpus": "9" * 4000}, "GPUs must be a whole number between 0 and 8; you gave “999"),
     "a number too big to print": ({"gpus": 10**400}, "GPUs must be between 0 and 8; you asked for a huge number."),
     "a list": ({"gpus": ["2"]}, "GPUs must be one plain value, not a list."),
-    "an object": ({"note": {"a": 1}}, "Note must be one plain value, not a dict."),
+    "an object": ({"note": {"a": 1}}, "Note must be one plain value, not an object."),
     "a GPU type that is not there": ({"gpu_type": "h100"}, "GPU type must be one of a100, mi300; you chose “h100”."),
     "an unknown option": ({"gpuz": 1}, "“Notebook” has no option “gpuz” (did you mean gpus?)."),
     "too much CPU for the GPUs": ({"gpus": 2, "cpu": "9"}, "CPUs must be between 100m and 8 for 2 × a100; you asked"),
@@ -55,6 +56,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no memory to speak of": ({"memory": "1"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 1."),
     "an amount that is none": ({"memory": "lots"}, "Memory must be an amount such as 4, 500m or 16Gi; you gave “lots”"),
     "a NUL": ({"note": "a\0b"}, "Note must be printable text."),
+    "text that is written backwards": ({"note": "a\u202eb"}, "Note must be printable text."),
+    "a path that reads as another": ({"log_dir": "\u2066a"}, "Log directory must be one line of printable text."),
+    "a line end that no terminal knows": ({"note": "a\u2028b"}, "Note must be printable text."),
     "half a surrogate pair": ({"note": "\ud800"}, "Note must be printable text."),
     "a second line where one is asked": ({"log_dir": "a\nb"}, "Log directory must be one line of printable text."),
     "a way out of the home directory": ({"log_dir": "a/../../b"}, "Log directory must not contain “..”; you gave"),
@@ -182,7 +186,15 @@ def test_the_template_is_found_by_name_or_by_default() -> None:
     assert find_template(both, {"template": "other"}) == other
 
 
-@pytest.mark.parametrize("name", ["notebok", "../notebook", "NOTEBOOK", 7, ["notebook"], True])
+@pytest.mark.parametrize(
+    ("name", "shown"), [(7, "7"), (["notebook"], "a list"), ({}, "an object"), (True, "true")], ids=repr
+)
+def test_a_template_that_is_no_name_is_a_sentence(name: object, shown: str) -> None:
+    said = Rejected((f"The job template must be a name, not {shown}.",))
+    assert find_template([NOTEBOOK], {"template": name}) == said
+
+
+@pytest.mark.parametrize("name", ["notebok", "../notebook", "NOTEBOOK"])
 def test_an_unknown_template_is_a_sentence_that_names_yours(name: object) -> None:
     rejected = find_template([NOTEBOOK], {"template": name})
     assert isinstance(rejected, Rejected)

@@ -36,7 +36,8 @@ EXPIRED = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "m
 
 @dataclass
 class Watched:
-    """One answer to a watch: its status, what it sends, and whether it ends then, is cut off, or stays silent."""
+    """One answer to a watch: its status, what it sends, and whether it ends then, is cut off, or stays silent; or it
+    never begins."""
 
     chunks: Iterable[bytes] = ()
     status: int = 200
@@ -44,6 +45,7 @@ class Watched:
 
 
 SILENT = "silent"
+NEVER = "never"
 CUT = "cut"
 
 
@@ -77,6 +79,8 @@ class ScriptedApi:
         return web.json_response(answer)
 
     async def _watch(self, request: web.Request, watched: Watched) -> web.StreamResponse:
+        if watched.ends == NEVER:
+            await asyncio.Event().wait()
         response = web.StreamResponse(status=watched.status)
         await response.prepare(request)
         for chunk in watched.chunks:

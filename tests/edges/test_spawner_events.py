@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
+from dlspawner.spawner import listwatch
 from dlspawner.spawner import watch as module
 from dlspawner.spawner.watch import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
+from tests.edges.others import others
 from tests.edges.scripted_api import pod
 from tests.edges.spawner_builders import make_spawner
 
@@ -73,7 +75,7 @@ async def test_an_event_that_kubernetes_forgets_is_forgotten(watch: EventWatch) 
 
 async def test_a_list_replaces_what_was_known(watch: EventWatch) -> None:
     watch.seen("ADDED", told("old", 3))
-    watch.listed(
+    await watch.listed(
         {f"jobs/{name}": module.pack(told(name, version)) for name, version in (("b", 9), ("a", 8))}, 9, restored=False
     )
 
@@ -104,6 +106,35 @@ async def test_events_of_long_ago_are_forgotten(watch: EventWatch, monkeypatch: 
     watch.seen("ADDED", told("new", 2))
 
     assert names(watch.events) == ["new"]
+
+
+async def test_a_list_makes_nothing_younger(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch.seen("ADDED", told("old", 1, of="old"))
+    later = time.monotonic() + module.EVENTS_SECONDS - 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    await watch.listed({"jobs/old": module.pack(told("old", 1, of="old"))}, 5, restored=False)
+    assert names(watch.events) == ["old"]
+    monkeypatch.setattr(module.time, "monotonic", lambda: later + 2)
+    watch.seen("ADDED", told("new", 6))
+
+    assert names(watch.events) == ["new"]
+
+
+async def test_a_long_list_holds_nobody_up(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
+    events = {f"jobs/e{number}": module.pack(told(f"e{number}", number + 1, of=f"p{number}")) for number in range(100)}
+    async with others() as turns:
+        await watch.listed(events, 100, restored=False)
+
+    assert len(turns) >= 50
+
+
+async def test_a_list_wakes_who_waits_for_a_pods_events(watch: EventWatch) -> None:
+    waiting = asyncio.ensure_future(watch.changed("jobs/a"))
+    await asyncio.sleep(0)
+    await watch.listed({"jobs/new": module.pack(told("new", 3))}, 5, restored=False)
+
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_who_waits_for_a_pods_events_is_woken(watch: EventWatch) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import base, listwatch, orphans
+from dlspawner.settings import Settings
+from dlspawner.spawner import base, listwatch, orphans, watched
 from dlspawner.spawner.refusal import Refused
 from tests.edges.scripted_api import ScriptedApi, listed, pod
-from tests.edges.spawner_builders import make_spawner
+from tests.edges.spawner_builders import SETTINGS, make_spawner
 
 PATIENCE = 30.0
 RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers": []}, status={"phase": "Running"})
@@ -31,7 +32,7 @@ async def spawner(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     async with client.ApiClient(client.Configuration(host=api.url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(base, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(watched, "delays", lambda **_: iter([0.01] * 10_000))
         monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
         made = make_spawner(monkeypatch)
         yield made
@@ -75,3 +76,15 @@ async def test_nobody_looks_for_pods_without_a_server_before_they_are_seen(
         await spawner.poll()
 
     assert looked == []
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, None], ids=["templates", "as KubeSpawner"])
+async def test_progress_leaves_it_to_the_start_to_say_so(
+    settings: Settings | None, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = make_spawner(monkeypatch, settings=settings)
+    starting._start_future = asyncio.get_running_loop().create_future()
+    starting._start_future.set_result(None)
+    told = [event async for event in starting.progress()]
+
+    assert len(told) == (1 if settings else 0)

@@ -12,9 +12,11 @@ import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import listwatch, wire
+from dlspawner.spawner.packed import pack
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.watch import PodDict, PodWatch
-from tests.edges.scripted_api import CUT, EXPIRED, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
+from tests.edges.others import others
+from tests.edges.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
 TOKEN = "a-token-that-nobody-may-see"
 PATIENCE = 30.0
@@ -73,6 +75,18 @@ async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:
     assert [query.get("continue") for query in api.asked[:2]] == [None, "next"]
     assert {query["limit"] for query in api.asked[:2]} == {str(listwatch.PAGE)}
     assert {query["labelSelector"] for query in api.asked[:2]} == {"component=singleuser-server"}
+
+
+async def test_a_watch_that_never_begins_is_asked_for_again(
+    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listwatch, "BEGIN_SECONDS", 0.1)
+    api.watches = deque([Watched(ends=NEVER), Watched([event("ADDED", pod("a", 11))], ends=SILENT)])
+    await watch.start()
+    await seen(watch, "a", 11)
+
+    assert api.resumed[:2] == ["10", "10"]
+    assert watch.request_timeout > listwatch.BEGIN_SECONDS
 
 
 async def test_an_expired_page_starts_the_list_again(api: ScriptedApi, watch: PodWatch) -> None:
@@ -305,7 +319,7 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
     watch.learn(pod("a", 12, metadata=LABELS))
     waiting = asyncio.ensure_future(watch.until("jobs/a", lambda found: found is None, PATIENCE))
     await asyncio.sleep(0)
-    watch.listed({}, 20, restored=False)
+    await watch.listed({}, 20, restored=False)
 
     assert await waiting is None
     assert "jobs/a" in watch.gone
@@ -313,9 +327,24 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
 
 async def test_a_list_from_before_a_creation_does_not_hide_the_pod(watch: PodWatch) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    watch.listed({}, 11, restored=False)
+    await watch.listed({}, 11, restored=False)
 
     assert "jobs/a" in watch.pods
+
+
+async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch) -> None:
+    watch.learn(pod("a", 12, metadata=LABELS))
+    await watch.listed({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+
+    assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
+
+
+async def test_a_long_list_holds_nobody_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
+    async with others() as turns:
+        await watch.listed({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+
+    assert len(turns) >= 50
 
 
 async def test_the_answer_to_a_creation_does_not_bring_a_dead_pod_back(watch: PodWatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import weakref
@@ -14,6 +15,8 @@ import pytest
 from dlspawner.spawner import orphans as module
 from dlspawner.spawner.orphans import Orphans, owned, without_server
 from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.refusal import Refused
+from tests.edges.others import others
 
 ADDRESS = "http://hub:8081/hub/api"
 
@@ -46,16 +49,21 @@ def test_a_pod_without_a_server(case: str, found: dict[str, Any], orphan: bool) 
     assert list(without_server({"jobs/p": found}, set(), ADDRESS, keep_ended=True)) == ["jobs/p"] * orphan, case
 
 
+@pytest.mark.parametrize("keep_ended", [False, True])
+def test_a_pod_that_is_ending_already_is_not_asked_again(keep_ended: bool) -> None:
+    assert list(without_server({"jobs/p": pod(ending=True)}, set(), ADDRESS, keep_ended=keep_ended)) == []
+
+
 def test_a_pod_that_has_ended_is_kept_only_where_the_administrator_said_so() -> None:
     assert list(without_server({"jobs/p": pod(phase="Failed")}, set(), ADDRESS, keep_ended=False)) == ["jobs/p"]
 
 
-def test_the_pods_of_servers_that_are_or_may_become() -> None:
+async def test_the_pods_of_servers_that_are_or_may_become() -> None:
     def server(name: str, **state: Any) -> Any:
         return SimpleNamespace(pod_key=f"jobs/{name}", **{"server": None, "pending": None, **state})
 
     spawners = {"": server("runs", server=object()), "b": server("stops", pending="stop"), "c": server("stopped")}
-    assert owned({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
+    assert await owned({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
     assert list(without_server({"jobs/runs": pod()}, {"jobs/runs"}, ADDRESS, keep_ended=False)) == []
 
 
@@ -101,13 +109,15 @@ async def test_pods_of_all_namespaces_may_be_another_hubs(
 ) -> None:
     ended = []
 
-    async def delete(pods: Pods, pod: Any, seconds: Any) -> None:
-        ended.append(f"{pods.namespace}/{pods.name}")
+    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+        ended.append((f"{pods.namespace}/{pods.name}", seconds))
 
     monkeypatch.setattr(Pods, "delete", delete)
-    await module._look(Hub({"other/p": pod()}, enable_user_namespaces=everywhere).looking())
+    running = pod()
+    running["spec"] |= {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}
+    await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).looking())
 
-    assert ended == ([] if everywhere else ["other/p"])
+    assert ended == ([] if everywhere else [("other/p", 77)])
     assert "pod=other/p belongs to no server of this Hub" in caplog.text
     assert ("left alone" in caplog.text) is everywhere
 
@@ -125,18 +135,63 @@ async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
     assert Hub.asked == asked + 1
 
 
+async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+        asked.append(pods.name)
+        raise Refused("not now", reason="cluster-error")
+
+    monkeypatch.setattr(Pods, "delete", delete)
+    await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).looking())
+
+    assert asked == ["p", "q"]
+
+
+async def test_another_watch_has_another_to_look_after_its_pods_and_the_one_before_ends() -> None:
+    earlier, later = Hub({}), Hub({})
+    module.look_after(earlier, "a test's")
+    first = module._tasks["a test's"][1]
+    module.look_after(later, "a test's")
+    await asyncio.wait({first}, timeout=60)
+    module._tasks.pop("a test's")[1].cancel()
+
+    assert first.cancelled()
+
+
+async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "orphan_seconds", 0)
+    module.look_after(Hub({}), "a test's")
+
+    assert "a test's" not in module._tasks
+
+
 async def test_many_pods_hold_nobody_up() -> None:
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
     pods = {f"jobs/{number}": pod("http://other/hub/api") for number in range(20 * module._SLICE)}
-    await module._look(Hub(pods).looking())
-    task.cancel()
+    async with others() as turns:
+        await module._look(Hub(pods).looking())
 
-    assert turns >= 20
+    assert len(turns) >= 20
+
+
+async def test_many_servers_hold_nobody_up() -> None:
+    server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
+    person = SimpleNamespace(spawners=dict.fromkeys(range(10), server))
+    async with others() as turns:
+        await owned(dict.fromkeys(range(2 * module._SLICE), person))
+
+    assert len(turns) >= 20
+
+
+async def test_a_server_that_begins_while_pods_are_looked_at_has_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
+    looking = dataclasses.replace(Hub({"jobs/p": pod()}).looking(), users={1: SimpleNamespace(spawners={"": server})})
+    judge = module.without_server
+
+    def begins(*given: Any, **more: Any) -> Any:
+        server.pending = "spawn"
+        return judge(*given, **more)
+
+    monkeypatch.setattr(module, "without_server", begins)
+
+    assert await module._found(looking, looking.pods.watch.pods) == {}

@@ -203,3 +203,16 @@ async def test_what_a_pod_lacks_and_nobody_can_make_does_not_end_the_job(
     assert await ended.spawner.poll() is None
     assert caplog.text.count("trying again later") == 1
     assert "a-token" not in caplog.text
+
+
+async def test_nothing_is_made_for_a_pod_that_is_about_to_be_stopped(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_spawner: DLSpawner, _pod: Any) -> None:
+        raise AssertionError("a stop waits for this")
+
+    monkeypatch.setattr(DLSpawner, "_mend_children", fails)
+    ended.show("Pending")
+    ended.spawner._stop_pending = True
+
+    assert await ended.spawner.poll() is None

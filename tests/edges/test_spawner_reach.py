@@ -10,7 +10,7 @@ import pytest
 from dlspawner.spawner import reach
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import make_spawner
-from tests.edges.spawner_hub import free_port
+from tests.ports import free_port
 
 URL = "http://127.0.0.1:{}/user/alice/"
 
@@ -28,12 +28,43 @@ async def test_nobody_listens(seconds: float, alive: bool) -> None:
     assert not await reach.until_accepting(URL.format(free_port()), seconds, lambda: alive)
 
 
+@pytest.mark.parametrize(
+    ("said", "answers"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", True),
+        (b"HTTP/1.0 302 Found\r\n", True),
+        (b"HTTP/1.1 403 Forbidden\r\n", True),
+        (b"HTTP/1.1 503 Not yet\r\n", False),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", False),
+        (b"x" * 100_000, False),
+        (b"", False),
+    ],
+    ids=["fine", "elsewhere", "forbidden", "not yet", "another protocol", "no line", "nothing"],
+)
+async def test_only_the_answer_of_a_web_server_is_one(said: bytes, answers: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(said)
+        writer.close()
+
+    asked = list[bytes]()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await reach.answers_soon(URL.format(port) + "api", seconds=60) is answers
+    assert asked == [b"GET /user/alice/api HTTP/1.1\r\n"]
+
+
+async def test_who_takes_connections_and_says_nothing_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not await reach.answers_soon(URL.format(silent.getsockname()[1]), seconds=0.1)
+
+
 def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     spawner = make_spawner(monkeypatch)
     with pytest.raises(Refused) as refused:
         spawner._does_not_answer("http://10.1.2.3:8888/user/alice/")
 
-    assert "nothing answers on its port 8888: look at its log" in refused.value.message
+    assert "nothing answers on its port 8888: start it again" in refused.value.message
     assert "10.1.2.3" not in refused.value.message
     assert spawner.get_state()["dlspawner_ended"] == refused.value.message
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dlspawner.core import naming
 from dlspawner.core.naming import Job
-from dlspawner.spawner import DLSpawner, base, restart
+from dlspawner.spawner import DLSpawner, children, restart
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
@@ -27,8 +28,10 @@ class Api(Client):
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
 
     async def _create(self, kind: str, body: dict[str, Any]) -> Answered:
+        self.asked.append(f"create {kind}")
         if kind in self.kept:
             return Answered({"message": "it exists"}, 409)
         self.kept[kind] = body
@@ -41,11 +44,15 @@ class Api(Client):
         return await self._create("service", body)
 
     async def read_namespaced_secret(self, *_: Any, **__: Any) -> Answered:
-        found = self.kept.get("secret")
-        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
+        return self._read("secret")
 
     async def read_namespaced_service(self, *_: Any, **__: Any) -> Answered:
-        return Answered(self.kept["service"], 200)
+        return self._read("service")
+
+    def _read(self, kind: str) -> Answered:
+        self.asked.append(f"read {kind}")
+        found = self.kept.get(kind)
+        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
 
     delete_namespaced_secret = delete_namespaced_service = Client.__init__
 
@@ -69,7 +76,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
-    await restart.mend(spawner, POD)
+    await restart.mend_stock(spawner, POD)
 
     owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
     assert owners == ["pod-1", "pod-1"]
@@ -78,12 +85,35 @@ async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_
 
 
 async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
-    await restart.mend(spawner, POD)
+    await restart.mend_stock(spawner, POD)
     before = json.dumps(spawner.api.kept)
-    await restart.mend(spawner, POD)
+    spawner.api.asked.clear()
+    await restart.mend_stock(spawner, POD)
 
     assert spawner.made_certs == 1
+    assert spawner.api.asked == ["read secret", "read service"]
     assert json.dumps(spawner.api.kept) == before
+
+
+async def test_what_is_known_to_be_there_is_not_asked_for_again(spawner: Any) -> None:
+    assert await spawner._mend_children(POD)
+    spawner.api.asked.clear()
+
+    assert await spawner._mend_children(POD)
+    assert spawner.api.asked == []
+
+
+async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 1)
+    spawner.k8s_api_request_retry_timeout = 0
+    async with children.mending(60):
+        assert not await spawner._mend_children(POD)
+
+    assert spawner.api.asked == []
+    assert "others are looked at first" in caplog.text
+    assert await spawner._mend_children(POD)
 
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
@@ -112,7 +142,7 @@ class Resumed:
         async def until_running(*_: Any) -> None:
             await self.may.wait()
 
-        monkeypatch.setattr(base, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(restart, "delays", lambda **_: iter([0.0] * 10_000))
         monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
         monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
         monkeypatch.setattr(DLSpawner, "_until_running", until_running)
@@ -132,7 +162,7 @@ async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.M
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
-    monkeypatch.setattr(base, "delays", lambda **_: iter([0.01] * 100_000))
+    monkeypatch.setattr(restart, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
         with pytest.raises(Refused, match="no way to it"):
@@ -160,3 +190,27 @@ async def test_a_check_that_has_failed_is_not_waited_for_without_end(monkeypatch
             await restart._resumed(made)
 
     assert not made._check_pending
+
+
+async def test_a_server_without_a_route_is_looked_after_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    polled = []
+
+    async def nothing(*_: Any) -> Any:
+        """It is up."""
+
+    async def no_route(*_: Any) -> None:
+        raise ConnectionRefusedError
+
+    async def at(_: Any) -> str:
+        return "http://10.0.0.1:8888"
+
+    monkeypatch.setattr(DLSpawner, "start_again", at)
+    monkeypatch.setattr(DLSpawner, "save_state", lambda _: None)
+    monkeypatch.setattr(DLSpawner, "server", SimpleNamespace())
+    made = make_spawner(monkeypatch)
+    made.stop_polling, made.start_polling = (lambda: None), (lambda: polled.append(True))
+    made.user._wait_up, made.user.settings = nothing, {"proxy": SimpleNamespace(add_user=no_route)}
+    with pytest.raises(ConnectionRefusedError):
+        await restart._resumed(made)
+
+    assert polled == [True]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
-from dlspawner.spawner.base import _STARTING, STATE_ENDED
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.starting import STATE_ENDED
+from dlspawner.spawner.watched import STARTING
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 CLAIM = SimpleNamespace(metadata=SimpleNamespace(name="claim-alice"))
@@ -84,7 +85,6 @@ async def test_what_is_to_go_is_looked_for_until_it_has_gone(monkeypatch: pytest
 async def test_what_is_gone_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = spawner(monkeypatch, delete=[AWAY, MISSING])
 
-    assert await gone._make_delete_pod_request("jupyter-alice", None, 1, 1)
     assert await gone._make_delete_pvc_request("claim-alice", 1)
 
 
@@ -108,7 +108,7 @@ async def test_a_start_gives_a_request_up_while_it_can_still_say_why(monkeypatch
 
     monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
     context = contextvars.copy_context()
-    context.run(_STARTING.set, True)
+    context.run(STARTING.set, True)
     assert context.run(lambda: spawner.pods.retry_seconds) <= 18
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client, config
+from kubernetes_asyncio import client
 
-from dlspawner.devcluster.api import server
 from dlspawner.spawner.listwatch import PAGE
 from dlspawner.spawner.packed import pack
 from dlspawner.spawner.watch import REMEMBERED, EventWatch, PodDict, PodWatch
-from tests.ports import free_port
+from tests.edges.live_cluster import Cluster, running
 
 PATIENCE = 30.0
 
@@ -124,36 +123,15 @@ async def test_pods_are_never_in_a_log(watch: PodWatch) -> None:
 Made = Callable[[str], Any]
 
 
-class Cluster:
-    """The embedded API server, at an address that it keeps when it is started again."""
-
-    def __init__(self, state: Path) -> None:
-        self.state, self.port = state, free_port()
-        self.running: server.RunningApi | None = None
-
-    async def start(self) -> None:
-        self.running = await server.start(self.state, self.port)
-
-    async def stop(self) -> None:
-        if self.running is not None:
-            await self.running.stop()
-        self.running = None
-
-
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
+    async with running(tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 async def core(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    configuration = client.Configuration()
-    await config.load_kube_config(str(cluster.state / "kubeconfig"), client_configuration=configuration)
-    async with client.ApiClient(configuration) as session:
-        made = client.CoreV1Api(session)
+    async with cluster.client() as made:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
         yield made
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from dlspawner import settings
 from dlspawner.core import options, rendering
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DOOR = ROOT / "dlspawner/spawner/files/door.py"
@@ -61,20 +62,18 @@ def command(name: str, **given: object) -> list[str]:
     return [part.replace(f"{rendering.JOB_FILES}/door.py", str(DOOR)) for part in notebook["args"]]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @asynccontextmanager
 async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIterator[tuple[str, int]]:
     """The program as it runs in a pod; yields the address of its server, once it answers, and its process id."""
     url = f"http://127.0.0.1:{free_port()}"
+    # Programs make sockets there, whose paths may have a hundred characters; those of tests' own folders have more.
+    temporary = tempfile.TemporaryDirectory(prefix="job-")
     process = await asyncio.create_subprocess_exec(
         *arguments,
         env={
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": "/nonexistent",
+            "TMPDIR": temporary.name,
             "JUPYTERHUB_API_TOKEN": "token-of-the-server",
             "JUPYTERHUB_API_URL": hub_api,
             "JUPYTERHUB_BASE_URL": "/",
@@ -100,6 +99,7 @@ async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIt
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         await asyncio.wait_for(process.wait(), DEADLINE)
+        temporary.cleanup()
 
 
 async def answers(url: str) -> bool:
@@ -146,7 +146,7 @@ async def test_only_the_owner_gets_in_and_only_through_the_login(
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 0.5, 1)
     with hub() as hub_api:
-        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs), "TMPDIR": str(tmp_path)}
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs)}
         async with job(command(template), hub_api, **files) as (url, session):
             nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
             listening = tcp_listeners(session)
@@ -161,7 +161,7 @@ async def test_asked_to_end_it_ends(template: str, tmp_path: Path) -> None:
     """Only the program itself is asked, as in a container, where the rest goes with it."""
     make_page(tmp_path)
     with hub() as hub_api:
-        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(tmp_path)}
         async with job(command(template), hub_api, **files) as (_, process):
             os.kill(process, signal.SIGTERM)
             async with asyncio.timeout(DEADLINE):
@@ -201,7 +201,7 @@ def their_server() -> Iterator[int]:
 async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp_path: Path) -> None:
     with hub() as hub_api, their_server() as port:
         arguments = command("custom", http_port=port)
-        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path), TMPDIR=str(tmp_path)) as (url, _):
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
             nobody, other = [await get(f"{url}{PREFIX}data", token) for token in (None, "bob")]
             headers = {
                 "Authorization": "token alice",
@@ -225,7 +225,7 @@ async def test_while_the_own_web_server_is_not_there_the_page_says_so(tmp_path: 
     port = free_port()
     with hub() as hub_api:
         arguments = command("custom", http_port=port)
-        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path), TMPDIR=str(tmp_path)) as (url, _):
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
             owner = await get(f"{url}{PREFIX}", "alice")
     assert f"Nothing listens on port {port} of this job yet" in owner.body.decode()
     assert "ssh alice+one@gateway" in owner.body.decode()

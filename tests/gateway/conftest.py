@@ -12,7 +12,8 @@ from ssh_gateway.keys import Keys
 from tests.edges.test_manager.world import World
 from tests.edges.test_manager.world import running as running_world
 from tests.gateway.cluster import embedded_api
-from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, free_port, gateway
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="session")

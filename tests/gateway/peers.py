@@ -124,12 +124,6 @@ class Sshd:
         return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key)
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @dataclass
 class FakePeople:
     """The Hub and the Manager, as dictionaries."""

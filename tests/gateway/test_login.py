@@ -16,7 +16,8 @@ from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits
-from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, free_port, gateway, until
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
+from tests.ports import free_port
 
 DENIED = "Permission denied (publickey,keyboard-interactive,password)."
 PASSWORD = ("-o", "PreferredAuthentications=password")

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.peers import Client, Running, Sshd, finish, free_port, until
+from tests.gateway.peers import Client, Running, Sshd, finish, until
+from tests.ports import free_port
 
 MIB = 2**20
 

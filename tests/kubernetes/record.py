@@ -77,7 +77,7 @@ def start_time(pid: int) -> str | None:
 
 
 def stop_process(pid: int, start: str | None, name: str, *, at_once: bool = False) -> None:
-    """TERM, then KILL, or KILL at once; a child of ours is reaped. Without a start it had ended before it was written down."""
+    """TERM, then KILL (or KILL at once), and reap. Without a start it had ended before it was recorded."""
     if start is None:
         return
     for number in (signal.SIGTERM, signal.SIGKILL)[at_once:]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import random
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -17,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
 import aiohttp
@@ -26,7 +26,7 @@ from aiohttp import web
 from dlspawner.devcluster import api
 
 NODE = "node-1"
-POD_IP = f"127.{random.randint(64, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"  # nobody else's, and ours
+POD_IP = f"127.{64 + randbelow(186)}.{1 + randbelow(250)}.{1 + randbelow(250)}"  # nobody else's, and ours
 PORTS = (8888, 9999)  # of the table's rows
 WHEN = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:0")  # older events are cleared away
 TOLD = ("Scheduled", "Pulling", "Started")  # the kubelet's events about every pod, a second apart

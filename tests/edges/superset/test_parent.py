@@ -20,7 +20,7 @@ from dlspawner.spawner import DLSpawner
 
 # The module of dlspawner/spawner that was written against a method, and the method's source in KubeSpawner 7.1.0.
 WRITTEN_AGAINST = {
-    "base.py, watch.py": {
+    "watched.py, starting.py, restart.py, base.py": {
         "_start": "b28d3b6ef58a",
         "start": "08bb930ccb9a",
         "poll": "316fc67ab3be",
@@ -47,7 +47,6 @@ WRITTEN_AGAINST = {
         "_check_pvc_exists": "cecffaa0029a",
         "_ensure_not_exists": "d81f193ff226",
         "_make_create_resource_request": "67e7f8e8d2c5",
-        "_make_delete_pod_request": "c17d0fd16dd4",
         "_make_delete_pvc_request": "9888f0ae6d2c",
         "delete_forever": "ef0dc32f0555",
     },

@@ -18,7 +18,8 @@ from dlspawner.manager.schema import accounts
 from dlspawner.manager.store import Allocated, Store
 from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
 from dlspawner.spawner.refusal import Refused
-from tests.edges.test_manager.world import World, free_port
+from tests.edges.test_manager.world import World
+from tests.ports import free_port
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 UIDS = UidRange(20_000, 20_999)

@@ -13,7 +13,8 @@ import pytest
 import requests
 
 from dlspawner.manager.app import Manager
-from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
+from tests.edges.test_manager.world import manager_environment, process, wait_for
+from tests.ports import free_port
 
 COMMAND = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]
 NO_HUB = "http://127.0.0.1:9/hub/api"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import requests
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 STUB = Path(__file__).with_name("stub_server.py")
@@ -106,12 +107,6 @@ class World:
             assert self.setup("POST", f"/users/{user}/servers/{server}").status_code in {201, 202}
             wait_for(lambda: self.setup("GET", f"/users/{user}").json()["servers"][server]["ready"])
         return file.read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Any, seconds: float = 60) -> None:

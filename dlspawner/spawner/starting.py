@@ -1,0 +1,174 @@
+"""A start: what is done between KubeSpawner's own steps, so that it is over when the server answers, or says why not.
+
+* State is saved before the pod is asked for. A pod that this very start has made is found again, never made twice.
+* What can be learned from the watch is not asked, and nothing waits by looking again and again.
+* No manifest and no Kubernetes error is logged or shown: both hold the server's token.
+
+Refused: a start of our own instead of KubeSpawner's ``_start``. It would be easier to read, and would lose every
+feature that KubeSpawner gains; the methods that it calls are the interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from aiohttp import ClientError
+from jupyterhub.utils import maybe_future
+from kubernetes_asyncio.client.rest import ApiException
+from sqlalchemy.orm import object_session
+
+from dlspawner.spawner import reach, verdict, waiting
+from dlspawner.spawner.pods import uid
+from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
+from dlspawner.spawner.requests import NotNow, told
+from dlspawner.spawner.watched import STARTING, WatchedSpawner
+
+PodDict = Mapping[str, Any]
+
+STATE_ENDED = "dlspawner_ended"
+
+
+class StartingSpawner(WatchedSpawner):
+    """A KubeSpawner whose start is as quick as its pod, and truthful."""
+
+    after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
+    consecutive_failure_limit: int  # JupyterHub's trait
+    _ended: str | None = None  # why the last pod ended, for the person
+    _waiting: waiting.Waiting | None = None
+    _complete_pod: str | None = None  # uid of the pod of which nothing is missing
+    _unasked = False  # whether this start has not asked for a pod, or surely got none
+    _unsure = False  # whether it has asked, and nobody knows what came of it
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        QuietRefusals.install(self.log)
+        self._limit_problem = limit_problem(self.consecutive_failure_limit)
+        if self._limit_problem:
+            self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()
+        if self._ended:
+            state[STATE_ENDED] = self._ended
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        ended = state.get(STATE_ENDED)
+        self._ended = ended if isinstance(ended, str) else None
+
+    async def _start(self) -> str:
+        self._waiting, self._ended, self._unasked, self._unsure = None, None, True, False
+        STARTING.set(True)
+        self._began = asyncio.get_running_loop().time()
+        if self._limit_problem:
+            said = "This Hub starts nothing until an administrator has changed its configuration."
+            line = f"{said} {self._limit_problem}."
+            raise Refused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
+        try:
+            url: str = await super()._start()
+            self._complete_pod = uid(self.pod())  # nothing of it is missing
+        except (ApiException, ClientError, TimeoutError) as problem:
+            raise self.requests.refused("start", told(problem)) from None
+        except Refused as refused:
+            self._ended = self._ended or refused.message  # for who comes when the start is over
+            raise
+        finally:
+            self._unwrap_hook()
+        if not await self._until_accepting(url, min(self.http_timeout, self._left())):
+            self._does_not_answer(url)
+        return url
+
+    def _does_not_answer(self, url: str) -> None:
+        """Nobody listens yet at the address of a pod that runs: the Hub looks for itself, perhaps by another way."""
+
+    async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
+        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        self.save_state()
+        self._unasked, self._unsure = False, True
+        try:
+            created = await self._create(self._final(dict(self.pods.plain(pod))))
+        except Refused as refused:
+            self._unsure = isinstance(refused, NotNow) and refused.unsure
+            self._unasked = not self._unsure
+            raise
+        self._unsure = False
+        self.pod_reflector.learn(created)
+        try:
+            await self._ensure_children(created)
+        except Refused as refused:
+            self._ended = refused.message  # nobody tries again while the Hub stops the pod
+            raise
+        if not self._has_stock_children:
+            self._complete_pod = uid(created)
+        # When nothing is left to do before the pod may run, the watch is waited for right here, so that KubeSpawner
+        # finds the pod running at its first look instead of at one of its increasingly rare ones.
+        hook = self.after_pod_created_hook
+        if hook:
+            self.after_pod_created_hook = partial(self._run_hook, hook)
+        elif not self._has_stock_children:
+            await self._until_running(created)
+        return True
+
+    @property
+    def _has_stock_children(self) -> bool:
+        """Whether KubeSpawner itself makes a Service, perhaps a Secret, for each pod."""
+        return bool(self.internal_ssl or self.services_enabled)
+
+    def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest as it is sent."""
+        return manifest
+
+    async def _create(self, manifest: dict[str, Any]) -> PodDict:
+        """The pod of this manifest, made now or found again."""
+        return await self.pods.create(manifest, self._is_own)
+
+    async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
+        await maybe_future(hook(spawner, pod))
+        await self._until_running(pod)
+
+    def _unwrap_hook(self) -> None:
+        hook = self.after_pod_created_hook
+        if isinstance(hook, partial) and hook.func == self._run_hook:
+            (self.after_pod_created_hook,) = hook.args
+
+    async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
+        made = bool(await super()._make_create_resource_request(kind, manifest))
+        pod = self.pod()
+        if made and kind == "service" and pod is not None and not self.after_pod_created_hook:
+            await self._until_running(pod)
+        return made
+
+    def _fails(self, sentence: str, reason: str) -> None:
+        self._ended = sentence
+        self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
+
+    async def _until_running(self, created: PodDict) -> None:
+        seconds = waiting.deadline_of(self.start_timeout)
+        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
+        try:
+            await self._waiting.until_running(created)
+        except Refused as refused:
+            self._fails(refused.message, refused.reason)
+            raise
+
+    def save_state(self) -> None:
+        """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
+        self.orm_spawner.state = self.get_state()
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
+
+    async def _ensure_children(self, pod: PodDict) -> None:
+        """Make what belongs to the pod and is missing; does nothing the second time."""
+
+    async def _until_accepting(self, url: str, seconds: float) -> bool:
+        accepts = await reach.until_accepting(url, seconds, self._is_alive)
+        ended = verdict.judge(self.pod())
+        if isinstance(ended, verdict.Ended):
+            self._fails(ended.reason, "job-failed")
+            raise Refused(ended.reason, reason="job-failed")
+        return accepts

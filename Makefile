@@ -101,9 +101,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25'  # Debian's takes minutes to resolve
 
-$(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json | $(VENV)/bin/python
+$(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json $(wildcard jupyter_extension/*.toml jupyter_extension/*/*.* jupyter_extension/*/*/*.*) | $(VENV)/bin/python
 	@echo "Installing JupyterHub, KubeSpawner and what jobs run (a minute or two, once) …"
-	@$(PIP) --editable '.[jobs]'
+	@$(PIP) --editable '.[jobs]' ./jupyter_extension
 	@cp $(CHP)/package.json $(CHP)/package-lock.json $(VENV) && npm ci --loglevel=error --no-fund --no-audit --prefix $(VENV)
 	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
 	@touch $@

@@ -114,6 +114,7 @@ SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts")
 CLAIMS = Kind("v1", "persistentvolumeclaims")
 VOLUMES = Kind("v1", "persistentvolumes", namespaced=False)
 NODES = Kind("v1", "nodes", namespaced=False)
+PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
 NAMESPACES = Kind("v1", "namespaces", namespaced=False)
 LEASES = Kind("coordination.k8s.io/v1", "leases")
 
@@ -242,7 +243,9 @@ class Cluster:
                     async for page, listed in self._pages(kind, namespace, labels, fields):  # noqa: B007  (used after the loop)
                         for item in page:
                             before = known.get(item["metadata"]["uid"])
-                            seen[item["metadata"]["uid"]] = _identity(item)
+                            # Known from here on, or what goes before a list that fails half-way is listed again would
+                            # never be told to be gone.
+                            seen[item["metadata"]["uid"]] = known[item["metadata"]["uid"]] = _identity(item)
                             yield Change("MODIFIED" if before else "ADDED", item)
                     for uid in known.keys() - seen.keys():
                         yield Change("DELETED", known[uid])

@@ -60,6 +60,7 @@ c.JupyterHub.allow_named_servers = True
 # Services and what each may do.
 c.JupyterHub.custom_scopes = {
     "custom:ssh-keys:read": {"description": "Read the public SSH keys that people registered"},
+    "custom:notices:read": {"description": "Read what people are told about their running jobs"},
 }
 c.JupyterHub.services = [
     {
@@ -80,7 +81,10 @@ c.JupyterHub.load_roles = [
     },
     {
         "name": "ssh-gateway",
-        "scopes": ["users:activity", "read:users", "read:servers", manager, "custom:ssh-keys:read"],
+        "scopes": [
+            *("users:activity", "read:users", "read:servers", manager),
+            *("custom:ssh-keys:read", "custom:notices:read"),
+        ],
         "services": ["ssh-gateway"],
     },
     {"name": "user", "scopes": ["self", manager]},

@@ -21,6 +21,7 @@ from ssh_gateway import health, keys
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import ClusterPlaces, HubAndManager
 from ssh_gateway.logs import say
+from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.server import Limits, Server
 
@@ -33,7 +34,8 @@ class Gateway(Application):
     """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
 
     From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users,
-    access:services!service=jobs, custom:ssh-keys:read), JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
+    access:services!service=jobs, custom:ssh-keys:read, custom:notices:read), JUPYTERHUB_API_URL, and KUBECONFIG
+    outside the cluster.
     """
 
     name = "ssh-gateway"
@@ -131,7 +133,7 @@ class Gateway(Application):
                 cluster = await stack.enter_async_context(await Cluster.connect())
             except ClusterError as error:
                 raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
-            activity = Activity(people, self.activity_seconds)
+            activity, notices = Activity(people, self.activity_seconds), Notices(people)
             server = Server(
                 keys=found,
                 people=people,
@@ -140,10 +142,11 @@ class Gateway(Application):
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),
                 policy=Policy(self.agent_forwarding, self.x11_forwarding),
+                notices=notices,
             )
-            await self._run(server, activity)
+            await self._run(server, activity, notices)
 
-    async def _run(self, server: Server, activity: Activity) -> None:
+    async def _run(self, server: Server, activity: Activity, notices: Notices) -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -151,20 +154,24 @@ class Gateway(Application):
             host, port = await server.start(self.ip, self.port)
         with _taking(self.ip, self.health_port, "Gateway.health_port"):
             answering = await health.serve(self.ip, self.health_port) if self.health_port else None
-        reporting = asyncio.create_task(activity.run(), name="report activity")
+        serving = {
+            asyncio.create_task(activity.run(), name="report activity"),
+            asyncio.create_task(notices.run(), name="follow notices"),
+        }
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
         waiting = asyncio.create_task(stop.wait(), name="stop signal")
-        await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if reporting.done() and not waiting.done():
+        ended, _ = await asyncio.wait({*serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting not in ended:
             waiting.cancel()
-            reporting.result()  # it never ends by itself: this raises what ended it
+            ended.pop().result()  # none ends by itself: this raises what ended it
         stop.clear()
         if answering is not None:
             answering.close()
         say("stopping", sessions=len(server.visitors))
         await _until(server.stop(), stop)
-        reporting.cancel()
-        await asyncio.gather(reporting, waiting, return_exceptions=True)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, waiting, return_exceptions=True)
         say("stopped")
 
     def _limits(self) -> Limits:

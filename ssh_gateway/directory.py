@@ -49,6 +49,26 @@ class Target:
     host_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the people on a server are to be told, and until when something happens."""
+
+    id: str
+    user: str
+    server: str
+    text: str
+    until: datetime | None = None
+    seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeList:
+    """All open notices, and what tells this list from others."""
+
+    version: str
+    notices: tuple[Notice, ...] = ()
+
+
 class People(Protocol):
     """Who is this."""
 
@@ -128,14 +148,28 @@ class HubAndManager:
         except hubapi.HubError as error:
             raise Unavailable(str(error)) from error
 
-    async def _manager(self, method: str, path: str) -> tuple[int, object]:
-        """Status and JSON of one request to the Manager."""
+    async def open_notices(self, version: str, seconds: float) -> NoticeList:
+        """All that are open, once that is another list than ``version``, or after so many seconds."""
+        path = f"/api/notices?after={quote(version, safe='')}&wait={seconds:g}"
+        try:
+            status, answer = await self._manager("GET", path, seconds)
+        except Unavailable as problem:
+            raise Unavailable("the Manager does not answer") from problem
+        if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("notices"), list):
+            hint = ": this service lacks the scope custom:notices:read" if status == 403 else ""
+            raise Unavailable(f"the Manager gave no notices (status {status}){hint}")
+        read = (read_notice(entry) for entry in answer["notices"])
+        return NoticeList(str(answer.get("version", "")), tuple(notice for notice in read if notice is not None))
+
+    async def _manager(self, method: str, path: str, waits: float = 0.0) -> tuple[int, object]:
+        """Status and JSON of one request to the Manager, which may ``wait`` so long before it answers."""
+        deadline = aiohttp.ClientTimeout(total=(self._deadline.total or 0.0) + waits)
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=self._deadline)
         headers = {"Authorization": f"token {self._token}"}
         try:
             async with self._session.request(
-                method, URL(self._url + path, encoded=True), headers=headers, allow_redirects=False
+                method, URL(self._url + path, encoded=True), headers=headers, allow_redirects=False, timeout=deadline
             ) as response:
                 content = await response.json(content_type=None) if response.status == 200 else None
                 return response.status, content
@@ -153,6 +187,23 @@ def read_key(entry: object) -> RegisteredKey | None:
         return RegisteredKey(int(number), base64.b64decode(data, validate=True), str(entry["fingerprint"]))
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         say("directory", level=logging.WARNING, source="manager", result="unreadable-key")
+        return None
+
+
+def read_notice(entry: object) -> Notice | None:
+    """A notice as the Manager writes it; ``None`` for what is none, and for what administrators are told."""
+    try:
+        if not isinstance(entry, dict):
+            raise TypeError("an object expected")
+        until = datetime.fromisoformat(entry["until"]) if entry["until"] else None
+        if until is not None and until.tzinfo is None:
+            raise ValueError("a time zone expected")
+        id_, user, server, text = (entry[name] for name in ("id", "user", "server", "text"))
+        if not all(isinstance(one, str) for one in (id_, user, server, text)):
+            raise TypeError("text expected")
+        return Notice(id_, user, server, text, until, bool(entry["seen"])) if user else None
+    except (KeyError, TypeError, ValueError):
+        say("directory", level=logging.WARNING, source="manager", result="unreadable-notice")
         return None
 
 

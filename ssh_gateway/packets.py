@@ -23,8 +23,10 @@ CHANNEL_OPEN_FAILURE = 92
 CHANNEL_WINDOW_ADJUST = 93
 CHANNEL_DATA = 94
 CHANNEL_EXTENDED_DATA = 95
+CHANNEL_EOF = 96
 CHANNEL_CLOSE = 97
 CHANNEL_REQUEST = 98
+CHANNEL_SUCCESS = 99
 CHANNEL_FAILURE = 100
 
 FIRST_RELAYED = 80
@@ -121,8 +123,8 @@ def opener(payload: bytes) -> bytes:
 
 
 def wants_reply(payload: bytes) -> bool:
-    """Whether a GLOBAL_REQUEST is to be answered."""
-    name, rest = text_at(payload, 1)
+    """Whether a GLOBAL_REQUEST or CHANNEL_REQUEST is to be answered."""
+    name, rest = text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)
     return name is not None and payload[rest : rest + 1] != b"\0"
 
 
@@ -135,6 +137,11 @@ def open_failure(recipient: bytes, reason: str) -> bytes:
     """A CHANNEL_OPEN_FAILURE for the four bytes with which the other end named its channel."""
     code = ADMINISTRATIVELY_PROHIBITED.to_bytes(4, "big")
     return bytes([CHANNEL_OPEN_FAILURE]) + recipient + code + text(reason.encode()) + text(b"en")
+
+
+def data(channel: int, content: bytes) -> bytes:
+    """A CHANNEL_DATA packet."""
+    return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
 
 
 def number_at(payload: bytes, offset: int) -> int:

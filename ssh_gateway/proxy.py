@@ -9,48 +9,27 @@ Rules:
   costs no memory. The exception: a leg in a key exchange is read on, or it could never finish; what comes in meanwhile
   for a leg that is blocked is counted, and too much of it ends the connection.
 * Either leg's end is the other's, with what was said.
+* A line for people (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
+  client's window has room for it that the pod does not know of (`terminals`). It is neither activity nor traffic.
 * Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
   with a terminal. What a terminal merely shows is none, nor are keepalives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import asyncssh
 
-from ssh_gateway import packets, wire
+from ssh_gateway import packets, terminals, wire
 from ssh_gateway.logs import say
+from ssh_gateway.notices import Line
 from ssh_gateway.packets import Policy
 
 MOST_PENDING = 8 * 2**20
-MOST_CHANNELS = 4096
 
 _LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
 _DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
-
-
-@dataclass(slots=True)
-class Terminals:
-    """Which channels have a terminal, by the client's number; learnt from what passes by."""
-
-    client_number: dict[int, int] = field(default_factory=dict)  # of the channel that the pod knows as …
-    shown_on: set[int] = field(default_factory=set)
-
-    def from_client(self, kind: int, payload: bytes) -> None:
-        number = packets.number_at(payload, 1)
-        if kind == packets.CHANNEL_CLOSE:
-            self.client_number.pop(number, None)
-        elif packets.request_name(payload) == b"pty-req" and number in self.client_number:
-            self.shown_on.add(self.client_number[number])
-
-    def from_pod(self, kind: int, payload: bytes) -> None:
-        number = packets.number_at(payload, 1)
-        if kind == packets.CHANNEL_CLOSE:
-            self.shown_on.discard(number)
-        elif len(self.client_number) < MOST_CHANNELS:
-            self.client_number[packets.number_at(payload, 5)] = number
 
 
 class Relay:
@@ -64,16 +43,21 @@ class Relay:
         *,
         used: Callable[[], None],
         keeps: Callable[[int, bytes], bool] | None = None,
+        lines: Callable[[], Sequence[Line]] = tuple,
         conn: int = 0,
     ) -> None:
-        """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``)."""
+        """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
+        ``lines`` is what is to be said on terminals now.
+        """
         self._client = client
         self._pod = pod
         self._policy = policy
         self._used = used
         self._keeps = keeps
+        self._lines = lines
         self._conn = conn
-        self._terminals = Terminals()
+        self._terminals = terminals.Terminals()
+        self._untold = False
         self._pending = {client: 0, pod: 0}
         self.bytes_up = 0
         self.bytes_down = 0
@@ -101,8 +85,13 @@ class Relay:
         if kind in _DATA:
             self.bytes_up += len(payload)
             self._used()
-        elif kind in {packets.CHANNEL_REQUEST, packets.CHANNEL_CLOSE}:
-            self._terminals.from_client(kind, payload)
+        elif kind in terminals.FROM_CLIENT:
+            for_pod = self._terminals.from_client(kind, payload)
+            if kind == packets.CHANNEL_WINDOW_ADJUST and self._untold:
+                self.tell()
+            if for_pod is None:
+                return True
+            payload = for_pod
         return self._pass(kind, payload, self._client, self._pod)
 
     def from_pod(self, kind: int, payload: bytes) -> bool:
@@ -110,9 +99,28 @@ class Relay:
             self.bytes_down += len(payload)
             if not self._terminals.shown_on or packets.number_at(payload, 1) not in self._terminals.shown_on:
                 self._used()
-        elif kind in {packets.CHANNEL_OPEN_CONFIRMATION, packets.CHANNEL_CLOSE}:
-            self._terminals.from_pod(kind, payload)
+        elif kind in terminals.FROM_POD and self._terminals.from_pod(kind, payload):
+            self._pass(kind, payload, self._pod, self._client)
+            self.tell()
+            return True
         return self._pass(kind, payload, self._pod, self._client)
+
+    def tell(self) -> None:
+        """Say on every terminal what was not said there yet; what cannot be said now is said when it can."""
+        self._untold = False
+        if self._client.ended:
+            return
+        for number, screen in self._terminals.screens.items():
+            for line in self._lines() if screen.shows else ():
+                if line.id in screen.told:
+                    continue
+                content = line.content[: min(screen.most, screen.longest)]
+                if self._client.blocked or len(content) > screen.room:
+                    self._untold = True
+                    continue
+                screen.told.add(line.id)
+                screen.used += len(content)
+                self._client.send_payload(packets.data(number, content))
 
     def _pass(self, kind: int, payload: bytes, source: wire.Leg, sink: wire.Leg) -> bool:
         forward: bytes | None = payload
@@ -139,3 +147,5 @@ class Relay:
             if not sink.blocked:
                 self._pending[sink] = 0
             source.read_on(source.rekeying or not sink.blocked)
+        if self._untold and not self._client.blocked:
+            self.tell()

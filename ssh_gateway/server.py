@@ -21,6 +21,7 @@ from ssh_gateway.activity import Activity
 from ssh_gateway.directory import People, Places
 from ssh_gateway.keys import Keys
 from ssh_gateway.logs import log, say
+from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.visit import Jump
 from ssh_gateway.visitor import Visitor
@@ -52,6 +53,7 @@ class Server:
         hub_public_url: str,
         limits: Limits | None = None,
         policy: Policy | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -60,6 +62,9 @@ class Server:
         self.hub_public_url = hub_public_url
         self.limits = limits or Limits()
         self.policy = policy or Policy()
+        self.notices = notices
+        if notices is not None:
+            notices.changed = self._tell
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
         self.visitors: set[Visitor] = set()
         self.pods: set[wire.ClientLeg] = set()
@@ -101,6 +106,12 @@ class Server:
         task = asyncio.create_task(_finish(name, errand), name=name)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+
+    def _tell(self) -> None:
+        """What is to be said on terminals has changed."""
+        for visitor in list(self.visitors):
+            if visitor.visit is not None:
+                visitor.visit.tell()
 
     def gone(self, visitor: Visitor) -> None:
         """Called by every visitor who left."""

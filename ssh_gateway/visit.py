@@ -22,6 +22,7 @@ from ssh_gateway import packets, pod, routing, wire
 from ssh_gateway.access import Proof
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
+from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ class Visit:
         if self._relay is not None:
             self._relay.client_gone("the client is gone")
 
+    def tell(self) -> None:
+        """Say on this visit's terminals what was not said there yet."""
+        if self._relay is not None:
+            self._relay.tell()
+
+    def _lines(self) -> list[Line]:
+        notices = self._server.notices
+        return notices.lines(self.proof.user, self.server_name or "") if notices else []
+
     def _join(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pods.add(pod_leg)
         pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
@@ -112,6 +122,7 @@ class Visit:
             self._server.policy,
             used=self._used,
             keeps=self._is_ours if self._undecided else None,
+            lines=self._lines,
             conn=self._number,
         )
         self._relay.start()

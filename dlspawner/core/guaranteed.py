@@ -29,8 +29,12 @@ class Search:
         self.pods = request.charge.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
         self.share = world.layout(kind).get(request.team, {})
-        self._counted: dict[str, dict[str, int]] = {}
-        self._coming: dict[str, Space] = {}
+        # Whoever was promised nothing sees the same of a node as everybody else, until something changes.
+        own = request.id if request.promised else ""
+        seen = world.memo.setdefault(("seen", self.resource, own, now), ({}, {}, {}))
+        self._counted: dict[str, dict[str, int]] = seen[0]
+        self._coming: dict[str, Space] = seen[1]
+        self._lent: dict[str, Space] = seen[2]
         self._young: Blocked | bool | None = False  # not looked at yet
 
     def decide(self) -> Admit | Preempt | Blocked:
@@ -237,11 +241,15 @@ class Search:
         return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
 
     def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
-        space = self._soon(room)
-        for name, pods in room.holders.items():
-            if stop(self.world.jobs[name]):
-                space = space + needs(pods, self.resource)
-        return Space(min(space.gpus, gpus), space.cpu_milli, space.memory_bytes)
+        found = self._lent.get(room.node.name) if stop == self._stops_borrowed else None
+        if found is None:
+            found = self._soon(room)
+            for name, pods in room.holders.items():
+                if stop(self.world.jobs[name]):
+                    found = found + needs(pods, self.resource)
+            if stop == self._stops_borrowed:
+                self._lent[room.node.name] = found
+        return Space(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
 
     def _now(self, room: Room) -> Space:
         return room.now(self.resource, self.world.jobs, self.request.id)

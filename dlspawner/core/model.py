@@ -93,6 +93,17 @@ PRIORITIES = (Priority("prod", 100), Priority("test", 10))  # of a cluster that 
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityClasses:
+    """Kubernetes' PriorityClasses of jobs; ``None`` leaves a pod without one."""
+
+    guaranteed: str | None = None
+    preemptible: str | None = None
+
+    def of(self, *, preemptible: bool) -> str | None:
+        return self.preemptible if preemptible else self.guaranteed
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduling:
     """How jobs are queued and stopped for each other.
 
@@ -105,6 +116,7 @@ class Scheduling:
     min_run: timedelta = timedelta(minutes=10)
     patience: timedelta = timedelta(minutes=30)
     half_life: timedelta = timedelta(days=7)
+    classes: PriorityClasses = field(default_factory=PriorityClasses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +256,11 @@ class Teams:
         """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""
         found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
         return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether anybody's GPUs are counted: the Hub then asks before it makes a pod."""
+        return any(team.quota for team in self.teams)
 
     def named(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)

@@ -27,6 +27,8 @@ SERVER_LABEL = PREFIX + "server"
 TEAM_LABEL = PREFIX + "team"
 TEMPLATE_LABEL = PREFIX + "template"
 GPUS_LABEL = PREFIX + "gpus"
+PRIORITY_LABEL = PREFIX + "priority"
+REQUEUE_LABEL = PREFIX + "requeue"
 HOME_LABEL = PREFIX + "home"
 PREEMPTION_LABEL = "preemption"
 PREEMPTION_ALLOWED = "allow"
@@ -68,6 +70,8 @@ class Job:
     ssh_login: str | None = None
     log_dir: str | None = None
     preemptible: bool = False
+    priority: str = ""  # the level's name; the team's lowest where none is said
+    requeue: bool = False
 
 
 def slug(name: str) -> str:
@@ -134,6 +138,10 @@ def job_labels(job: Job) -> dict[str, str]:
     }
     if job.preemptible:
         labels[PREEMPTION_LABEL] = PREEMPTION_ALLOWED
+    if job.priority:
+        labels[PRIORITY_LABEL] = job.priority
+    if job.requeue:
+        labels[REQUEUE_LABEL] = "true"
     return labels
 
 
@@ -184,6 +192,8 @@ def read_job(metadata: Mapping[str, object]) -> Job | None:
         ssh_login=annotations.get(SSH_LOGIN_ANNOTATION),
         log_dir=annotations.get(LOG_DIR_ANNOTATION),
         preemptible=labels.get(PREEMPTION_LABEL) == PREEMPTION_ALLOWED,
+        priority=labels.get(PRIORITY_LABEL, ""),
+        requeue=labels.get(REQUEUE_LABEL) == "true",
     )
     agrees = labels.get(USER_LABEL) == slug(job.user) and labels.get(SERVER_LABEL) == slug(job.server)
     return job if agrees else None

@@ -29,9 +29,22 @@ BUILT_IN = {
     "cpu": Option("cpu", Kind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
     "memory": Option("memory", Kind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
     "team": Option("team", Kind.CHOICE, "Team"),
+    "preemptible": Option("preemptible", Kind.BOOLEAN, "Preemptible"),
+    "requeue": Option("requeue", Kind.BOOLEAN, "Start again after being stopped for others"),
+    "priority": Option("priority", Kind.CHOICE, "Priority"),
     "log_dir": Option("log_dir", Kind.PATH, "Log directory"),
     "image": Option("image", Kind.IMAGE, "Image"),
     HTTP_PORT: Option(HTTP_PORT, Kind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
+}
+
+_EXPLAINED = {
+    "preemptible": (
+        "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of {minutes} minutes."
+    ),
+    "requeue": (
+        "If it is stopped because others need the GPUs, it waits at its old place in the queue and starts anew; what "
+        "was in its memory is lost."
+    ),
 }
 
 _SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}
@@ -49,7 +62,8 @@ class Choices:
     """What was chosen, checked and completed with defaults.
 
     ``values`` has every option of the template, ``None`` where nothing was given and nothing is the default; CPU and
-    memory that come with the GPUs are only in ``amount``.
+    memory that come with the GPUs are only in ``amount``. ``priority`` is the level's name, the team's lowest without
+    one; only jobs with GPUs are ``preemptible``.
     """
 
     template: str
@@ -58,6 +72,9 @@ class Choices:
     gpu_type: GpuType | None
     amount: Amount
     values: tuple[tuple[str, Value | None], ...] = ()
+    priority: str = ""
+    preemptible: bool = False
+    requeue: bool = False
 
     def get(self, name: str) -> Value | None:
         return dict(self.values).get(name)
@@ -171,7 +188,26 @@ def _complete(option: Option, template: Template, cluster: Cluster, teams: Seque
         paying = usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
         choices = tuple(Choice(team.name, team.title or team.name) for team in paying)
         return replace(option, choices=choices, default=choices[0].value)
+    if option.name == "priority":
+        return _priorities(option, cluster, usable_teams(template, teams) or (Team(DEFAULT_TEAM),))
+    if option.name in _EXPLAINED:
+        minutes = f"{cluster.scheduling.notice.total_seconds() / 60:g}"
+        return replace(option, help=option.help or _EXPLAINED[option.name].format(minutes=minutes))
     return option
+
+
+def _priorities(option: Option, cluster: Cluster, teams: Sequence[Team]) -> Option:
+    """The levels that one of the person's teams may use, and that the template does not leave out."""
+    narrowed = {choice.value for choice in option.choices}
+    allowed = {one.name for team in teams for one in cluster.allowed_priorities(team)}
+    names = [one.name for one in cluster.priorities if one.name in allowed and (not narrowed or one.name in narrowed)]
+    titles = {choice.value: choice.title for choice in option.choices}
+    return replace(
+        option,
+        choices=tuple(Choice(name, titles.get(name, name)) for name in names),
+        default=option.default if option.default in names else None,
+        help=option.help or "Orders the jobs of your team that wait. Left empty: the lowest.",
+    )
 
 
 def _gpu_types(template: Template, cluster: Cluster) -> list[GpuType]:
@@ -204,8 +240,42 @@ def _complete_choices(
     if problems:
         return Rejected(tuple(problems))
     paying = usable_teams(template, teams)
-    team = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
-    return Choices(template.name, team, gpus, kind, amount, tuple(values.items()))
+    name = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
+    team = next((one for one in paying if one.name == name), Team(name))
+    level = cluster.priority(team, _own_priority(values, known, cluster, team))
+    preemptible = bool(gpus and values.get("preemptible"))
+    if level is None:
+        allowed = ", ".join(one.name for one in cluster.allowed_priorities(team))
+        problems.append(
+            f"{known['priority'].title} must be one that team {team.title or name} may use: {allowed}; "
+            f"you asked for {show(values['priority'])}."
+        )
+    if preemptible and team.borrow_limit is not None and gpus > team.borrow_limit:
+        may = f"at most {team.borrow_limit} GPUs" if team.borrow_limit else "no GPUs"
+        problems.append(f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {gpus}.")
+    if level is None or problems:
+        return Rejected(tuple(problems))
+    return Choices(
+        template.name,
+        name,
+        gpus,
+        kind,
+        amount,
+        tuple(values.items()),
+        priority=level.name,
+        preemptible=preemptible,
+        requeue=bool(values.get("requeue")),
+    )
+
+
+def _own_priority(
+    values: Mapping[str, Value | None], known: Mapping[str, Option], cluster: Cluster, team: Team
+) -> str | None:
+    """The level that is asked for; a template's default gives way where the team may not use it."""
+    name = values.get("priority")
+    if name is None or (name == known["priority"].default and cluster.priority(team, str(name)) is None):
+        return None
+    return str(name)
 
 
 def usable_teams(template: Template, teams: Sequence[Team]) -> tuple[Team, ...]:

@@ -72,12 +72,13 @@ def spared(world: World) -> tuple[Job, ...]:
     Jobs that are stopping already can not be spared.
     """
     found: list[Job] = []
+    wanting = {(job.team, job.charge.gpu_type) for job in _promised(world)}
     kept: dict[str, Space] = {}  # what those who are spared go on holding, by node
     noticed = [job for job in world.jobs.values() if job.notice is not None and job.state is State.RUNNING]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
         kind = job.charge.gpu_type
-        if not job.preemptible and kind is not None and world.left(job.team, kind) < 0:
-            continue
+        if not job.preemptible and kind and (job.team, kind) in wanting and world.left(job.team, kind) < 0:
+            continue  # it is the quota that somebody of the team waits for
         resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
         holds = _gives(job, {name: NOTHING for name in job.nodes if name in world.rooms}, resource)
         keeps = {name: kept.get(name, NOTHING) + space for name, space in holds.items()}
@@ -86,6 +87,30 @@ def spared(world: World) -> tuple[Job, ...]:
             found.append(job)
             kept.update(keeps)
     return tuple(found)
+
+
+def broken(world: World) -> tuple[Job, ...]:
+    """Waiting jobs whose promise is worth nothing any more: a node is closed or gone, or the quota was lowered."""
+    return tuple(job for job in _promised(world) if not (_nodes_open(job, world) and _quota_comes(job, world)))
+
+
+def _promised(world: World) -> list[Job]:
+    queued = (key[-1] for teams in world.queues.values() for keys in teams.values() for key in keys)
+    return [job for job in (world.jobs[name] for name in queued) if job.promised]
+
+
+def _nodes_open(job: Job, world: World) -> bool:
+    return all(name in world.rooms and world.rooms[name].node.open for name in job.nodes if name is not None)
+
+
+def _quota_comes(job: Job, world: World) -> bool:
+    """Whether the team's quota is enough for the job once its own jobs that have notice are gone."""
+    kind = job.charge.gpu_type
+    if kind is None or job.preemptible:
+        return True
+    leave = (one for one in world.jobs.values() if one.leaving and one.team == job.team and not one.preemptible)
+    coming = sum(one.charge.gpus for one in leave if one.charge.gpu_type == kind)
+    return job.charge.gpus <= world.left(job.team, kind, job) + coming
 
 
 def _order(job: Job, world: World) -> tuple[object, ...]:

@@ -54,8 +54,10 @@ def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
     hopeless: set[object] = set()
     for job in queueing.order(world, now):
         kind, team = job.charge.gpu_type, "" if job.preemptible else job.team
-        if (team, kind) in hopeless or (team, job.charge) in hopeless or job.id not in world.jobs:
+        if job.id not in world.jobs:
             continue
+        if not job.promised and ((team, kind) in hopeless or (team, job.charge) in hopeless):
+            continue  # a promise is of its own: what holds for others of the lane may hold because of it
         found = decide(job, world, now)
         if isinstance(found, Admit | Preempt):
             yield job, found

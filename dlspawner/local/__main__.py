@@ -58,6 +58,20 @@ async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
                 continue  # made at an earlier start
 
 
+async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> None:
+    """So are PriorityClasses; as in hub_config/kubernetes/base/priorities.yaml."""
+    classes = wanted.cluster.scheduling.classes
+    async with await cluster.Cluster.connect(kubeconfig) as client:
+        for name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
+            if name is None:
+                continue
+            try:
+                made = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+                await client.create(cluster.PRIORITY_CLASSES, made)
+            except cluster.Conflict:
+                continue  # made at an earlier start
+
+
 async def make_gateway_keys(options: Options) -> None:
     """The gateway's keys exist before the Hub starts, which tells jobs the public half of its CA."""
     command = [sys.executable, "-m", "ssh_gateway", "--init", f"--Gateway.state_dir={options.state / 'gateway'}"]
@@ -134,6 +148,7 @@ async def start_all(
     except* (CannotRun, ChildFailed) as failures:
         raise failures.exceptions[0] from None
     await make_team_claims(options.cluster_config, wanted)
+    await make_priority_classes(options.cluster_config, wanted)
     await supervisor.start(processes["hub"])
     await supervisor.start(processes["gateway"])
 

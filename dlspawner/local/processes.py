@@ -122,6 +122,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
     service = {**path, "JUPYTERHUB_API_URL": f"{hub_url}/hub/api", "JUPYTERHUB_BASE_URL": "/"}
     manager_env = {
         **service,
+        "KUBECONFIG": env["KUBECONFIG"],
         "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_MANAGER_TOKEN"],
         "JUPYTERHUB_SERVICE_NAME": "jobs",
         "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
@@ -151,7 +152,15 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
         ),
         Child(
             "manager",
-            [python, "-m", "dlspawner.manager"],
+            [
+                python,
+                "-m",
+                "dlspawner.manager",
+                f"--Manager.cluster_file={options.config / 'cluster.yaml'}",
+                f"--Manager.teams_file={options.config / 'teams.yaml'}",
+                f"--Manager.templates_dir={options.templates}",
+                f"--Manager.namespace={NAMESPACE}",
+            ],
             http_ok(ports.manager, "/services/jobs/health"),
             manager_env,
         ),

@@ -1,4 +1,4 @@
-"""The Hub service `jobs`: today it keeps people's SSH keys, later it alone decides which job may hold GPUs.
+"""The Hub service `jobs`: it keeps people's SSH keys and uids, and alone decides which job may hold GPUs.
 
     app        the process: settings, HTTP server, start and stop
     identity   who is asking, and what that lets them do (the only user of HubOAuth)
@@ -6,5 +6,13 @@
     store      the only module that speaks SQL    schema     its tables    migrations/  how they came to be
     ssh_keys   PURE: what a public key is, and why something else is not
 
-`app` imports all of them; handlers know `identity` and `store`; `store` and `ssh_keys` know no HTTP.
+About jobs, from the question to the cluster; what is decided is `dlspawner.core`'s:
+
+    jobs_api   the Hub's questions                    desk       their answers
+    book       the world and its one writer           ledger     its SQL: jobs, events, the lease
+    reconcile  the book and the cluster in agreement  acting     who of several Managers acts
+    files      cluster.yaml and teams.yaml, read anew when they change
+    records    PURE: a job with its pod               sight      PURE: what is seen of a pod
+
+`app` imports all of them; handlers know `identity`, `store` and `desk`; the others know no HTTP.
 """

@@ -25,7 +25,7 @@ from dlspawner.manager.web import ApiHandler, ForHub, Handler, Problem, log
 
 MAX_SUGGESTIONS = 20
 MAX_SOURCE = 200
-_KINDS: Mapping[type, str] = {str: "text", list: "a list", int: "a whole number"}
+_KINDS: Mapping[type, str] = {str: "text", list: "a list", int: "a whole number", bool: "true or false"}
 
 
 class Health(Handler):
@@ -55,7 +55,7 @@ class MyKeys(ForPeople):
 
     async def post(self) -> None:
         person = self.person()
-        body = _fields(self.read_object(), {"key": str, "name": str}, {"key"})
+        body = fields(self.read_object(), {"key": str, "name": str}, {"key"})
         parsed = ssh_keys.parse(body["key"])
         if isinstance(parsed, Rejected):
             raise Problem(422, " ".join(parsed.sentences))
@@ -97,7 +97,7 @@ class UserKeys(ApiHandler):
 
     async def get(self, user: str) -> None:
         self.refuse(may_read_keys(self.known(), user))
-        keys = await self.manager.store.keys(_as_name(user))
+        keys = await self.manager.store.keys(as_name(user))
         self.reply({"keys": [_public(key) for key in keys]})
 
 
@@ -106,7 +106,7 @@ class KeyUsed(ApiHandler):
 
     async def post(self, user: str, id_: str) -> None:
         self.refuse(may_read_keys(self.known(), user))
-        if not await self.manager.store.key_used(_as_name(user), int(id_), self.manager.now()):
+        if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
             raise Problem(404, "The user has no such key.")
         self.set_status(204)
 
@@ -115,8 +115,8 @@ class Account(ForHub):
     """The uid of somebody whose authenticator tells none; the Hub says, from cluster.yaml, which uids may be given."""
 
     async def put(self, user: str) -> None:
-        name = _as_name(user)
-        body = _fields(self.read_object(), {"first_uid": int, "last_uid": int}, {"first_uid", "last_uid"})
+        name = as_name(user)
+        body = fields(self.read_object(), {"first_uid": int, "last_uid": int}, {"first_uid", "last_uid"})
         uids = UidRange(body["first_uid"], body["last_uid"])
         if not name or not 0 < uids.first <= uids.last <= LARGEST:
             raise Problem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
@@ -138,17 +138,17 @@ def _own(key: StoredKey) -> dict[str, object]:
     return {**_public(key), "added": key.added.isoformat(), "last_used": last_used}
 
 
-def _as_name(text: str) -> str:
+def as_name(text: str) -> str:
     """A name that a database can be asked for; what none can hold is nobody's name."""
     return "" if "\0" in text or len(text) > 255 else text
 
 
-def _fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -> dict[str, Any]:
+def fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -> dict[str, Any]:
     """`body` with no other fields than these, of these types."""
     for name, value in body.items():
         if name not in types:
             raise Problem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
-        if not isinstance(value, types[name]) or isinstance(value, bool):
+        if not isinstance(value, types[name]) or isinstance(value, bool) != (types[name] is bool):
             raise Problem(422, f"The field {name!r} must be {_KINDS[types[name]]}.")
     missing = needed - set(body)
     if missing:
@@ -157,7 +157,7 @@ def _fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -
 
 
 def _items(body: dict[str, Any]) -> list[Any]:
-    items: list[Any] = _fields(body, {"keys": list}, {"keys"})["keys"]
+    items: list[Any] = fields(body, {"keys": list}, {"keys"})["keys"]
     if len(items) > MAX_SUGGESTIONS:
         raise Problem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
     return items
@@ -167,11 +167,11 @@ def _found(item: Any) -> Found | None:
     """One suggestion, or None for what is not a key."""
     if not isinstance(item, dict):
         raise Problem(422, "Every suggestion must be an object with key and source.")
-    fields = _fields(item, {"key": str, "source": str}, {"key"})
-    if len(fields["key"]) > MAX_INPUT or ssh_keys.is_private(fields["key"]):
+    read = fields(item, {"key": str, "source": str}, {"key"})
+    if len(read["key"]) > MAX_INPUT or ssh_keys.is_private(read["key"]):
         return None
-    parsed = ssh_keys.parse(fields["key"])
+    parsed = ssh_keys.parse(read["key"])
     if isinstance(parsed, Rejected):
         return None
     first: PublicKey = parsed[0]
-    return Found(first, ssh_keys.clean_name(fields.get("source", ""), MAX_SOURCE))
+    return Found(first, ssh_keys.clean_name(read.get("source", ""), MAX_SOURCE))

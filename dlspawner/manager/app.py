@@ -24,14 +24,20 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RedirectHandler, RequestHandler
-from traitlets import Integer, List, Unicode, default
+from traitlets import Bool, Float, Integer, List, Unicode, default
 from traitlets.config import Application, catch_config_error
 
 import dlspawner
-from dlspawner.manager import api, pages, web
+from dlspawner.errors import InvalidConfiguration
+from dlspawner.hubapi import HubApi
+from dlspawner.manager import api, jobs_api, notices_api, pages, web
+from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
+from dlspawner.manager.files import Files
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
+from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.store import Store
+from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
 DRAIN_SECONDS = 5.0
@@ -73,6 +79,55 @@ class Manager(Application):
         than people have computers, and few enough to be compared at once.""",
     ).tag(config=True)
 
+    cluster_file = Unicode(
+        help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
+        Manager decide which jobs may hold GPUs; a change of any of them takes effect within seconds, one with mistakes
+        in it none. Empty (the default): nothing is decided here, and a Hub that asks is answered 503.""",
+    ).tag(config=True)
+    teams_file = Unicode(
+        help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty (the default): see
+        cluster_file.""",
+    ).tag(config=True)
+    templates_dir = Unicode(
+        help="""The directory with jobs/*.yaml, the same as DLSpawner.templates_dir: what cluster.yaml and teams.yaml
+        say is checked against it. Empty (the default): see cluster_file.""",
+    ).tag(config=True)
+    namespace = Unicode(
+        help="""The namespace of the jobs' pods, the same as KubeSpawner.namespace. Empty (the default): the one that
+        the kubeconfig, or the pod's service account, points at.""",
+    ).tag(config=True)
+    lease_seconds = Float(
+        8.0,
+        min=1.0,
+        max=60.0,
+        help="""How long the right to decide lasts when the Manager that holds it dies; another Manager on the same
+        database takes over a second later at the latest. It is renewed three times in this time: 8 seconds, the
+        default, survive a database that is slow for five.""",
+    ).tag(config=True)
+    reservation_seconds = Float(
+        60.0,
+        min=5.0,
+        max=3600.0,
+        help="""How long the Hub may take between being told that a job may start and asking Kubernetes for its pod;
+        something is held for so long when the Hub dies in between. 60 seconds, the default, are enough for every try of
+        a request.""",
+    ).tag(config=True)
+    owner_look_seconds = Float(
+        30.0,
+        min=1.0,
+        max=3600.0,
+        help="""How often the Manager looks whether the Hub has the servers of the jobs that run. A pod without one, at
+        two looks, is stopped: the Hub has forgotten it, and nobody could reach or stop it. Default: 30 seconds.""",
+    ).tag(config=True)
+
+    other_namespaces = Bool(
+        True,
+        help="""Whether pods of other namespaces, such as those of DaemonSets, are looked at: what they hold of a node
+        is not free for jobs. It needs a ClusterRole that may list and watch pods, and so read the manifests of all pods
+        of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
+        left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
+    ).tag(config=True)
+
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
         "log-level": "Application.log_level",
         "db-url": "Manager.db_url",
@@ -107,7 +162,7 @@ class Manager(Application):
         super().start()
         try:
             asyncio.run(self._serve())
-        except (CannotStart, ConfigurationMissing, DatabaseProblem) as problem:
+        except (CannotStart, ConfigurationMissing, DatabaseProblem, InvalidConfiguration) as problem:
             self.log.critical("%s", problem)
             self.exit(1)
 
@@ -117,9 +172,14 @@ class Manager(Application):
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        files = self._files()
+        wanted = files.load() if files else None
         store = Store.open(self.db_url)
+        hub = HubApi(service.api_url, service.api_token)
+        acting = self._acting(store, hub, files, wanted) if files and wanted else None
+        deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
         try:
-            manager = self._assemble(service, store)
+            manager = self._assemble(service, store, acting)
             server = HTTPServer(
                 make_web(manager), xheaders=True, max_body_size=MAX_REQUEST, idle_connection_timeout=300
             )
@@ -130,10 +190,34 @@ class Manager(Application):
             self.log.info("Manager stopping")
             await drain(server, manager.running)
         finally:
+            if deciding:
+                deciding.cancel()
+                await asyncio.wait({deciding})
+            await hub.close()
             await store.close()
             await _close_hub_client()
 
-    def _assemble(self, service: Service, store: Store) -> web.Manager:
+    def _files(self) -> Files | None:
+        given = (self.cluster_file, self.teams_file, self.templates_dir)
+        if any(given) and not all(given):
+            raise CannotStart("Manager.cluster_file, teams_file and templates_dir belong together; one is missing.")
+        return Files(Path(given[2]) / "jobs", Path(given[0]), Path(given[1])) if all(given) else None
+
+    def _acting(self, store: Store, hub: HubApi, files: Files, wanted: Settings) -> Acting:
+        return Acting(
+            ledger=Ledger(store),
+            files=files,
+            settings=wanted,
+            hub=hub,
+            namespace=self.namespace,
+            lease_seconds=self.lease_seconds,
+            reservation_seconds=self.reservation_seconds,
+            look_seconds=self.owner_look_seconds,
+            other_namespaces=self.other_namespaces,
+            now=_now,
+        )
+
+    def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
             for name in ("keys.html", "error.html"):
@@ -147,8 +231,13 @@ class Manager(Application):
             store=store,
             pages=templates,
             keys_per_user=self.keys_per_user,
-            now=lambda: datetime.now(UTC),
+            now=_now,
+            acting=acting,
         )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def bind(address: str, port: int) -> list[socket.socket]:
@@ -182,6 +271,13 @@ def make_web(manager: web.Manager) -> WebApplication:
         (f"api/users/{name}/keys", api.UserKeys, own),
         (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
         (f"api/users/{name}/account", api.Account, own),
+        ("api/notices", notices_api.Notices, own),
+        (r"api/notices/([0-9a-f]{16})/seen", notices_api.Seen, own),
+        (r"api/notices/([0-9a-f]{16})/keep", notices_api.Keep, own),
+        (f"api/users/{name}/notices", notices_api.UserNotices, own),
+        (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
+        (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
+        (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

@@ -46,13 +46,13 @@ def open_engine(url: str, threads: int) -> Engine:
         raise DatabaseProblem(f"Manager.db_url needs the Python package {error.name!r}; install it.") from error
 
 
-def upgrade(engine: Engine) -> None:
-    """Bring the schema up to date, waiting for another process that does the same."""
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Bring the schema up to date, or up to a revision, waiting for another process that does the same."""
     try:
         with engine.begin() as connection:
             _lock(connection)
             _refuse_newer(connection)
-            command.upgrade(_config(connection), "head")
+            command.upgrade(_config(connection), revision)
     except DBAPIError as error:
         shown = engine.url.render_as_string(hide_password=True)
         raise DatabaseProblem(f"The database {shown} (Manager.db_url) cannot be used: {error.orig}") from error

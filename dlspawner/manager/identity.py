@@ -7,7 +7,7 @@ are kept for half a minute, which is how long a revoked token lives on here.
 
 The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
 
-The rules are the four pure functions `may_…`: each returns None or the sentence that refuses.
+The rules are the pure functions `may_…`: each returns None or the sentence that refuses.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from traitlets.config import Configurable
 
 from dlspawner.core.link import link_token
 from dlspawner.hubapi import HubUnavailable, Identity, Kind, fits_header, has_scope, own_server, read_identity
+from dlspawner.manager.notices import Audience
 
 READ_KEYS = "custom:ssh-keys:read"
+READ_NOTICES = "custom:notices:read"
 DEADLINE_SECONDS = 10.0
 
 NOT_A_PERSON = "SSH keys belong to people; this token belongs to the service {name!r}."
@@ -36,6 +38,7 @@ FROM_A_SERVER = (
     "This is the own token of the server {server!r}. It may suggest keys; to add or remove them, use the page "
     "{page} or a token of your own from the Hub's token page."
 )
+NO_NOTICES = f"Notices are for people and their jobs; to read everybody's, a service needs the scope {READ_NOTICES}."
 NOT_THE_GATEWAY = f"Reading other people's keys needs the scope {READ_KEYS}, which only the SSH gateway should hold."
 
 
@@ -170,3 +173,18 @@ def may_suggest_keys(identity: Identity) -> str | None:
 def may_read_keys(identity: Identity, user: str) -> str | None:
     """The gateway, by a scope of its own; being an administrator is not enough."""
     return None if has_scope(identity.scopes, READ_KEYS, user=user) else NOT_THE_GATEWAY
+
+
+def may_read_notices(identity: Identity) -> str | None:
+    """People and their jobs, each their own (`audience`); of services the gateway, by a scope of its own."""
+    if identity.kind is Kind.USER or has_scope(identity.scopes, READ_NOTICES):
+        return None
+    return NO_NOTICES
+
+
+def audience(identity: Identity) -> Audience:
+    """Whose notices: a person's; with a server's own token that server's; a service that may read any reads all."""
+    if identity.kind is Kind.SERVICE:
+        return Audience(everything=True)
+    server = own_server(identity)
+    return Audience(identity.name, server, admin=identity.admin and server is None)

@@ -8,7 +8,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, DateTime, Dialect, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.types import TypeDecorator
 
 metadata = MetaData(
@@ -17,6 +32,7 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "ix": "ix_%(column_0_N_label)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     }
 )
 
@@ -85,4 +101,91 @@ uid_marks = Table(
     metadata,
     Column("first", Integer, primary_key=True, autoincrement=False),
     Column("highest", Integer, nullable=False),
+)
+
+# One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
+# and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says which they are, as
+# JSON: one for each pod of the charge, null for one that nobody has seen; `pod_uid` and `pod_name` are the first one's.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job", String(64), primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("team", String(255), nullable=False),
+    Column("template", String(255), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("preemptible", Boolean, nullable=False),
+    Column("state", String(20), nullable=False, index=True),
+    Column("gpu_type", String(255)),
+    Column("gpus_milli", BigInteger, nullable=False),
+    Column("cpu_milli", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("charge", Text, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("submitted", UtcDateTime, nullable=False),
+    Column("deadline", UtcDateTime),
+    Column("request_seconds", Float, nullable=False),
+    Column("started", UtcDateTime),
+    Column("ended", UtcDateTime),
+    Column("pod_uid", String(64)),
+    Column("pod_name", String(255)),
+    # `notice`: when a victim is stopped; `yields`: when a guaranteed job turns preemptible; `stop_…`: that it was
+    # decided to stop the job, and what its owner reads about it.
+    Column("notice", UtcDateTime),
+    Column("yields", UtcDateTime),
+    Column("requeue", Boolean, nullable=False, server_default=false()),
+    Column("stop_reason", String(40)),
+    Column("stop_sentence", Text),
+    Column("pods", Text, nullable=False, server_default="[]"),
+)
+
+# Every transition of a job, with its reason: what history, portal and metrics read.
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+# What people are told about their jobs and have not been told the end of; "" as job and user: for administrators.
+notices = Table(
+    "notices",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job", String(64), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("cause", String(200), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("posted", UtcDateTime, nullable=False),
+    Column("until", UtcDateTime),
+    Column("keep", Boolean, nullable=False),
+    Column("seen", UtcDateTime),
+    UniqueConstraint("job", "kind"),
+)
+
+# How much each team has used lately, decayed: milli-GPU-seconds at a time, and milli-GPUs held since then.
+team_usage = Table(
+    "team_usage",
+    metadata,
+    Column("team", String(255), primary_key=True),
+    Column("amount", Float, nullable=False),
+    Column("since", UtcDateTime, nullable=False),
+    Column("rate", BigInteger, nullable=False),
+)
+
+# Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("holder", String(64), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires", UtcDateTime, nullable=False),
 )

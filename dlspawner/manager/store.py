@@ -1,4 +1,4 @@
-"""The only module that speaks SQL. Every method is one transaction, run in a small pool of threads.
+"""With `ledger` the only module that speaks SQL. Every method is one transaction, run in a small pool of threads.
 
 Times come from the caller. A user is a name: asking for one without rows does the same work as for one that has some.
 """
@@ -113,11 +113,11 @@ class Store:
 
     async def keys(self, user: str) -> list[StoredKey]:
         """The user's keys, oldest first."""
-        return await self._read(lambda connection: _keys(connection, user))
+        return await self.read(lambda connection: _keys(connection, user))
 
     async def add_keys(self, user: str, keys: Sequence[PublicKey], now: datetime, limit: int) -> Added | TooMany:
         """Add all that are not there yet, or none when there would be more than `limit`."""
-        return await self._write(lambda connection: _add_keys(connection, user, keys, now, limit))
+        return await self.write(lambda connection: _add_keys(connection, user, keys, now, limit))
 
     async def remove_key(self, user: str, id_: int) -> StoredKey | None:
         """Remove one of the user's keys and return it; None when they have no such key."""
@@ -128,7 +128,7 @@ class Store:
             connection.execute(delete(ssh_keys).where(mine))
             return None if row is None else _stored(row)
 
-        return await self._write(remove)
+        return await self.write(remove)
 
     async def key_used(self, user: str, id_: int, now: datetime) -> bool:
         """Note that a key logged in, at most once a minute; False when the user has no such key."""
@@ -137,11 +137,11 @@ class Store:
         def last_used(connection: Connection) -> Row[Any] | None:
             return connection.execute(select(ssh_keys.c.last_used).where(mine)).first()
 
-        row = await self._read(last_used)
+        row = await self.read(last_used)
         if row is None:
             return False
         if row.last_used is None or row.last_used <= now - USED_EVERY:
-            await self._write(lambda connection: connection.execute(update(ssh_keys).where(mine).values(last_used=now)))
+            await self.write(lambda connection: connection.execute(update(ssh_keys).where(mine).values(last_used=now)))
         return True
 
     async def suggestions(self, user: str) -> list[Suggestion]:
@@ -152,7 +152,7 @@ class Store:
             .where(key_suggestions.c.user_name == user, key_suggestions.c.fingerprint.not_in(added))
             .order_by(key_suggestions.c.source, key_suggestions.c.id)
         )
-        return await self._read(lambda connection: [_suggestion(row) for row in connection.execute(query)])
+        return await self.read(lambda connection: [_suggestion(row) for row in connection.execute(query)])
 
     async def suggest(self, user: str, server: str, found: Sequence[Found], now: datetime) -> None:
         """Replace what is suggested to the user: all their jobs see the same home directory."""
@@ -175,19 +175,21 @@ class Store:
             if rows:
                 connection.execute(insert(key_suggestions), list(rows.values()))
 
-        await self._write(replace)
+        await self.write(replace)
 
     async def account(self, user: str, uids: UidRange, now: datetime) -> Allocated | None:
         """The user's uid for ever, chosen now if they have none; None when every uid of the range is taken."""
-        known = await self._read(lambda connection: _uid(connection, user))
+        known = await self.read(lambda connection: _uid(connection, user))
         if known is not None:
             return Allocated(known, new=False)
-        return await self._write(lambda connection: _allocate(connection, user, uids, now))
+        return await self.write(lambda connection: _allocate(connection, user, uids, now))
 
-    async def _read(self, query: Callable[[Connection], T]) -> T:
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """One transaction that changes nothing."""
         return await self._run(self._reader, query)
 
-    async def _write(self, change: Callable[[Connection], T]) -> T:
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """One transaction; when this returns it is on the disk."""
         return await self._run(self._engine, change)
 
     async def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:

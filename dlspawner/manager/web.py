@@ -22,6 +22,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.hubapi import HubUnavailable, Identity, Kind
+from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
 from dlspawner.manager.store import Store, StoreUnavailable
 
@@ -61,6 +62,7 @@ class Manager:
     pages: Environment
     keys_per_user: int
     now: Callable[[], datetime]
+    acting: Acting | None = None
     running: Running = field(default_factory=Running)
 
 

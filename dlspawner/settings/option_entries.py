@@ -135,6 +135,12 @@ def _check_default(option: Option, entry: Entry, cluster: Cluster) -> None:
             if choice.value not in names:
                 entry.problem(f"there is no GPU type “{choice.value}”. The cluster has: {', '.join(names) or 'none'}.")
         option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in names))
+    if option.name == "priority":
+        levels = [one.name for one in cluster.priorities]
+        for choice in option.choices:
+            if choice.value not in levels:
+                entry.problem(f"there is no priority “{choice.value}”. The cluster has: {', '.join(levels)}.")
+        option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in levels))
     if option.name == "team" and option.default is not None:
         entry.problem("team has no default: it is the person's own.")
     elif option.default is not None:

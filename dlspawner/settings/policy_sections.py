@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, Priority, Scheduling
+from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, Priority, PriorityClasses, Scheduling
 from dlspawner.settings.document import Section
 
 _HOUR = 3600
@@ -13,7 +13,11 @@ _MOST_JOBS = 1_000_000
 _HIGHEST = 1000
 
 CPU_JOBS = ("jobs_per_user", "jobs_per_team")
-_SCHEDULING = ("notice_seconds", "min_run_seconds", "patience_seconds", "usage_half_life_seconds")
+_SCHEDULING = (
+    *("notice_seconds", "min_run_seconds", "patience_seconds", "usage_half_life_seconds"),
+    "priority_classes",
+)
+_OBJECT = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _IDLE = (
     *("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "silent_ssh_seconds", "keep_alive_seconds"),
     *("gpu_busy_percent", "metrics_age_seconds", "dry_run"),
@@ -51,6 +55,20 @@ def read_scheduling(file: Section) -> Scheduling:
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
         patience=_seconds(section, "patience_seconds", usual.patience, 0, _YEAR),
         half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),
+        classes=_classes(section),
+    )
+
+
+def _classes(scheduling: Section) -> PriorityClasses:
+    found = scheduling.get("priority_classes")
+    if found is None:
+        return PriorityClasses()
+    section = found.section(("guaranteed", "preemptible"))
+    guaranteed, preemptible = section.need("guaranteed"), section.need("preemptible")
+    hint = "the name of a PriorityClass"
+    return PriorityClasses(
+        guaranteed.text(_OBJECT, hint) if guaranteed else None,
+        preemptible.text(_OBJECT, hint) if preemptible else None,
     )
 
 

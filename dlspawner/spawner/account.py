@@ -40,8 +40,9 @@ class AccountTraits(Configurable):
         help="""
         The Manager's service token, as in JupyterHub.services. Requests to the Manager carry a token derived from it,
         never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
-        same for ever; account_keys excludes that. Empty, the default: such people's jobs run with KubeSpawner's uid,
-        gid and fs_gid.
+        same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
+        the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
+        KubeSpawner's uid, gid and fs_gid, and nobody counts GPUs.
         """,
     )
     account_keys = Dict(

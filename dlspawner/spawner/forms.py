@@ -124,7 +124,7 @@ def _first(values: Any) -> str | None:
 
 def _field(template: Template, option: Option, cluster: Cluster, given: object) -> Field | None:
     """The control for an option; ``None`` where there is nothing to decide."""
-    if option.name in ("team", "gpu_type") and len(option.choices) < 2:
+    if option.name in ("team", "gpu_type", "priority") and len(option.choices) < 2:
         return None
     if option.name == "gpus" and not option.maximum:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlspawner.core import accounts, naming, options, placement, rendering, security
 from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import Team
+from dlspawner.core.model import PriorityClasses, Team
 from dlspawner.core.options import Choices, Rejected
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.settings import Settings
@@ -20,6 +20,8 @@ _FILES = (
     *((name, name) for name in ("suggest_keys.py", "door.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
+
+_NO_CLASSES = PriorityClasses()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Launch:
     groups: tuple[accounts.Group, ...]  # the teams'
     home_modes: tuple[str, ...]  # access modes of the claim with the home directory
     strict_groups: bool = False  # no group that only an image knows
+    priority_class: str | None = None
 
 
 def unnested(given: object) -> Mapping[str, object]:
@@ -106,6 +109,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     ssh_image: str = "",
     home_modes: Sequence[str] = (placement.MANY_NODES,),
     strict_groups: bool = False,
+    classes: PriorityClasses = _NO_CLASSES,
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
@@ -138,8 +142,12 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         ssh_host_key=host_key.public if host_key and wish.template.ssh else None,
         ssh_login=account if wish.template.ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
+        preemptible=choices.preemptible,
+        priority=choices.priority,
+        requeue=choices.requeue,
     )
-    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups)
+    kubernetes = classes.of(preemptible=choices.preemptible)
+    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)
 
 
 def log_dir(wish: Wish, person: Person) -> str | None:
@@ -176,9 +184,16 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
     merged = as_one_person(merge_pod(plain, fragment(launch)))
-    whole = security.restricted(merged, strict_groups=launch.strict_groups)
+    whole = _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     claim = launch.facts.home_claim
     return placement.beside_home(whole, claim, launch.home_modes) if claim else whole
+
+
+def _with_class(pod: Manifest, name: str | None) -> Manifest:
+    """The pod with the PriorityClass of its kind, unless KubeSpawner or the template has given it another."""
+    if name is None or pod["spec"].get("priorityClassName"):
+        return pod
+    return {**pod, "spec": {**pod["spec"], "priorityClassName": name}}
 
 
 def as_one_person(pod: Manifest) -> Manifest:

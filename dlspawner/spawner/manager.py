@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -25,7 +25,16 @@ from dlspawner.core.link import link_token
 from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0
+ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
+ENDING_SECONDS = 3.0  # somebody waits for the stop
+RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
+_LISTENING_SECONDS = 0.25
+T = TypeVar("T")
 
+UNDECIDED = (
+    "The part of this Hub that decides about GPUs does not answer, so no job can be started now. Running jobs go on. "
+    "Try again soon."
+)
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."
@@ -39,6 +48,7 @@ class Manager:
     service_token: str = field(repr=False)
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     seconds: float = SECONDS
+    silent: str = SILENT  # what is said when nobody answers
 
     async def account(self, user: str, uids: UidRange) -> Numbers:
         """The uid and gid that this user has for ever."""
@@ -51,31 +61,93 @@ class Manager:
         except (KeyError, TypeError, ValueError):
             raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+    async def admission(self, job: str, question: Mapping[str, object]) -> float:
+        """Until when, by the event loop's clock, the pod of this job may be asked for; Refused: not now, or never."""
+        asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
+        try:
+            status, answer, sent = await asked._ask_at("PUT", f"/api/jobs/{job}", question)
+            decision, said = answer["decision"], [str(one) for one in answer["sentences"]]
+            if decision == "admit":
+                return sent + float(answer["seconds"])
+            waits = {"wait": True, "refuse": False}[decision]
+            reason = str(answer["reason"])
+        except (KeyError, TypeError, ValueError):
+            raise asked._refused(UNDECIDED, f"job={job} the Manager answered {status} to the admission") from None
+        self.log.info("job=%s is not admitted: decision=%s reason=%s", job, decision, reason)
+        raise Refused(*said, reason=reason, status=429 if waits else 403)
+
+    async def release(self, job: str, user: str) -> None:
+        """The pod of this job was not made and will not be. Never fails: what is not told expires."""
+        asked = replace(self, seconds=RELEASE_SECONDS)
+        try:
+            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user})
+        except Refused:
+            return
+
+    async def ending(self, job: str) -> str | None:
+        """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
+        asked = replace(self, seconds=ENDING_SECONDS)
+        try:
+            status, answer = await asked._ask("GET", f"/api/jobs/{job}/ending", None)
+            return str(answer["sentence"]) if status == 200 else None
+        except (KeyError, Refused, TypeError):
+            return None
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any]:
         """Status and JSON of the answer; ``None`` for what is no JSON."""
+        status, answer, _ = await self._ask_at(method, path, body)
+        return status, answer
+
+    async def _ask_at(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any, float]:
+        """The same, and when the question that was answered had been sent."""
+        try:
+            return await _patiently(self._until_answered(method, path, body), self.seconds)
+        except TimeoutError:
+            raise self._refused(self.silent, f"no answer within {self.seconds:g} s to {method} {path}") from None
+
+    async def _until_answered(
+        self, method: str, path: str, body: Mapping[str, object] | None
+    ) -> tuple[int, Any, float]:
+        clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
-        last = "no connection"
-        try:
-            async with asyncio.timeout(self.seconds), aiohttp.ClientSession() as session:
-                for delay in delays(FIRST_DELAY, LONGEST_DELAY):
-                    try:
-                        async with session.request(
-                            method, url, json=body, headers=headers, allow_redirects=False
-                        ) as answer:
-                            if answer.status not in RETRIED:
-                                return answer.status, await _json(answer)
-                            last = f"status {answer.status}"
-                    except aiohttp.ClientError as problem:
-                        last = type(problem).__name__
-                    await asyncio.sleep(delay)
-        except TimeoutError:
-            pass
-        raise self._refused(SILENT, f"no answer within {self.seconds:g} s ({last})")
+        async with aiohttp.ClientSession() as session:
+            for delay in delays(FIRST_DELAY, LONGEST_DELAY):
+                sent, trouble = clock(), ""
+                try:
+                    async with session.request(
+                        method, url, json=body, headers=headers, allow_redirects=False
+                    ) as answer:
+                        if answer.status not in RETRIED:
+                            return answer.status, await _json(answer), sent
+                        trouble = f"status {answer.status}"
+                except (aiohttp.ClientError, TimeoutError) as problem:
+                    trouble = type(problem).__name__
+                self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
+                await asyncio.sleep(delay)
+        raise AssertionError("delays never end")
 
     def _refused(self, sentence: str, line: str) -> Refused:
         self.log.error("manager=%s %s", self.url, line)
-        return Refused(sentence, reason="manager", status=429 if sentence is SILENT else 403)
+        return Refused(sentence, reason="manager", status=429 if sentence is self.silent else 403)
+
+
+async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The answer, or TimeoutError after so many seconds in which this process could have heard it.
+
+    When a crowd starts servers the Hub's event loop may be busy for longer than any deadline; the answer is then there,
+    and nobody has looked.
+    """
+    asked = asyncio.ensure_future(answer)
+    try:
+        for _ in range(max(1, round(seconds / _LISTENING_SECONDS))):
+            if (await asyncio.wait({asked}, timeout=_LISTENING_SECONDS))[0]:
+                return asked.result()
+        raise TimeoutError
+    finally:
+        if not asked.done():
+            asked.cancel()
+            await asyncio.wait({asked})
 
 
 async def _json(answer: aiohttp.ClientResponse) -> Any:

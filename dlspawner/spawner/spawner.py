@@ -26,12 +26,14 @@ from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, reach, trouble
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
+from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.requests import NotNow
 from dlspawner.spawner.traits import JobTraits
 
 PodDict = Mapping[str, Any]
@@ -167,6 +169,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             ssh_image=self.ssh_image,
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
+            classes=self.settings.cluster.scheduling.classes,
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
@@ -193,6 +196,42 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         if self._launch is None:
             return super()._final(manifest)
         return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources)
+
+    async def _create(self, manifest: dict[str, Any]) -> PodDict:
+        """Only what the Manager has admitted, and not after the deadline that it has set."""
+        if self._launch is None or not self._has_quota:
+            return await super()._create(manifest)
+        manager = Manager(self.manager_url, self.manager_token, self.log)
+        question = quota.question(manifest, self._launch.job, self.k8s_api_request_timeout)
+        deadline = await manager.admission(self._launch.job.id, question)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await super()._create(manifest)
+        except Refused as refused:
+            if not (isinstance(refused, NotNow) and refused.unsure):
+                await manager.release(self._launch.job.id, self._launch.job.user)
+            raise
+
+    async def stop(self, now: bool = False) -> None:
+        await self._learn_why()
+        await super().stop(now)
+
+    async def _learn_why(self) -> None:
+        """If it is the Manager that has the job stopped, let the person read why."""
+        job = self.job() if self.offers_jobs and self._has_quota else None
+        starting = self._spawn_future is not None and not self._spawn_future.done()
+        if job is None or starting or self._ended:
+            return
+        sentence = await Manager(self.manager_url, self.manager_token, self.log).ending(job.id)
+        if sentence is not None:
+            self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
+            self._ended = sentence
+            self._show_end(sentence)
+
+    @property
+    def _has_quota(self) -> bool:
+        """Whether somebody counts what jobs hold."""
+        return bool(self.manager_url and self.manager_token) and self.settings.teams.has_quota
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

@@ -107,7 +107,8 @@ def test_a_hashed_name_can_not_be_picked_by_somebody_else(name: str) -> None:
 
 
 def test_a_job_reads_back_as_it_was_written() -> None:
-    for job in (ALICE, replace(ALICE, server="", ssh_host_key=None, ssh_login=None, log_dir=None, preemptible=True)):
+    bare = replace(ALICE, server="", ssh_host_key=None, ssh_login=None, log_dir=None)
+    for job in (ALICE, replace(bare, preemptible=True), replace(bare, priority="prod", requeue=True)):
         metadata = {"labels": naming.job_labels(job), "annotations": naming.job_annotations(job)}
         assert naming.read_job(metadata) == job
 

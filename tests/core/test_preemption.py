@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
-from dlspawner.core.preemption import choose_victims, spared
+from dlspawner.core.model import Team
+from dlspawner.core.nodes import Node
+from dlspawner.core.preemption import broken, choose_victims, spared
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
 from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, queues, runs, team, wants, world
@@ -87,6 +89,10 @@ SPARED: dict[str, tuple[list[Job], str]] = {
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
     "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
     "nobody who is stopping already": ([replace(noticed("j", 8), state=State.STOPPING)], ""),
+    "one of a team with too little quota, when nobody of it waits any more": (
+        [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
+        "j",
+    ),
     "nobody of the team itself while its quota is exceeded": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
@@ -102,6 +108,35 @@ def test_spared_is(name: str) -> None:
     jobs, expected = SPARED[name]
 
     assert " ".join(sorted(job.id for job in spared(world(*TEAMS, *jobs)))) == expected
+
+
+CLOSED = node("n3", cordoned=True)
+BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
+    "a promise that holds": ([queues("p", "a", 8, nodes=("n1",))], ""),
+    "nobody was promised anything": ([queues("p", "a", 8)], ""),
+    "its node is closed": ([CLOSED, queues("p", "a", 8, nodes=("n3",))], "p"),
+    "its node is gone": ([queues("p", "a", 8, nodes=("n9",))], "p"),
+    "one of two nodes is gone": ([queues("p", "a", [4, 4], nodes=("n1", "n9"))], "p"),
+    "its team has less quota now": ([team("d", 4), queues("p", "d", 8, nodes=("n1",))], "p"),
+    "the quota is somebody's of the team who has notice": (
+        [
+            runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
+            queues("p", "a", 8, nodes=("n2",), priority=100),
+        ],
+        "",
+    ),
+    "the quota is somebody's of the team who stays": (
+        [runs("j", "a", 8, "n1", priority=10), queues("p", "a", 8, nodes=("n2",), priority=100)],
+        "p",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_promise_is(name: str) -> None:
+    things, expected = BROKEN[name]
+
+    assert " ".join(job.id for job in broken(world(*TEAMS, *things))) == expected
 
 
 JOBS = st.lists(

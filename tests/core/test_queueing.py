@@ -184,3 +184,14 @@ def test_turns_are_taken_until_nothing_fits() -> None:
 
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queueing.order(here, NOW))
+
+
+def test_a_promise_is_kept_behind_one_of_higher_priority_that_cannot_start_because_of_it() -> None:
+    here = world(
+        team("a", 8),
+        node("n1"),
+        queues("promised", "a", 8, nodes=("n1",), priority=10),
+        queues("higher", "a", 1, priority=100),
+    )
+
+    assert one_pass(here, NOW) == ["promised"]

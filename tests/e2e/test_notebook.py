@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import requests
 from playwright.sync_api import Page, expect
@@ -66,36 +68,59 @@ def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
 def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(page: Page, stack: Stack) -> None:
     person = stack.person("olga")
     person.launch("", template="ssh")
-    names = (f"eight-{number}" for number in itertools.count())
-    waiting = next(name for name in names if waits(person, name, template="ssh", gpus=8))
-    log_in(page, stack, "olga")
-    page.goto(f"{stack.url}/hub/spawn-pending/olga/{waiting}")
-    # Whoever comes late finds what holds it up in the page, hears it once, and has nothing raw unfolded.
-    full = "No node has enough free"
-    expect(page.locator("#progress-message")).to_contain_text(full, timeout=30_000)
-    expect(page.get_by_role("status").first).to_contain_text(full, timeout=30_000)
-    expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "10")
-    expect(page.locator("#progress-log")).to_be_hidden()
-    page.get_by_role("button", name="Stop this job").press("Enter")
-    page.wait_for_url("**/hub/home")
-    wait_for(lambda: not person.server(waiting), "the one that waited is stopped")
+    with no_gpu_left(stack):
+        assert person.start("waits", template="ssh", gpus=1).status_code in {201, 202}
+        log_in(page, stack, "olga")
+        page.goto(f"{stack.url}/hub/spawn-pending/olga/waits")
+        # Whoever comes late finds what holds it up in the page, hears it once, and has nothing raw unfolded.
+        full = "No node has enough free"
+        expect(page.locator("#progress-message")).to_contain_text(full, timeout=30_000)
+        expect(page.get_by_role("status").first).to_contain_text(full, timeout=30_000)
+        expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "10")
+        expect(page.locator("#progress-log")).to_be_hidden()
+        page.get_by_role("button", name="Stop this job").press("Enter")
+        page.wait_for_url("**/hub/home")
+        wait_for(lambda: not person.server("waits"), "the one that waited is stopped")
     assert person.ready(""), "the default one goes on"
-    for server in person.api("GET", "/users/olga").json()["servers"]:
-        person.stop(server)
+    person.stop("")
     person.close()
 
 
-def waits(person: Person, server: str, **options: object) -> bool:
-    """Start it; whether no node has room for it."""
-    assert person.start(server, **options).status_code in {201, 202}
-    where = ("get", "pods", "-l", f"dlspawner.dev/server={server}", "-o", "json")
+@contextlib.contextmanager
+def no_gpu_left(stack: Stack) -> Iterator[None]:
+    """Somebody else, in a namespace that is nobody's quota, has every GPU: what is admitted waits for the scheduler."""
+    made = []
+    try:
+        for gpus in (8, 4, 2, 1):
+            placed = True
+            while placed:
+                name = f"hog-{len(made)}"
+                made.append(name)
+                hog(stack, name, gpus)
+                placed = wait_for(partial(scheduled, stack, name), f"the scheduler has looked at {name}") == "True"
+            stack.kubectl("-n", "default", "delete", "pod", made.pop(), "--now")
+        yield
+    finally:
+        if made:
+            stack.kubectl("-n", "default", "delete", "pod", *made, "--now", "--ignore-not-found")
 
-    def settled() -> list[str]:
-        pods = json.loads(person.stack.kubectl(*where))["items"]
-        found = [one for pod in pods for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
-        return [str(one["status"]) for one in found]
 
-    return wait_for(settled, f"the scheduler has looked at {server}") == ["False"]
+def hog(stack: Stack, name: str, gpus: int) -> None:
+    container = {
+        "name": name,
+        "image": stack.image,
+        "command": ["sleep", "600"],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+    }
+    spec = {"spec": {"containers": [container], "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}]}}
+    image = f"--image={stack.image}"
+    stack.kubectl("-n", "default", "run", name, image, "--restart=Never", f"--overrides={json.dumps(spec)}")
+
+
+def scheduled(stack: Stack, name: str) -> str | None:
+    pod = json.loads(stack.kubectl("-n", "default", "get", "pod", name, "-o", "json"))
+    found = [one for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
+    return str(found[0]["status"]) if found else None
 
 
 def messages(person: Person, server: str) -> list[str]:

@@ -108,11 +108,13 @@ class Hub:
             return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
 
         wait_for(nodes, "the nodes", 30)
-        for team in settings.load(
-            self.templates / "jobs", self.config / "cluster.yaml", self.config / "teams.yaml"
-        ).teams.teams:
+        wanted = settings.load(self.templates / "jobs", self.config / "cluster.yaml", self.config / "teams.yaml")
+        for team in wanted.teams.teams:
             for mount in team.mounts:
                 self.apply("v1", "PersistentVolumeClaim", mount.claim, spec=CLAIM)
+        classes = wanted.cluster.scheduling.classes
+        for name in filter(None, {classes.guaranteed, classes.preemptible}):
+            self.apply("scheduling.k8s.io/v1", "PriorityClass", name, value=0, preemptionPolicy="Never")
 
     def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
         """kubectl apply of an object in the jobs' namespace."""

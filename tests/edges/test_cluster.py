@@ -210,7 +210,16 @@ async def test_a_watch_outlives_a_server_that_is_down(
     added = _stream({"type": "ADDED", "object": _pod("b", 10)})
     half_a_list = [_list(_pod("a"), more="next"), down]
     server.answers += [down, *half_a_list, _list(_pod("a")), down, garbage, added]
-    assert await _changes(cluster, 4) == [("ADDED", "a"), ("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b")]
+    assert await _changes(cluster, 4) == [("ADDED", "a"), ("MODIFIED", "a"), ("SYNCED", ""), ("ADDED", "b")]
+
+
+async def test_what_goes_while_a_list_fails_half_way_is_gone(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
+    down = _json({"message": "down"}, 503)
+    server.answers += [_list(_pod("a"), more="next"), down, _list(_pod("b"))]
+    assert await _changes(cluster, 4) == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a"), ("SYNCED", "")]
 
 
 async def test_objects_come_and_go_on_a_real_server(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dlspawner import settings
 from dlspawner.core import options, rendering
 from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import Charge, charge
-from dlspawner.core.model import Amount, CpuJobs, Priority, Scheduling, Special, Team
+from dlspawner.core.model import Amount, CpuJobs, Priority, PriorityClasses, Scheduling, Special, Team
 from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import template_file
@@ -329,6 +330,10 @@ WRONG_CLUSTERS = {
         "scheduling: {notice_seconds: 59}",
         "cluster.yaml:6: scheduling.notice_seconds: must be between 60 and",
     ),
+    "one PriorityClass without the other": (
+        "scheduling: {priority_classes: {guaranteed: high}}",
+        "cluster.yaml:6: scheduling.priority_classes.preemptible: ",
+    ),
     "a half-life that is over at once": (
         "scheduling: {usage_half_life_seconds: 0}",
         "cluster.yaml:6: scheduling.usage_half_life_seconds: must be between 3600 and",
@@ -574,7 +579,10 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
 def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -> None:
     files.write()
     shipped, plain = settings.load(*SHIPPED).cluster, files.load().cluster
-    assert (shipped.priorities, shipped.scheduling) == (plain.priorities, plain.scheduling)
+    assert (shipped.priorities, replace(shipped.scheduling, classes=PriorityClasses())) == (
+        plain.priorities,
+        plain.scheduling,
+    )
     assert (shipped.culling, shipped.cpu_jobs) == (plain.culling, plain.cpu_jobs)
 
 

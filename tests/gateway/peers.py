@@ -21,6 +21,7 @@ from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import Target, Unavailable
 from ssh_gateway.keys import Keys
+from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits, Server
@@ -201,6 +202,7 @@ async def gateway(
     limits: Limits | None = None,
     policy: Policy | None = None,
     interval: float = 0.05,
+    notices: Notices | None = None,
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, in this event loop."""
     activity = Activity(people, interval)
@@ -212,6 +214,7 @@ async def gateway(
         hub_public_url="http://hub.example/",
         limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0),
         policy=policy,
+        notices=notices,
     )
     _, port = await server.start("127.0.0.1", 0)
     reporting = asyncio.create_task(activity.run(), name="report activity")

@@ -37,7 +37,11 @@ def moved(objects: Iterable[Object], product: str, jobs: str) -> list[Object]:
     for one in copy.deepcopy(list(objects)):
         if one["kind"] == "Namespace":
             one["metadata"]["name"] = names[one["metadata"]["name"]]
-        else:
+        elif one["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
+            one["metadata"]["name"] = one["metadata"]["name"].replace(PRODUCT, product)
+            if "roleRef" in one:
+                one["roleRef"]["name"] = one["metadata"]["name"]
+        elif one["kind"] != "PriorityClass":  # of the cluster, and the same for everybody
             one["metadata"]["namespace"] = names[one["metadata"]["namespace"]]
         for subject in one.get("subjects", ()):
             subject["namespace"] = names[subject["namespace"]]

@@ -37,7 +37,9 @@ RIGHTS = {
         *(("persistentvolumeclaims", verb) for verb in ("get", "create")),
         ("events", "list"),
     },
+    ("manager", JOBS): {("pods", "delete")},  # and what it may everywhere
 }
+EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +65,12 @@ def scratch(demo: list[Object], kubectl: Kubectl) -> Iterator[Scratch]:
     made = Scratch(name, f"{name}-jobs", moved(demo, name, f"{name}-jobs"))
     kubectl("create", "-f", "-", input=as_list(of_kind(made.objects, "Namespace")))
     try:
-        access = of_kind(made.objects, "ServiceAccount", "Role", "RoleBinding")
+        access = of_kind(made.objects, "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
         kubectl("create", "-f", "-", input=as_list(access))
         yield made
     finally:
         kubectl("delete", "namespace", made.product, made.jobs, "--wait=false")
+        kubectl("delete", "clusterrole,clusterrolebinding", f"{name}-manager", "--ignore-not-found")
 
 
 # What the API server says
@@ -103,6 +106,8 @@ def test_each_account_may_do_what_its_process_needs_and_nothing_more(scratch: Sc
         everybody = rights(kubernetes, f"{scratch.product}:nobody", scratch.real(namespace))
         for account in ACCOUNTS:
             mine = rights(kubernetes, f"{scratch.product}:{account}", scratch.real(namespace)) - everybody
+            assert mine >= EVERYWHERE.get(account, set())
+            mine -= EVERYWHERE.get(account, set())
             if mine:
                 found[account, namespace] = mine
     assert found == RIGHTS
@@ -136,7 +141,7 @@ def test_accounts_are_one_per_process_and_those_without_rights_have_no_token(dem
         found[spec["serviceAccountName"]] = spec["automountServiceAccountToken"]
     assert tuple(sorted(found)) == ACCOUNTS
     assert {name for name, token in found.items() if token} == {name for name, _ in RIGHTS}
-    assert not of_kind(demo, "ClusterRole", "ClusterRoleBinding")
+    assert [one["metadata"]["name"] for one in of_kind(demo, "ClusterRole")] == ["dlspawner-manager"]
 
 
 def test_no_secret_and_no_password_is_in_the_manifests(demo: list[Object]) -> None:

@@ -58,7 +58,7 @@ REACHES: dict[tuple[str, str], set[int]] = {
 INWARD = {"proxy": {8000}, "gateway": {2222}}  # everybody's ways in
 # The API server, wherever it is; the gateway goes to the jobs' NodePorts as well.
 API, NODE_PORTS = {443, 6443}, {30000, 31234, 32767}
-OUTWARD = {"hub": API, "bootstrap": API, "gateway": API | NODE_PORTS}
+OUTWARD = {"hub": API, "manager": API, "bootstrap": API, "gateway": API | NODE_PORTS}
 
 
 @pytest.fixture(scope="module")

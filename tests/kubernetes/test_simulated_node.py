@@ -126,7 +126,7 @@ def test_a_node_port_leads_to_the_pod(kubernetes: Client, pods: str, machine: Ma
 
 
 def test_a_claim_without_a_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
-    wish = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    wish = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claims = pods.replace("/pods", "/persistentvolumeclaims")
     kubernetes.create(claims, {"metadata": {"name": "home"}, "spec": wish})
     volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]

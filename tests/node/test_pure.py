@@ -121,6 +121,7 @@ def test_two_clusters_never_share_an_address(tmp_path: Path) -> None:
         ({}, True),
         ({"storageClassName": "standard"}, True),
         ({"storageClassName": "nfs"}, False),
+        ({"storageClassName": ""}, False),
         ({"volumeName": "mine"}, False),
         ({"selector": {}}, True),
         ({"selector": {"matchLabels": {"a": "b"}}}, False),

@@ -81,11 +81,11 @@ class Provisioner:
 
 
 def is_ours(claim: Mapping[str, Any]) -> bool:
-    """Unbound, without a wish for a certain volume, and of no class or ours."""
+    """Unbound, without a wish for a certain volume, and of no class or ours; the class "" is a volume made by hand."""
     spec, metadata = claim["spec"], claim["metadata"]
     if metadata.get("deletionTimestamp") or spec.get("volumeName") or spec.get("selector"):
         return False
-    return (spec.get("storageClassName") or STORAGE_CLASS) == STORAGE_CLASS
+    return bool(spec.get("storageClassName", STORAGE_CLASS) == STORAGE_CLASS)
 
 
 def volume(claim: Mapping[str, Any], path: Path) -> dict[str, Any]:

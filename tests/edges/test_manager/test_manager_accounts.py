@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 import requests
-from sqlalchemy import delete, insert, text
+from sqlalchemy import delete, insert
 
 from dlspawner.core.accounts import UidRange
 from dlspawner.core.link import link_token
@@ -109,10 +109,8 @@ def remove(store: Store, user: str) -> None:
 async def test_a_database_of_before_goes_on_after_its_largest(db_url: str) -> None:
     """Of revision 0002, which knew nothing but the accounts."""
     engine = open_engine(db_url, 1)
-    upgrade(engine)
+    upgrade(engine, "0002")
     with engine.begin() as connection:
-        connection.execute(text("DROP TABLE uid_marks"))
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
         rows = [
             {"user_name": name, "uid": number, "made": NOW}
             for name, number in (("alice", 20_000), ("bob", 20_007), ("eve", 30_000))

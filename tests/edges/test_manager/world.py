@@ -41,7 +41,10 @@ c.SimpleLocalProcessSpawner.home_dir_template = "{directory}/home-{{username}}"
 c.Spawner.cmd = {stub!r}
 c.Spawner.environment = {{"STUB_TOKENS": {directory!r}}}
 c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", "access:services!service=jobs"]
-c.JupyterHub.custom_scopes = {{"custom:ssh-keys:read": {{"description": "Read everybody's SSH public keys"}}}}
+c.JupyterHub.custom_scopes = {{
+    "custom:ssh-keys:read": {{"description": "Read everybody's SSH public keys"}},
+    "custom:notices:read": {{"description": "Read everybody's notices"}},
+}}
 c.JupyterHub.services = [
     {{"name": "jobs", "url": {manager!r}, "api_token": {tokens[manager]!r}, "oauth_no_confirm": True}},
     {{"name": "ssh-gateway", "api_token": {tokens[gateway]!r}}},
@@ -54,7 +57,8 @@ c.JupyterHub.load_roles = [
         "name": "ssh-gateway",
         "services": ["ssh-gateway"],
         "scopes": [
-            "users:activity", "read:users", "read:servers", "access:services!service=jobs", "custom:ssh-keys:read"
+            "users:activity", "read:users", "read:servers", "access:services!service=jobs", "custom:ssh-keys:read",
+            "custom:notices:read",
         ],
     }},
     {{"name": "other", "services": ["other"], "scopes": ["access:services!service=jobs", "read:users"]}},

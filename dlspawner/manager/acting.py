@@ -1,0 +1,205 @@
+"""Who acts: of several Managers on one database the one that holds the lease.
+
+It renews the lease three times while it lasts, and stops acting when it cannot; the database refuses whatever it still
+tries to write (`ledger`). The others ask for the lease once a second, so that one of them acts soon after it expired.
+One that stops in order gives the lease up. Acting begins with rebuilding the book, from the database and then
+from complete lists of nodes and pods; nothing is decided before.
+
+Within an epoch time is steady, and taken from the machine's clock at its start only. When that clock has been set, the
+epoch ends and another one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+from dlspawner.cluster import Cluster, ClusterError
+from dlspawner.hubapi import HubApi
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.desk import Desk
+from dlspawner.manager.files import Files
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.preempting import Preempting, shift
+from dlspawner.manager.reconcile import Reconciler
+from dlspawner.manager.stopping import Stopper
+from dlspawner.manager.store import StoreUnavailable
+from dlspawner.settings import Settings
+
+_POLL_SECONDS = 1.0
+_USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
+_JUMP = timedelta(seconds=30)  # a clock that is this far from where it should be has been set
+log = logging.getLogger("dlspawner.manager")
+
+
+class _Lost(Exception):
+    """The lease is another one's, or nobody can tell."""
+
+
+class _Jumped(Exception):
+    """The machine's clock was set."""
+
+
+@dataclass(slots=True)
+class Acting:
+    """The part of the Manager that decides; `desk` is there while this process is the one that acts."""
+
+    ledger: Ledger
+    files: Files
+    settings: Settings
+    hub: HubApi
+    namespace: str
+    lease_seconds: float
+    reservation_seconds: float
+    look_seconds: float
+    other_namespaces: bool
+    now: Callable[[], datetime]
+    ticks: Callable[[], float] = time.monotonic
+    desk: Desk | None = None
+    holder: str = field(default_factory=lambda: secrets.token_hex(8))
+    _epoch: int = 0
+    _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
+
+    async def run(self) -> None:
+        """Act whenever the lease is ours; ends when it is cancelled."""
+        try:
+            while True:
+                epoch = await self._take()
+                if epoch is None:
+                    await asyncio.sleep(_POLL_SECONDS)
+                    continue
+                log.info("lease epoch=%d holder=%s taken", epoch, self.holder)
+                if epoch != self._epoch + 1:
+                    self._jump = timedelta(0)  # another one has acted meanwhile, by its own clock
+                self._epoch = epoch
+                await self._act_until_it_ends(epoch)
+        finally:
+            with contextlib.suppress(StoreUnavailable):
+                await self.ledger.give_up(self.holder)
+
+    async def _act_until_it_ends(self, epoch: int) -> None:
+        # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
+        acting = asyncio.create_task(self._act(epoch), name=f"epoch {epoch}")
+        try:
+            await asyncio.wait({acting})
+        finally:
+            acting.cancel()
+            await asyncio.wait({acting})
+        try:
+            acting.result()
+        except* (_Lost, Fenced) as ends:
+            log.warning("lease epoch=%d holder=%s lost: %s", epoch, self.holder, _first(ends))
+        except* _Jumped as ends:
+            log.warning("epoch=%d begins anew: %s", epoch, _first(ends))
+        except* (StoreUnavailable, ClusterError) as ends:
+            log.warning("epoch=%d cannot act: %s", epoch, _first(ends))
+            await asyncio.sleep(_POLL_SECONDS)
+        except* Exception:
+            log.exception("epoch=%d ended by a fault; it begins anew", epoch)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _take(self) -> int | None:
+        try:
+            return await self.ledger.take(self.holder, self.lease_seconds)
+        except StoreUnavailable as problem:
+            log.warning("lease: %s", problem.__cause__)
+            return None
+
+    async def _act(self, epoch: int) -> None:
+        clock = self._steady()
+        reservation = timedelta(seconds=self.reservation_seconds)
+        book = Book(self.ledger, epoch, self.settings, clock, reservation)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(epoch), name="renew the lease")
+                await book.load()
+                group.create_task(book.run(), name="the book's writer")
+                group.create_task(self._reconcile(book, clock), name="reconcile")
+                group.create_task(self._reload(book), name="read the files anew")
+                group.create_task(_keep_usage(book), name="write down what teams have used")
+                group.create_task(self._look_at_the_clock(clock), name="look at the clock")
+        finally:
+            self.desk = None
+            book.board.close()
+
+    def _steady(self) -> Callable[[], datetime]:
+        begun, ticks = self.now(), self.ticks()
+        return lambda: begun + timedelta(seconds=self.ticks() - ticks)
+
+    async def _look_at_the_clock(self, clock: Callable[[], datetime]) -> None:
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            jump = self.now() - clock()
+            if abs(jump) > _JUMP:
+                self._jump += jump
+                raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
+
+    async def _renew(self, epoch: int) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.lease_seconds
+        while True:
+            await asyncio.sleep(self.lease_seconds / 3)
+            asked = clock()
+            try:
+                kept = await self.ledger.renew(epoch, self.lease_seconds)
+            except StoreUnavailable as problem:
+                if clock() > until:
+                    raise _Lost("the database does not answer") from problem
+                continue
+            if not kept:
+                raise _Lost("another Manager acts")
+            until = asked + self.lease_seconds
+
+    async def _reconcile(self, book: Book, clock: Callable[[], datetime]) -> None:
+        async with await Cluster.connect() as cluster:
+            reconciler = Reconciler(
+                book,
+                self.ledger,
+                cluster,
+                self.hub,
+                self.namespace or cluster.namespace,
+                clock,
+                self.look_seconds,
+                self.other_namespaces,
+            )
+            stopper = Stopper(book, self.hub, cluster, reconciler.namespace)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(reconciler.run(), name="reconciler")
+                await reconciler.ready.wait()
+                if self._jump:
+                    await book.turn(partial(shift, by=self._jump))
+                    self._jump = timedelta(0)
+                group.create_task(stopper.run(), name="stop jobs")
+                group.create_task(Preempting(book, clock).run(), name="who has to leave")
+                self.desk = Desk(book, self.ledger, self.reservation_seconds)
+                log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+
+    async def _reload(self, book: Book) -> None:
+        while True:
+            await asyncio.sleep(2)
+            found = await asyncio.to_thread(self.files.changed)
+            if found is not None:
+                self.settings = found
+                await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
+
+
+async def _keep_usage(book: Book) -> None:
+    while True:
+        await asyncio.sleep(_USAGE_SECONDS)
+        with contextlib.suppress(StoreUnavailable):
+            await book.turn(Turn.keep_usage)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One of the problems themselves, however the tasks were grouped."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,237 @@
+"""The book: the world as the acting Manager knows it, and the only way to change it.
+
+Every change is a *turn*: a plain function that looks at the world and writes records, which runs alone. Turns that wait
+together are written in one transaction, and nobody hears of a result before it is on the disk. Whatever goes wrong with
+that write, the world is read anew from the database before the next turn: what was not written has not happened.
+
+The book's time is steady within its epoch: whatever happens to the machine's clock, a reservation lasts as long as the
+Hub was told (`acting` begins a new epoch when the clock has jumped). A reservation that an epoch finds lasts a whole
+reservation time from then on, because nobody knows which clock wrote its deadline.
+
+Refused: a transaction per decision that reads all it needs with locks. It would be right without the fencing, too, and
+cost a scan of everything that is held for every job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from dlspawner.core.fairshare import Usage
+from dlspawner.core.jobs import State
+from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.nodes import Node
+from dlspawner.core.world import Snapshot, World
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.notices import Board, Change, withdraw
+from dlspawner.manager.records import Entry, Record
+from dlspawner.manager.store import StoreUnavailable
+from dlspawner.settings import Settings
+
+T = TypeVar("T")
+Work = Callable[["Turn"], Any]
+
+OVER = "this Manager has stopped acting"
+_TOGETHER = 100  # turns in one transaction
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Turn:
+    """The world during one turn, and what the turn has written so far."""
+
+    book: Book
+    now: datetime
+    entries: list[Entry] = field(default_factory=list)
+    told: list[Change] = field(default_factory=list)
+    keeps_usage: bool = False
+
+    @property
+    def world(self) -> World:
+        return self.book.world
+
+    def record(self, job: str) -> Record | None:
+        return self.book.records.get(job)
+
+    def keep_usage(self) -> None:
+        """Bring what teams have used lately to this moment, and write it down."""
+        self.world.tick(self.now)
+        self.keeps_usage = True
+
+    def write(self, record: Record, reason: str, detail: str = "") -> None:
+        """The job is like this from now on, because of that."""
+        job = record.job
+        new = job.id not in self.book.records
+        self.entries.append(Entry(record, self.now, reason, detail, new))
+        self.world.put(job)
+        if job.state is State.ENDED:
+            self.book.records.pop(job.id, None)
+            withdraw(self, job.id)
+        else:
+            self.book.records[job.id] = record
+        log.info(
+            "job=%s user=%s server=%s team=%s gpus=%g state=%s reason=%s%s",
+            job.id,
+            job.user,
+            job.server,
+            job.team,
+            job.charge.gpus / 1000,
+            job.state.value,
+            reason,
+            f" {detail}" if detail else "",
+        )
+
+    def tell(self, change: Change) -> None:
+        """Change what people are told; for `notices` alone."""
+        self.told.append(change)
+        self.book.board.apply(change)
+
+
+class Book:
+    """The world of one epoch; `run` is its writer, everybody else asks for turns."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        epoch: int,
+        settings: Settings,
+        now: Callable[[], datetime],
+        reservation: timedelta,
+    ) -> None:
+        self._ledger, self._epoch, self._now, self._reservation = ledger, epoch, now, reservation
+        self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
+        self._stale = self._over = False
+        self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
+        self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
+        self.nodes: dict[str, Node] = {}
+        self.records: dict[str, Record] = {}
+        self.world = World(settings.cluster, settings.teams)
+        self.board = Board()
+        # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
+        self.keep_alive: Callable[[str], Awaitable[str]] | None = None
+
+    async def load(self) -> None:
+        """Read everything from the database."""
+        if self._usage is None:
+            self._usage = self.world.usage = await self._ledger.usage()
+        found, notices = await self._ledger.load(), await self._ledger.notices()
+        old = self.world
+        self.records = {record.job.id: self._timed(record) for record in found}
+        jobs = tuple(record.job for record in found)
+        usage = tuple(old.usage.items())
+        self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.board.load(notices)
+        self._stale = False
+
+    def _timed(self, record: Record) -> Record:
+        """With a deadline by this epoch's time."""
+        if not record.reserved or record.deadline is None:
+            return record
+        known = self.records.get(record.job.id)
+        deadline = known.deadline if known is not None else None
+        return replace(record, deadline=deadline or self._now() + self._reservation)
+
+    async def turn(self, work: Callable[[Turn], T]) -> T:
+        """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
+        if self._over:
+            raise Fenced(OVER)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((work, future))
+        return await future
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now; what is said of nodes is never written down."""
+        if self.nodes.get(node.name) != node:
+            self.nodes[node.name] = node
+            self.world.put_node(node)
+
+    def remove_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.world.remove_node(name)
+
+    def configure(self, cluster: Cluster, teams: Teams) -> None:
+        """The files were read anew."""
+        self.world.configure(cluster, teams)
+
+    async def run(self) -> None:
+        """Take turns until the epoch is over, which ends in Fenced."""
+        taken: list[tuple[Work, asyncio.Future[Any]]] = []
+        try:
+            while True:
+                taken = [await self._waiting.get()]
+                while len(taken) < _TOGETHER and not self._waiting.empty():
+                    taken.append(self._waiting.get_nowait())
+                await self._take(taken)
+        finally:
+            self._over = True
+            while not self._waiting.empty():
+                taken.append(self._waiting.get_nowait())
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(Fenced(OVER))
+                    future.exception()  # whoever asked may be gone
+
+    async def _take(self, taken: list[tuple[Work, asyncio.Future[Any]]]) -> None:
+        try:
+            if self._stale:
+                await self.load()
+            results = self._decide(taken)
+        except StoreUnavailable as problem:
+            _fail(taken, problem)
+            return
+        turns, answers = results
+        entries = [entry for turn in turns for entry in turn.entries]
+        told = [change for turn in turns for change in turn.told]
+        usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
+        try:
+            if entries or told or usage is not None:
+                await self._ledger.write(self._epoch, entries, told, usage)
+        except StoreUnavailable as problem:
+            self._stale = True
+            _fail(taken, problem)
+            return
+        self.board.publish(told)
+        for future, answer in answers:
+            if not future.done():
+                if isinstance(answer, _Broken):
+                    future.set_exception(answer.error)
+                else:
+                    future.set_result(answer)
+
+    def _decide(
+        self, taken: list[tuple[Work, asyncio.Future[Any]]]
+    ) -> tuple[list[Turn], list[tuple[asyncio.Future[Any], Any]]]:
+        """What the turns did that went well, and what everybody is answered when that is written."""
+        now = self._now()
+        turns: list[Turn] = []
+        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        for work, future in taken:
+            if future.done():
+                continue  # nobody waits for it any more
+            turn = Turn(self, now)
+            try:
+                answer = work(turn)
+            except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
+                if turn.entries or turn.told:
+                    self._stale = True  # half a turn: what it wrote is in the world, and is not written down
+                answers.append((future, _Broken(error)))
+                continue
+            turns.append(turn)
+            answers.append((future, answer))
+        return turns, answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    error: Exception
+
+
+def _fail(taken: list[tuple[Work, asyncio.Future[Any]]], problem: Exception) -> None:
+    for _, future in taken:
+        if not future.done():
+            future.set_exception(problem)
+            future.exception()

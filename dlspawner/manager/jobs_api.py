@@ -1,0 +1,97 @@
+"""REST resources about jobs, under /services/jobs/api/, for the Hub alone.
+
+    PUT   jobs/{id}             may it start? asking again gets the same answer
+    POST  jobs/{id}/released    its pod was not made, and will not be
+    GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
+
+Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
+that does not act, because another one does or because it cannot see the cluster yet, answers 503.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.desk import Desk, Question
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.web import ForHub, Problem
+
+NOT_HERE = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
+NOT_YET = "This Manager does not decide now: another one does, or it has not seen the cluster yet. Try again soon."
+
+_FIELDS = {
+    "user": str,
+    "server": str,
+    "team": str,
+    "template": str,
+    "preemptible": bool,
+    "priority": str,
+    "requeue": bool,
+    "request_milliseconds": int,
+    "pods": list,
+}
+
+
+class _ForJobs(ForHub):
+    def desk(self) -> Desk:
+        """Where it is decided; 503 when that is not here."""
+        acting = self.manager.acting
+        if acting is None:
+            raise Problem(503, NOT_HERE)
+        if acting.desk is None:
+            raise Problem(503, NOT_YET)
+        return acting.desk
+
+
+class Job(_ForJobs):
+    """A job that wants to start."""
+
+    async def put(self, job: str) -> None:
+        question = _question(job, fields(self.read_object(), _FIELDS, set(_FIELDS)))
+        try:
+            answer = await self.desk().ask(question)
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.reply(
+            {
+                "decision": answer.decision,
+                "reason": answer.reason,
+                "sentences": list(answer.sentences),
+                "seconds": answer.seconds,
+            }
+        )
+
+
+class Released(_ForJobs):
+    """What was reserved for it is free again."""
+
+    async def post(self, job: str) -> None:
+        body = fields(self.read_object(), {"user": str}, {"user"})
+        try:
+            await self.desk().release(job, body["user"])
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.set_status(204)
+
+
+class Ending(ForHub):
+    """Why a job is being stopped, for the Hub to tell its person."""
+
+    async def get(self, job: str) -> None:
+        acting = self.manager.acting
+        record = await acting.ledger.find(job) if acting is not None else None
+        if record is None or record.stop is None:
+            raise Problem(404, "Nobody here has decided to stop this job.")
+        self.reply({"reason": record.stop.reason, "sentence": record.stop.sentence})
+
+
+def _question(job: str, body: dict[str, Any]) -> Question:
+    names = [as_name(body[name]) for name in ("user", "server", "team", "template", "priority")]
+    pods = body["pods"]
+    if not names[0] or not pods or not all(isinstance(pod, dict) for pod in pods):
+        raise Problem(422, "A user and at least one pod are needed.")
+    seconds = min(max(0, body["request_milliseconds"]), 600_000) / 1000
+    user, server, team, template, priority = names
+    asks, again = body["preemptible"], body["requeue"]
+    return Question(job, user, server, team, template, asks, priority, again, seconds, tuple(pods))

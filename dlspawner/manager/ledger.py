@@ -1,0 +1,232 @@
+"""Jobs, their events and the lease in the database.
+
+Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
+whoever takes it counts its epoch up, the same Manager too when it begins anew. Every write of jobs looks at the epoch
+in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes nothing
+(`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the lease is
+the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than any lease
+may last was written by a clock that has been set back since, and is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from dlspawner.core.fairshare import Usage
+from dlspawner.core.jobs import Job, State
+from dlspawner.manager import noticerows
+from dlspawner.manager.notices import Change, Notice
+from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
+from dlspawner.manager.schema import job_events, jobs, leases, team_usage
+from dlspawner.manager.store import Store
+
+_LEASE = leases.c.name == "manager"
+_MOST = 2**63 - 1
+LONGEST_LEASE = 60.0  # seconds
+
+
+class Fenced(Exception):
+    """Another Manager acts by now; nothing was written."""
+
+
+class Ledger:
+    """The jobs of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def take(self, holder: str, seconds: float) -> int | None:
+        """Take the lease, for a new epoch; None while somebody else has it."""
+        return await self._store.write(lambda connection: _take(connection, holder, seconds))
+
+    async def renew(self, epoch: int, seconds: float) -> bool:
+        """Keep the lease of this epoch; False when a later one has begun."""
+
+        def renew(connection: Connection) -> bool:
+            until = _now(connection) + timedelta(seconds=seconds)
+            mine = _LEASE & (leases.c.epoch == epoch)
+            return connection.execute(update(leases).where(mine).values(expires=until)).rowcount == 1
+
+        return await self._store.write(renew)
+
+    async def give_up(self, holder: str) -> None:
+        """Let the next one take over at once."""
+        mine = _LEASE & (leases.c.holder == holder)
+
+        def expire(connection: Connection) -> None:
+            connection.execute(update(leases).where(mine).values(expires=_now(connection)))
+
+        await self._store.write(expire)
+
+    async def load(self) -> list[Record]:
+        """Every job that has not ended."""
+        query = select(jobs).where(jobs.c.state != State.ENDED.value)
+        return await self._store.read(lambda connection: [_record(row) for row in connection.execute(query)])
+
+    async def usage(self) -> dict[str, Usage]:
+        """What each team had used lately when that was last written down."""
+
+        def read(connection: Connection) -> dict[str, Usage]:
+            rows = connection.execute(select(team_usage))
+            return {row.team: Usage(row.amount, row.since, row.rate) for row in rows}
+
+        return await self._store.read(read)
+
+    async def find(self, job: str) -> Record | None:
+        """A job, ended ones too."""
+        row = await self._store.read(
+            lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
+        )
+        return None if row is None else _record(row)
+
+    async def has_admitted(self) -> bool:
+        """Whether the Hub has ever asked and been told yes."""
+        query = select(jobs.c.job).where(jobs.c.deadline.is_not(None)).limit(1)
+        return await self._store.read(lambda connection: connection.scalar(query) is not None)
+
+    async def events(self, job: str) -> list[tuple[datetime, State, str]]:
+        """What became of a job, in its order."""
+        query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
+
+        def read(connection: Connection) -> list[tuple[datetime, State, str]]:
+            return [(row.at, State(row.state), row.reason) for row in connection.execute(query)]
+
+        return await self._store.read(read)
+
+    async def notices(self) -> list[Notice]:
+        """Every open notice."""
+        return await self._store.read(noticerows.read)
+
+    async def write(
+        self,
+        epoch: int,
+        entries: Sequence[Entry],
+        told: Sequence[Change] = (),
+        usage: Mapping[str, Usage] | None = None,
+    ) -> None:
+        """All of it or nothing; Fenced when a later epoch has begun. ``usage``: all teams', where it is to be kept."""
+
+        def write(connection: Connection) -> None:
+            _check(connection, epoch)
+            if usage is not None:
+                _write_usage(connection, usage)
+            if entries:
+                _write(connection, entries)
+            noticerows.write(connection, told)
+
+        await self._store.write(write)
+
+
+def _now(connection: Connection) -> datetime:
+    if connection.dialect.name == "postgresql":
+        found: datetime | None = connection.scalar(select(func.clock_timestamp()))
+        if found is not None:
+            return found.astimezone(UTC)
+    return datetime.now(UTC)
+
+
+def _take(connection: Connection, holder: str, seconds: float) -> int | None:
+    now = _now(connection)
+    until = now + timedelta(seconds=seconds)
+    row = connection.execute(select(leases).where(_LEASE).with_for_update()).first()
+    if row is None:
+        connection.execute(insert(leases).values(name="manager", holder=holder, epoch=1, expires=until))
+        return 1
+    if row.holder != holder and now < row.expires <= now + timedelta(seconds=LONGEST_LEASE):
+        return None
+    connection.execute(update(leases).where(_LEASE).values(holder=holder, epoch=row.epoch + 1, expires=until))
+    return int(row.epoch) + 1
+
+
+def _check(connection: Connection, epoch: int) -> None:
+    found = connection.scalar(select(leases.c.epoch).where(_LEASE).with_for_update(read=True))
+    if found != epoch:
+        raise Fenced(f"epoch {epoch}, and the database is at {found}")
+
+
+def _write_usage(connection: Connection, usage: Mapping[str, Usage]) -> None:
+    connection.execute(delete(team_usage))
+    rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
+    if rows:
+        connection.execute(insert(team_usage), rows)
+
+
+def _write(connection: Connection, entries: Sequence[Entry]) -> None:
+    latest = {entry.record.job.id: entry for entry in entries}
+    new = {entry.record.job.id for entry in entries if entry.new}
+    inserted = [_row(latest[job]) for job in new]
+    if inserted:
+        connection.execute(insert(jobs), inserted)
+    for job, entry in latest.items():
+        if job not in new:
+            connection.execute(update(jobs).where(jobs.c.job == job).values(_row(entry)))
+    events = [
+        {
+            "job": entry.record.job.id,
+            "at": entry.at,
+            "state": entry.record.job.state.value,
+            "reason": entry.reason,
+            "detail": entry.detail,
+        }
+        for entry in entries
+    ]
+    connection.execute(insert(job_events), events)
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    record, job = entry.record, entry.record.job
+    return {
+        "job": job.id,
+        "user_name": job.user,
+        "server_name": job.server,
+        "team": job.team,
+        "template": job.template,
+        "priority": job.priority,
+        "preemptible": job.preemptible,
+        "state": job.state.value,
+        "gpu_type": job.charge.gpu_type,
+        "gpus_milli": job.charge.gpus,
+        "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.charge.pods)),
+        "memory_bytes": min(_MOST, sum(pod.memory_bytes for pod in job.charge.pods)),
+        "charge": write_charge(job.charge),
+        "nodes": json.dumps(job.nodes),
+        "submitted": job.submitted,
+        "deadline": record.deadline,
+        "request_seconds": record.request_seconds,
+        "started": job.started,
+        "ended": entry.at if job.state is State.ENDED else None,
+        "pod_uid": record.pod_uid,
+        "pod_name": record.pod_name,
+        "notice": job.notice,
+        "yields": record.yields,
+        "requeue": job.requeue,
+        "stop_reason": record.stop.reason if record.stop else None,
+        "stop_sentence": record.stop.sentence if record.stop else None,
+        "pods": write_pods(record.pods),
+    }
+
+
+def _record(row: Row[Any]) -> Record:
+    job = Job(
+        id=row.job,
+        user=row.user_name,
+        team=row.team,
+        submitted=row.submitted,
+        charge=read_charge(row.charge),
+        server=row.server_name,
+        template=row.template,
+        priority=row.priority,
+        preemptible=row.preemptible,
+        state=State(row.state),
+        started=row.started,
+        nodes=tuple(json.loads(row.nodes)),
+        notice=row.notice,
+        requeue=row.requeue,
+    )
+    stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
+    return Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)

@@ -1,0 +1,269 @@
+"""Notices: what people are told about their jobs while these run or wait, and the one way to tell it.
+
+A notice is posted in the turn that makes the decision which it is about, so that both are on the disk or neither is:
+
+    post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
+    withdraw(turn, job.id, Kind.PREEMPTED)
+
+Rules:
+
+* A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
+  time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
+* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself.
+* The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
+  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
+  is concerned is a team, never a person; a text never quotes what a job or a file says.
+* What is shown anywhere was written down before: readers see the board as it was after the last commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from dlspawner.core.jobs import Job
+
+if TYPE_CHECKING:
+    from dlspawner.manager.book import Turn
+
+LONGEST_TEXT = 500
+LONGEST_CAUSE = 200
+SHOWN_FOR = timedelta(minutes=10)  # what is only good news
+log = logging.getLogger("dlspawner.manager")
+
+
+class Kind(Enum):
+    """What a notice is about; the values are what REST, logs and the database say."""
+
+    PREEMPTED = "preempted"  # stopped at ``until`` because somebody else is entitled to the GPUs
+    QUOTA_LOWERED = "quota-lowered"  # from ``until`` on preemptible
+    IDLE = "idle"  # stopped at ``until`` because it is not used
+    LIFETIME = "lifetime"  # stopped at ``until`` because it is old
+    WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
+    GOES_ON = "goes-on"  # what was said before does not hold any more
+    FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
+
+
+class CannotKeep(Exception):
+    """*Keep alive* does nothing for this job; the message is for its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """``job``, ``user`` and ``server`` are "" in what administrators are told. ``keep``: *keep alive* is possible."""
+
+    id: str
+    kind: Kind
+    cause: str
+    text: str
+    posted: datetime
+    job: str = ""
+    user: str = ""
+    server: str = ""
+    until: datetime | None = None
+    keep: bool = False
+    seen: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.job, self.kind)
+
+    def over(self, now: datetime) -> bool:
+        return self.kind is Kind.GOES_ON and now >= self.posted + SHOWN_FOR
+
+
+Key = tuple[str, Kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From now on this is the open notice under its key, or with `gone` no longer."""
+
+    notice: Notice
+    gone: bool = False
+
+
+def post(  # noqa: PLR0913 - a notice has so many parts
+    turn: Turn,
+    job: Job,
+    kind: Kind,
+    text: str,
+    *,
+    cause: str = "",
+    until: datetime | None = None,
+    keep: bool = False,
+) -> Notice:
+    """Tell the owner of a job; ``cause`` is what makes this notice another one than the last of its kind."""
+    wanted = Notice("", kind, cause, text, turn.now, job.id, job.user, job.server, until, keep)
+    return _post(turn, wanted)
+
+
+def post_to_admins(turn: Turn, kind: Kind, text: str, *, cause: str = "") -> Notice:
+    """Tell every administrator of the Hub."""
+    return _post(turn, Notice("", kind, cause, text, turn.now))
+
+
+def withdraw(turn: Turn, job: str, *kinds: Kind) -> None:
+    """What was said about a job holds no longer: of these kinds, or all of it. "" is what administrators were told."""
+    for kind in kinds or tuple(Kind):
+        known = turn.book.board.pending((job, kind))
+        if known is not None:
+            turn.tell(Change(known, gone=True))
+
+
+def see(turn: Turn, notice: Notice) -> None:
+    """Somebody whom it concerns has read it."""
+    known = turn.book.board.pending(notice.key)
+    if known is not None and known.id == notice.id and known.seen is None:
+        turn.tell(Change(replace(known, seen=turn.now)))
+
+
+def _post(turn: Turn, wanted: Notice) -> Notice:
+    wanted = replace(wanted, text=clean(wanted.text, LONGEST_TEXT), cause=clean(wanted.cause, LONGEST_CAUSE))
+    known = turn.book.board.pending(wanted.key)
+    if known is not None and known.cause == wanted.cause:
+        same = replace(known, text=wanted.text, until=wanted.until, keep=wanted.keep)
+        if same != known:
+            turn.tell(Change(same))
+        return same
+    made = replace(wanted, id=secrets.token_hex(8))
+    turn.tell(Change(made))
+    log.info(
+        "notice=%s job=%s user=%s server=%s kind=%s cause=%s until=%s",
+        made.id,
+        made.job or "-",
+        made.user or "-",
+        made.server,
+        made.kind.value,
+        made.cause or "-",
+        made.until.isoformat() if made.until else "-",
+    )
+    return made
+
+
+def clean(text: str, longest: int) -> str:
+    """One line of printable text, cut where it is too long."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who reads: one person (of whom one server, where ``server`` says so), administrators more, or ``everything``."""
+
+    user: str = ""
+    server: str | None = None
+    admin: bool = False
+    everything: bool = False
+
+    def reads(self, notice: Notice) -> bool:
+        if self.everything:
+            return True
+        if not notice.user:
+            return self.admin
+        return notice.user == self.user and self.server in {None, notice.server}
+
+
+class BoardClosed(Exception):
+    """This Manager no longer acts: another one has the notices."""
+
+
+@dataclass(slots=True)
+class Board:
+    """Every open notice. ``pending`` is for turns, everything else for readers."""
+
+    _pending: dict[Key, Notice] = field(default_factory=dict)
+    _shown: dict[str, dict[Key, Notice]] = field(default_factory=dict)  # by user, "" for administrators
+    _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
+    _closed: bool = False
+
+    def load(self, notices: Iterable[Notice]) -> None:
+        """Everything is as the database has it."""
+        self._pending = {notice.key: notice for notice in notices}
+        self._shown = {}
+        for key, notice in self._pending.items():
+            self._shown.setdefault(notice.user, {})[key] = notice
+        self._wake(set(self._readers))
+
+    def pending(self, key: Key) -> Notice | None:
+        """The open notice under this key, with what has not been committed yet."""
+        return self._pending.get(key)
+
+    def apply(self, change: Change) -> None:
+        """A turn's change, which is not committed yet."""
+        _put(self._pending, change)
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """These changes are on the disk: readers may know."""
+        users: set[str | None] = set()
+        for change in changes:
+            user = change.notice.user
+            mine = self._shown.setdefault(user, {})
+            _put(mine, change)
+            if not mine:
+                del self._shown[user]
+            users |= {user, None}
+        self._wake(users)
+
+    def read(self, audience: Audience, now: datetime) -> tuple[Notice, ...]:
+        """What is open for this audience, oldest first."""
+        of: Iterable[Mapping[Key, Notice]] = (
+            self._shown.values()
+            if audience.everything
+            else (self._shown.get(user, {}) for user in {audience.user, ""} if user or audience.admin)
+        )
+        found = (notice for mine in of for notice in mine.values() if audience.reads(notice) and not notice.over(now))
+        return tuple(sorted(found, key=lambda notice: (notice.posted, notice.id)))
+
+    async def changed(self, audience: Audience, seconds: float) -> None:
+        """Until something may have changed for this audience, or so many seconds; BoardClosed when it is no more."""
+        if self._closed:
+            raise BoardClosed
+        event = asyncio.Event()
+        places: set[str | None] = {None} if audience.everything else {audience.user}
+        if audience.admin:
+            places.add("")
+        for place in places:
+            self._readers.setdefault(place, set()).add(event)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), seconds)
+        finally:
+            for place in places:
+                waiting = self._readers[place]
+                waiting.discard(event)
+                if not waiting:
+                    del self._readers[place]
+        if self._closed:
+            raise BoardClosed
+
+    def close(self) -> None:
+        """Nobody learns anything here any more."""
+        self._closed = True
+        self._wake(set(self._readers))
+
+    def _wake(self, places: Iterable[str | None]) -> None:
+        for place in places:
+            for event in self._readers.get(place, ()):
+                event.set()
+
+
+def version(notices: Iterable[Notice]) -> str:
+    """What tells one list of notices from another, over restarts too."""
+    content = repr([(one.id, one.text, one.until, one.keep, one.seen) for one in notices])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _put(notices: dict[Key, Notice], change: Change) -> None:
+    if change.gone:
+        notices.pop(change.notice.key, None)
+    else:
+        notices[change.notice.key] = change.notice

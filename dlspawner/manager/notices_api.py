@@ -1,0 +1,180 @@
+"""REST resources of notices, under /services/jobs/api/.
+
+    GET   notices?after=VERSION&wait=SECONDS    what is open for whoever asks
+    POST  notices/{id}/seen                     its reader has read it
+    POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
+    GET   users/{name}/notices                  for the Hub's own pages
+
+An answer is always the whole list, with its version. With the version of the list that the client has, the answer waits
+until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, whatever was restarted between
+two requests. Waiting costs an event and no question to the Hub; who may read was settled when the request came, so a
+token that is revoked meanwhile learns of its own job's notices until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from dlspawner.manager.api import as_name
+from dlspawner.manager.book import Book
+from dlspawner.manager.identity import audience, may_read_notices
+from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.notices import (
+    Audience,
+    Board,
+    BoardClosed,
+    CannotKeep,
+    Kind,
+    Notice,
+    see,
+    version,
+    withdraw,
+)
+from dlspawner.manager.web import ApiHandler, ForHub, Manager, Problem
+
+LONGEST_WAIT = 300.0
+GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
+NO_KEEPING = "This job cannot be kept alive."
+_LEVELS = {Kind.GOES_ON: "info", Kind.FILE_BROKEN: "error"}
+
+
+def acting_book(manager: Manager) -> Book:
+    """The book of the Manager that acts; 503 when that is not this one."""
+    if manager.acting is None:
+        raise Problem(503, NOT_HERE)
+    if manager.acting.desk is None:
+        raise Problem(503, NOT_YET)
+    return manager.acting.desk.book
+
+
+def as_json(notice: Notice) -> dict[str, object]:
+    """A notice as its reader gets it."""
+    return {
+        "id": notice.id,
+        "kind": notice.kind.value,
+        "level": _LEVELS.get(notice.kind, "warning"),
+        "text": notice.text,
+        "user": notice.user,
+        "server": notice.server,
+        "posted": notice.posted.isoformat(),
+        "until": notice.until.isoformat() if notice.until else None,
+        "keep": notice.keep,
+        "seen": notice.seen is not None,
+    }
+
+
+class ForReaders(ApiHandler):
+    """A resource of somebody who may read notices."""
+
+    def reader(self) -> Audience:
+        identity = self.known()
+        self.refuse(may_read_notices(identity))
+        return audience(identity)
+
+    def own(self, id_: str) -> Notice:
+        """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""
+        reader = self.reader()
+        if not reader.everything:
+            for notice in acting_book(self.manager).board.read(reader, self.manager.now()):
+                if notice.id == id_:
+                    return notice
+        raise Problem(404, GONE)
+
+
+class Notices(ForReaders):
+    """What is open."""
+
+    _waiting: asyncio.Task[None] | None = None
+
+    async def get(self) -> None:
+        reader, board = self.reader(), acting_book(self.manager).board
+        known, clock = self.get_query_argument("after", ""), asyncio.get_running_loop().time
+        until = clock() + _seconds(self.get_query_argument("wait", "0"))
+        while True:
+            found = board.read(reader, self.manager.now())
+            left = until - clock()
+            if left <= 0 or version(found) != known:
+                break
+            if not await self._changed(board, reader, left):
+                return  # nobody listens any more
+        self.reply({"version": version(found), "notices": [as_json(notice) for notice in found]})
+
+    async def _changed(self, board: Board, reader: Audience, seconds: float) -> bool:
+        """Wait, without holding up a stop of this process; False when the client has gone."""
+        self._waiting = asyncio.create_task(board.changed(reader, seconds), name="a reader of notices")
+        self.manager.running.end()
+        try:
+            await asyncio.wait({self._waiting})
+        finally:
+            self.manager.running.begin()
+            self._waiting.cancel()
+        if self._waiting.cancelled():
+            return False
+        try:
+            self._waiting.result()
+        except BoardClosed:
+            raise Problem(503, NOT_YET) from None
+        return True
+
+    def on_connection_close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+class Seen(ForReaders):
+    """One of their notices was read."""
+
+    async def post(self, id_: str) -> None:
+        await mark_seen(self.manager, self.own(id_))
+        self.set_status(204)
+
+
+class Keep(ForReaders):
+    """The button of one of their notices."""
+
+    async def post(self, id_: str) -> None:
+        self.reply({"said": await keep(self.manager, self.own(id_))})
+
+
+class UserNotices(ForHub):
+    """A person's notices for the Hub's home page; the Hub says whether they are an administrator."""
+
+    def get(self, user: str) -> None:
+        reader = Audience(as_name(user), admin=self.get_query_argument("admin", "") == "1")
+        found = acting_book(self.manager).board.read(reader, self.manager.now())
+        self.reply({"notices": [as_json(notice) for notice in found]})
+
+
+async def mark_seen(manager: Manager, notice: Notice) -> None:
+    """Note it, durably."""
+    try:
+        await acting_book(manager).turn(lambda turn: see(turn, notice))
+    except Fenced:
+        raise Problem(503, NOT_YET) from None
+
+
+async def keep(manager: Manager, notice: Notice) -> str:
+    """Keep the job of a notice alive, and what its owner is told; 409 with a sentence when that is not possible."""
+    book = acting_book(manager)
+    if not notice.keep or book.keep_alive is None:
+        raise Problem(409, NO_KEEPING)
+    try:
+        said = await book.keep_alive(notice.job)
+        await book.turn(lambda turn: withdraw(turn, notice.job, notice.kind))
+    except CannotKeep as problem:
+        raise Problem(409, str(problem)) from None
+    except Fenced:
+        raise Problem(503, NOT_YET) from None
+    return said
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise Problem(422, f"wait is a number of seconds from 0 to {LONGEST_WAIT:g}.")
+    return seconds

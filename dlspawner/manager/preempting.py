@@ -1,0 +1,149 @@
+"""Who has to leave: notice and promise in one turn, then the stop, or the news that the job goes on after all.
+
+* `begin` is a pass's answer to ``Preempt``: every victim gets its notice and the waiting job is promised the nodes.
+* `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
+  whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more.
+* Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
+  are nobody's victims, so that nothing is planned with what they hold.
+
+All of it is in the database before anybody acts on it: a Manager that takes over goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.jobs import Job
+from dlspawner.core.preemption import broken, spared
+from dlspawner.core.quota import excess
+from dlspawner.core.world import World
+from dlspawner.manager import stopping
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import Kind, post, withdraw
+from dlspawner.manager.records import Record
+from dlspawner.manager.store import StoreUnavailable
+
+_EVERY_SECONDS = 1.0
+_REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
+log = logging.getLogger("dlspawner.manager")
+
+GOES_ON = "Its GPUs are not needed any more: the job goes on."
+KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
+
+
+def begin(turn: Turn, record: Record, found: Preempt) -> None:
+    """Ask the victims to leave, and promise their place to the job that waits."""
+    until = turn.now + turn.world.cluster.scheduling.notice
+    for name in found.victims:
+        victim = turn.book.records[name]
+        turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
+        if victim.job.user:
+            text = _warning(victim.job, record.job, turn.world)
+            post(turn, victim.job, Kind.PREEMPTED, text, cause=record.job.id, until=until)
+    promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
+    turn.write(promised, "promised", f"victims={','.join(found.victims)}")
+
+
+def review(turn: Turn) -> None:
+    """Whatever follows from what has changed, or from the time."""
+    for job in broken(turn.world):
+        turn.write(_with(turn, job, nodes=()), "promise-broken")
+    for job in spared(turn.world):
+        turn.write(_with(turn, job, notice=None), "spared")
+        withdraw(turn, job.id, Kind.PREEMPTED)
+        if job.user:
+            post(turn, job, Kind.GOES_ON, GOES_ON)
+    for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= turn.now]:
+        stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(job))
+    _lower(turn)
+    times = [record.job.notice or record.yields for record in turn.book.records.values()]
+    turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > turn.now), default=None)
+
+
+def shift(turn: Turn, by: timedelta) -> None:
+    """The machine's clock was set: what was given as notice lasts as long as it would have."""
+    for record in tuple(turn.book.records.values()):
+        job = record.job
+        if job.notice is None and record.yields is None:
+            continue
+        notice, yields = job.notice and job.notice + by, record.yields and record.yields + by
+        turn.write(replace(record, job=replace(job, notice=notice), yields=yields), "clock-set")
+        for kind, until in ((Kind.PREEMPTED, notice), (Kind.QUOTA_LOWERED, yields)):
+            known = turn.book.board.pending((job.id, kind))
+            if known is not None and until is not None:
+                post(turn, job, kind, known.text, cause=known.cause, until=until)
+
+
+def _lower(turn: Turn) -> None:
+    """Quotas that were lowered, or raised again."""
+    beyond = {job.id for job in excess(turn.world)}
+    for record in tuple(turn.book.records.values()):
+        job = record.job
+        if job.id in beyond and record.yields is None:
+            until = turn.now + turn.world.cluster.scheduling.notice
+            turn.write(replace(record, yields=until), "quota-lowered")
+            if job.user:
+                text = "Your team's quota was lowered: the job goes on as a preemptible one, which others may stop."
+                post(turn, job, Kind.QUOTA_LOWERED, text, until=until)
+        elif job.id in beyond and record.yields is not None and record.yields <= turn.now:
+            turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
+        elif record.yields is not None and not job.preemptible and job.id not in beyond and job.holds:
+            turn.write(replace(record, yields=None), "quota-raised")
+            withdraw(turn, job.id, Kind.QUOTA_LOWERED)
+            if job.user and not job.leaving:
+                post(turn, job, Kind.GOES_ON, KEEPS)
+
+
+def _with(turn: Turn, job: Job, **changes: object) -> Record:
+    return replace(turn.book.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
+
+
+def _warning(victim: Job, waiting: Job, world: World) -> str:
+    team = world.team(waiting.team)
+    title = (team.title or team.name) if team else waiting.team
+    if victim.preemptible:
+        why = f"Team {title} needs these GPUs, which are its own: this preemptible job has to leave."
+    else:
+        why = "A job of your team with a higher priority needs these GPUs: this one has to leave."
+    return f"{why} {_AGAIN}" if victim.requeue else why
+
+
+_AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
+
+
+def _farewell(job: Job) -> str:
+    """What is read afterwards."""
+    if job.preemptible:
+        why = "This preemptible job was stopped after notice, because a team needed its GPUs back"
+    else:
+        why = "This job was stopped after notice, for one of your team with a higher priority"
+    return f"{why}. {_AGAIN}" if job.requeue else f"{why}: start it again when there is room."
+
+
+@dataclass(slots=True)
+class Preempting:
+    """Reviews one book whenever there may be something to do; `run` never ends by itself."""
+
+    book: Book
+    now: Callable[[], datetime]
+
+    async def run(self) -> None:
+        while True:
+            if self._is_due():
+                try:
+                    await self.book.turn(review)
+                except StoreUnavailable as problem:
+                    log.warning("who has to leave waits for the database: %s", problem.__cause__)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    def _is_due(self) -> bool:
+        memo = self.book.world.memo
+        if _REVIEWED not in memo:
+            return True
+        until: datetime | None = memo[_REVIEWED]
+        return until is not None and until <= self.now()

@@ -1,0 +1,319 @@
+"""The book and the cluster, kept in agreement: what is seen is written down, what should not be is stopped.
+
+* A pod that a reservation covers is *seen*: from then on the job lives as long as the pod. Quota is free when the pod
+  is gone, or has ended for good, not when its deletion was asked for.
+* A reservation is over when its deadline has passed, every request that may have been sent before it has timed out, and
+  a consistent list shows no pod with the job's id.
+* A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
+  before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
+  ours; they are nobody's quota and nobody stops them.
+* A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
+* Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
+  of no quota, so nothing is stopped before it has asked for the first time.
+
+* Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from dlspawner.backoff import delays
+from dlspawner.cluster import NODES, PODS, Change, Cluster, ClusterError, Conflict, NotFound, Unavailable
+from dlspawner.core import naming
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.manifest import Manifest
+from dlspawner.core.model import Team
+from dlspawner.core.nodes import Node, read_node
+from dlspawner.core.world import World
+from dlspawner.hubapi import HubApi, HubError
+from dlspawner.manager import sight
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.desk import ended
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.neighbours import Neighbours
+from dlspawner.manager.records import PodRef, Record
+from dlspawner.manager.sight import Pod
+from dlspawner.manager.stopping import gone
+from dlspawner.manager.store import StoreUnavailable
+
+T = TypeVar("T")
+
+_LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
+_OTHERS_SECONDS = 2.0
+_OF_POD = "pod-"
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """What one acting Manager sees of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
+
+    book: Book
+    ledger: Ledger
+    cluster: Cluster
+    hub: HubApi
+    namespace: str
+    now: Callable[[], datetime]
+    look_seconds: float = 30.0
+    other_namespaces: bool = True
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _pods: dict[str, Pod] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _neighbours: Neighbours = field(default_factory=Neighbours)
+
+    async def run(self) -> None:
+        self.book.asked = await self.ledger.has_admitted()
+        nodes_known = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
+            if self.other_namespaces:
+                others_known = asyncio.Event()
+                group.create_task(self._watch_others(others_known), name="watch pods of other namespaces")
+                with contextlib.suppress(TimeoutError):  # nothing is wrong without them, but the guess at what fits
+                    await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
+            await nodes_known.wait()
+            group.create_task(self._watch_pods(), name="watch pods")
+            await self.ready.wait()
+            group.create_task(self._expire(), name="expire reservations")
+            group.create_task(self._stop_uncovered(), name="stop pods that nothing covers")
+            group.create_task(self._look_for_owners(), name="look for owners")
+
+    # Nodes
+
+    async def _watch_nodes(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(NODES):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._nodes.pop(change.object["metadata"]["name"], None)
+                self.book.remove_node(change.object["metadata"]["name"])
+            else:
+                node = read_node(change.object)
+                self._nodes[node.name] = node
+                self._settle(node.name)
+
+    def _settle(self, *names: str) -> None:
+        """Nodes with what pods that are no jobs hold there."""
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None:
+                self.book.put_node(replace(node, others=self._neighbours.on(name)))
+
+    async def _watch_others(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(PODS, fields=f"metadata.namespace!={self.namespace}"):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._settle(*self._neighbours.remove(change.object["metadata"]["uid"]))
+            else:
+                self._settle(*self._meet(change.object))
+
+    def _meet(self, pod: Manifest) -> set[str]:
+        """A pod that is no job; the nodes on which that changes something."""
+        node = (pod.get("spec") or {}).get("nodeName")
+        return self._neighbours.put(str(pod["metadata"]["uid"]), node, pod)
+
+    # Pods
+
+    async def _watch_pods(self) -> None:
+        async for change in self.cluster.watch(PODS, self.namespace):
+            await self._persist(change)
+
+    async def _persist(self, change: Change) -> None:
+        """Write down what a change means, however long the database is away."""
+        for delay in delays():
+            try:
+                await self._note(change)
+            except StoreUnavailable as problem:
+                log.warning("pod change waits for the database: %s", problem.__cause__)
+                await asyncio.sleep(delay)
+            else:
+                return
+
+    async def _note(self, change: Change) -> None:
+        if change.type == "SYNCED":
+            if not self.ready.is_set():
+                await self.book.turn(self._forget_unlisted)
+                self.ready.set()
+        elif change.type == "DELETED":
+            uid = str(change.object["metadata"]["uid"])
+            self._pods.pop(uid, None)
+            await self.book.turn(lambda turn: self._gone(turn, uid))
+            self._settle(*self._neighbours.remove(uid))
+        elif naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
+            await self._see(sight.read_pod(change.object))
+        else:
+            self._settle(*self._meet(change.object))
+
+    async def _see(self, pod: Pod) -> None:
+        self._pods[pod.uid] = pod
+        await self.book.turn(lambda turn: self._covered(turn, pod))
+
+    def _covered(self, turn: Turn, pod: Pod) -> None:
+        """One look at a pod with a job's label: what it means for the record that covers it."""
+        record = _of_pod(turn, pod)
+        if record is None:
+            if not pod.over:
+                self._charge(turn, pod)
+            return
+        world = turn.world
+        reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
+        # Who is stopped waits again only when the pod is gone.
+        if pod.over and record.stop is None and self._was_last(seen, pod.uid):
+            turn.write(ended(seen), "finished")
+        elif reason:
+            turn.write(seen, reason)
+
+    def _was_last(self, record: Record, uid: str) -> bool:
+        """Whether a job has ended with this pod."""
+        return not record.reserved and all(self._is_over(pod.uid) for pod in record.seen if pod.uid != uid)
+
+    def _is_over(self, uid: str) -> bool:
+        """Whether a pod that was seen once is gone or has ended."""
+        pod = self._pods.get(uid)
+        return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
+
+    def _charge(self, turn: Turn, pod: Pod) -> None:
+        """A pod that nothing covers: what it holds is held by somebody, from now on."""
+        claimed, world = pod.job, turn.world
+        self.book.asked = self.book.asked and world.teams.has_quota
+        adopting = claimed is not None and not self.book.asked
+        known = claimed is not None and turn.record(claimed.id) is None
+        job = Job(
+            id=claimed.id if adopting and claimed and known else f"{_OF_POD}{pod.uid}",
+            user=claimed.user if claimed else "",
+            team=claimed.team if claimed else "",
+            submitted=turn.now,
+            charge=sight.held(pod, world.cluster, self._nodes.get(pod.node or "")),
+            server=claimed.server if claimed else "",
+            template=claimed.template if claimed else "",
+            priority=_level(world, claimed),
+            preemptible=bool(claimed and claimed.preemptible),
+            requeue=bool(claimed and claimed.requeue),
+            state=State.RUNNING if pod.running else State.STARTING,
+            started=turn.now if pod.running else None,
+            nodes=(pod.node,),
+        )
+        if pod.leaving:
+            job = replace(job, state=State.STOPPING)
+        record = Record(job, pods=(PodRef(pod.uid, pod.name, pod.running),))
+        if adopting and known:
+            turn.write(record, "adopted", f"pod={pod.name}")
+            return
+        why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
+        log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
+        turn.write(record, "uncovered", f"pod={pod.name} {why}")
+
+    def _gone(self, turn: Turn, uid: str) -> None:
+        for record in tuple(turn.book.records.values()):
+            if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
+                gone(turn, record, "gone")
+
+    def _forget_unlisted(self, turn: Turn) -> None:
+        """After the first complete list: whatever is not in it went while nobody looked."""
+        for record in tuple(turn.book.records.values()):
+            if record.seen and not record.reserved and not any(pod.uid in self._pods for pod in record.seen):
+                gone(turn, record, "gone")
+
+    # Reservations
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            now = self.now()
+            for record in tuple(self.book.records.values()):
+                if record.reserved and record.deadline is not None:
+                    late = timedelta(seconds=record.request_seconds + _LATE_SECONDS)
+                    if now > record.deadline + late:
+                        await _trying(f"expiry of job={record.job.id}", self._expire_one(record))
+
+    async def _expire_one(self, record: Record) -> None:
+        found = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
+        for manifest in found:
+            await self._see(sight.read_pod(manifest))
+
+        def expire(turn: Turn) -> None:
+            now = turn.record(record.job.id)
+            if now is None or not now.reserved:
+                return
+            left = sight.seen_only(now)
+            alive = any(not self._is_over(pod.uid) for pod in left.seen)
+            turn.write(left if alive else ended(left), "never-seen")
+
+        await self.book.turn(expire)
+
+    # Pods that must not be
+
+    async def _stop_uncovered(self) -> None:
+        while True:
+            for record in tuple(self.book.records.values()):
+                if record.job.id.startswith(_OF_POD) and record.job.state is not State.STOPPING:
+                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "uncovered"))
+            await asyncio.sleep(1)
+
+    async def _stop(self, record: Record, why: str) -> None:
+        """Delete exactly this pod; it is charged until it is gone."""
+        log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
+        for pod in record.seen:
+            with contextlib.suppress(NotFound, Conflict):  # gone, or a namesake: the watch tells
+                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+
+    async def _look_for_owners(self) -> None:
+        suspected: set[str] = set()
+        while True:
+            await asyncio.sleep(self.look_seconds)
+            found: set[str] = set()
+            for record in tuple(self.book.records.values()):
+                leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
+                if not record.pod_uid or leaves or record.job.id.startswith(_OF_POD):
+                    continue
+                if await self._has_owner(record.job):
+                    continue
+                found.add(record.job.id)
+                if record.job.id in suspected:
+                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "the Hub has no such server"))
+            suspected = found
+
+    async def _has_owner(self, job: Job) -> bool:
+        """Whether the Hub has the job's server; where it cannot tell, it has."""
+        try:
+            user = await self.hub.user(job.user)
+        except HubError:
+            return True
+        server = user.servers.get(job.server) if user is not None else None
+        return server is not None and not server.stopped
+
+
+def _level(world: World, claimed: naming.Job | None) -> int:
+    """The priority of a pod that says it is this job: none that its team may not use."""
+    if claimed is None:
+        return 0
+    team = world.team(claimed.team) or Team(claimed.team)
+    return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+
+
+def _of_pod(turn: Turn, pod: Pod) -> Record | None:
+    """The record that covers a pod: its own, or the reservation of the job that it says it is."""
+    own = turn.record(f"{_OF_POD}{pod.uid}")
+    if own is not None or pod.job is None:
+        return own
+    record = turn.record(pod.job.id)
+    if record is None or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
+        return None
+    return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
+
+
+async def _trying(what: str, work: Any) -> None:
+    """What fails because something is away is tried again at the next round."""
+    try:
+        await work
+    except (ClusterError, StoreUnavailable) as problem:
+        level = logging.WARNING if isinstance(problem, Unavailable) else logging.ERROR
+        log.log(level, "%s has to wait: %s", what, problem)

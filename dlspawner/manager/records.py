@@ -1,0 +1,123 @@
+"""What the Manager keeps of a job beside the core's own value, and how a charge is written down.
+
+PURE. A charge is kept whole, with the demands that its pods make of their nodes, so that a restart knows what is held
+where, whatever cluster.yaml says by then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import Toleration
+from dlspawner.core.nodes import Expression, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """That a job is stopped, decided once: a word for events and logs, and the sentence that the person reads."""
+
+    reason: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod that was seen, and whether it runs."""
+
+    uid: str
+    name: str
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job and its pods.
+
+    ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the charge, ``None`` for one that
+    nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
+    turns preemptible, because its team has less quota now.
+    """
+
+    job: Job
+    deadline: datetime | None = None
+    request_seconds: float = 0.0  # for how long a request that was sent before the deadline may be on its way
+    pods: tuple[PodRef | None, ...] = ()
+    stop: Stop | None = None
+    yields: datetime | None = None
+
+    @property
+    def seen(self) -> tuple[PodRef, ...]:
+        return tuple(pod for pod in self.pods if pod is not None)
+
+    @property
+    def reserved(self) -> bool:
+        """Whether something is held for a pod that nobody has seen yet."""
+        return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
+
+    @property
+    def pod_uid(self) -> str | None:
+        """Of the first pod that was seen."""
+        return self.seen[0].uid if self.seen else None
+
+    @property
+    def pod_name(self) -> str | None:
+        return self.seen[0].name if self.seen else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record as it is from now on, and the event that made it so."""
+
+    record: Record
+    at: datetime
+    reason: str
+    detail: str = ""
+    new: bool = False
+
+
+def write_charge(charge: Charge) -> str:
+    """A charge as JSON."""
+    return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
+
+
+def write_pods(pods: Sequence[PodRef | None]) -> str:
+    """A job's pods as JSON."""
+    return json.dumps([None if pod is None else asdict(pod) for pod in pods])
+
+
+def read_pods(text: str) -> tuple[PodRef | None, ...]:
+    """The pods that ``write_pods`` wrote."""
+    return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
+
+
+def read_charge(text: str) -> Charge:
+    """The charge that ``write_charge`` wrote."""
+    content = json.loads(text)
+    return Charge(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
+
+
+def _pod(content: Mapping[str, Any]) -> PodCharge:
+    return PodCharge(**{**content, "placement": _placement(content["placement"])})
+
+
+def _placement(content: Mapping[str, Any]) -> Placement:
+    return Placement(
+        selector=_pairs(content["selector"]),
+        terms=tuple(tuple(_expression(one) for one in term) for term in content["terms"]),
+        tolerations=tuple(Toleration(**one) for one in content["tolerations"]),
+        node=content["node"],
+    )
+
+
+def _expression(content: Mapping[str, Any]) -> Expression:
+    return Expression(content["key"], content["operator"], tuple(content["values"]))
+
+
+def _pairs(content: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value) for key, value in content)

@@ -1,0 +1,145 @@
+"""What the Manager sees of a pod, and what a look at it changes. PURE: values in, values out.
+
+What a pod says about itself is a claim; what it holds is counted from its spec, never from its labels, and never
+refused: it is there. A GPU resource of several types is of the type that the pod's node is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from dlspawner.core import naming
+from dlspawner.core.charge import MOST_GPUS, Charge, charge
+from dlspawner.core.decisions import Refuse
+from dlspawner.core.essentials import essentials
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.manifest import Manifest
+from dlspawner.core.model import Amount, Cluster
+from dlspawner.core.nodes import Node
+from dlspawner.manager.records import PodRef, Record
+
+log = logging.getLogger("dlspawner.manager")
+_MOST = Amount(2**62, 2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod with a job's label; ``job`` is what it claims to be, if its labels agree with each other."""
+
+    uid: str
+    name: str
+    job: naming.Job | None
+    node: str | None
+    running: bool
+    leaving: bool
+    over: bool  # it has ended and holds nothing, although it is still there
+    manifest: Manifest  # of its spec what counts
+
+
+def read_pod(manifest: Manifest) -> Pod:
+    """A pod as the Kubernetes API tells it."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    phase = status.get("phase")
+    return Pod(
+        uid=str(metadata["uid"]),
+        name=str(metadata["name"]),
+        job=naming.read_job(metadata),
+        node=(manifest.get("spec") or {}).get("nodeName") or None,
+        running=phase == "Running",
+        leaving=bool(metadata.get("deletionTimestamp")),
+        over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
+        manifest=essentials(manifest),
+    )
+
+
+def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+
+
+def _may_run(status: Mapping[str, Any]) -> bool:
+    """On a node that does not answer a container of a failed pod may run on."""
+    return bool((status.get("state") or {}).get("running"))
+
+
+def held(pod: Pod, cluster: Cluster, node: Node | None) -> Charge:
+    """What a pod holds, whatever the rules for jobs are."""
+    unlimited = replace(
+        cluster,
+        gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
+        cpu_only_max=_MOST,
+    )
+    found = charge([pod.manifest], unlimited)
+    if isinstance(found, Refuse) and node is not None:
+        spec = {**pod.manifest["spec"], "nodeSelector": dict(node.labels)}
+        found = charge([{"spec": spec}], unlimited)
+    if isinstance(found, Refuse):
+        kinds = {kind.resource: kind for kind in reversed(unlimited.gpu_types)}
+        found = charge([pod.manifest], replace(unlimited, gpu_types=tuple(kinds.values())))
+    return Charge() if isinstance(found, Refuse) else found
+
+
+def look(record: Record, pod: Pod, cluster: Cluster, node: Node | None, now: datetime) -> tuple[str, Record]:
+    """The record after a look at one of the job's pods, and the reason of the change; no reason, no change."""
+    job, reason, count = record.job, "", len(record.job.charge.pods)
+    pods = list(record.pods) or [None] * count
+    known = next((index for index, one in enumerate(pods) if one is not None and one.uid == pod.uid), None)
+    index = known
+    if index is None:
+        reason, actual = "pod-seen", held(pod, cluster, node)
+        index = _which(record, actual)
+        job = _charged(job, index, actual, pod.name)
+    pods[index] = PodRef(pod.uid, pod.name, pod.running)
+    nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
+    if pod.node is not None and nodes[index] != pod.node:
+        nodes[index] = pod.node
+        job, reason = replace(job, nodes=tuple(nodes)), reason or "bound"
+    if pod.leaving and job.state is not State.STOPPING:
+        job, reason = replace(job, state=State.STOPPING), "deleted"
+    elif job.state is State.STARTING and all(one is not None and one.running for one in pods):
+        job, reason = replace(job, state=State.RUNNING, started=now), "running"
+    elif not reason and pods[index] != record.pods[index]:
+        reason = "pod-running" if pod.running else ""
+    return reason, replace(record, job=job, pods=tuple(pods))
+
+
+def _which(record: Record, actual: Charge) -> int:
+    """Which pod of the charge a new one is: the first that nobody has seen and that asks for the same, or the first."""
+    unseen = [index for index in range(len(record.job.charge.pods)) if not record.pods or record.pods[index] is None]
+    wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
+    alike = (
+        index
+        for index in unseen
+        for pod in [record.job.charge.pods[index]]
+        if (pod.gpus, pod.cpu_milli, pod.memory_bytes) == wanted
+    )
+    return next(alike, unseen[0])
+
+
+def _charged(job: Job, index: int, actual: Charge, name: str) -> Job:
+    """The job with what this pod holds, whatever was reserved for it."""
+    reserved = job.charge.pods[index]
+    if (actual.gpus, actual.pods[0].resource) == (reserved.gpus, reserved.resource) and (
+        not actual.gpus or actual.gpu_type == job.charge.gpu_type
+    ):
+        return job
+    log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, name)
+    pods = (*job.charge.pods[:index], actual.pods[0], *job.charge.pods[index + 1 :])
+    return replace(
+        job, charge=Charge(actual.gpu_type or job.charge.gpu_type if any(p.gpus for p in pods) else None, pods)
+    )
+
+
+def seen_only(record: Record) -> Record:
+    """The record of a job without those of its pods that never came; whole where none came."""
+    kept = [index for index, pod in enumerate(record.pods) if pod is not None]
+    if not kept:
+        return record
+    job = record.job
+    charge = Charge(job.charge.gpu_type, tuple(job.charge.pods[index] for index in kept))
+    nodes = tuple(job.nodes[index] for index in kept if index < len(job.nodes))
+    state = State.RUNNING if all(pod.running for pod in record.seen) else job.state
+    return replace(record, job=replace(job, charge=charge, nodes=nodes, state=state), pods=record.seen)

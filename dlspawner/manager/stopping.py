@@ -1,0 +1,128 @@
+"""Stopping a job with a reason: decided in a turn, written down, and then done until it is done.
+
+`stop` is the decision. From then on the job is ``stopping``, whatever happens to this process; whoever acts asks the
+Hub to stop its server until the pod is gone, as the person would, so that the template's grace period holds. The Hub
+asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the person.
+
+A stop is of one job and not of its server: when the Hub has another job there by now, or none, the pod itself is asked
+to end. What becomes of a job whose pod is gone is `gone`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubApi, HubError, HubRefused
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import withdraw
+from dlspawner.manager.records import Record, Stop
+
+PREEMPTED = "preempted"  # the one reason after which a job may wait again
+
+_AT_ONCE = 10  # stops that the Hub is asked for at the same time
+_LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0  # between asking the Hub, and asking it or the cluster again
+log = logging.getLogger("dlspawner.manager")
+
+
+def stop(turn: Turn, job: str, reason: str, sentence: str) -> bool:
+    """Decide that a job is stopped; False when it holds nothing that could be stopped, or is being stopped already.
+
+    ``reason`` is a word for events and logs, ``sentence`` is for the job's person: why, and what they can do.
+    """
+    record = turn.record(job)
+    if record is None or record.reserved or record.job.state not in {State.STARTING, State.RUNNING}:
+        return False
+    stopping = replace(record.job, state=State.STOPPING, notice=None)
+    turn.write(replace(record, job=stopping, stop=Stop(reason, sentence)), reason, sentence)
+    return True
+
+
+def gone(turn: Turn, record: Record, reason: str) -> None:
+    """A job's pod is gone: the job has ended, or waits again with its first submit time."""
+    job = record.job
+    if record.stop is None or record.stop.reason != PREEMPTED or not job.requeue:
+        turn.write(replace(record, job=replace(job, state=State.ENDED)), reason)
+        return
+    # One that had turned preemptible is again what its person had asked for.
+    preemptible = job.preemptible and record.yields is None
+    waiting = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None, idle=False, preemptible=preemptible)
+    again = replace(record, job=waiting, deadline=None, pods=(), stop=None, yields=None)
+    turn.write(again, "requeued")
+    withdraw(turn, job.id)
+
+
+@dataclass(slots=True)
+class Stopper:
+    """Carries the stops of one book out; `run` never ends by itself."""
+
+    book: Book
+    hub: HubApi
+    cluster: Cluster
+    namespace: str
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for job, record in tuple(self.book.records.items()):
+                    if record.stop is not None and job not in self._tasks:
+                        self._tasks[job] = group.create_task(self._carry_out(job), name=f"stop {job}")
+                await asyncio.sleep(_LOOK_SECONDS)
+                self._tasks = {job: task for job, task in self._tasks.items() if not task.done()}
+
+    def _wanted(self, job: str) -> Record | None:
+        record = self.book.records.get(job)
+        return record if record is not None and record.stop is not None else None
+
+    async def _carry_out(self, job: str) -> None:
+        asked = False  # whether the Hub has said that the server is stopped
+        while (record := self._wanted(job)) is not None:
+            async with self._turns:
+                if asked or self._replaced(record):
+                    await self._end_pod(record)
+                else:
+                    asked = await self._ask_hub(record)
+            await self._until_gone(job)
+
+    def _replaced(self, record: Record) -> bool:
+        """Whether the Hub has another job on this server."""
+        mine = record.job
+        others = (one.job for one in self.book.records.values() if one.job.holds and one.job.id != mine.id)
+        return any((other.user, other.server) == (mine.user, mine.server) for other in others)
+
+    async def _until_gone(self, job: str) -> None:
+        try:
+            async with asyncio.timeout(_AGAIN_SECONDS):
+                while self._wanted(job) is not None:  # noqa: ASYNC110 - the book tells nobody what has changed
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            return
+
+    async def _ask_hub(self, record: Record) -> bool:
+        """Whether the Hub has no such server running now."""
+        job = record.job
+        try:
+            return await self.hub.stop_server(job.user, job.server)
+        except HubRefused as no:
+            log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
+            return no.status == 404
+        except HubError as problem:
+            log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
+            return False
+
+    async def _end_pod(self, record: Record) -> None:
+        """Delete exactly this pod, with its own grace period."""
+        for pod in record.seen:
+            log.warning("job=%s pod=%s the Hub has no such job: its pod is deleted", record.job.id, pod.name)
+            try:
+                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+            except (NotFound, Conflict):
+                continue  # gone, or a namesake: the watch tells
+            except ClusterError as problem:
+                log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)

@@ -1,0 +1,209 @@
+"""The deciding part of a Manager, in the test's own process: a real API server and a real database, and no Hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from dlspawner.cluster import NAMESPACES, NODES, PODS, Cluster, Conflict
+from dlspawner.core import naming
+from dlspawner.core.essentials import essentials
+from dlspawner.hubapi import HubUnavailable, HubUser, Server
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.desk import Answer, Question
+from dlspawner.manager.files import Files
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.store import Store
+from tests.edges.test_manager import quota
+
+NAMESPACE = "jobs"
+
+
+@dataclass
+class Clock:
+    """The time, how much of it has passed although nobody waited, and how far the machine's clock was set."""
+
+    moved: timedelta = timedelta(0)
+    jumped: timedelta = timedelta(0)
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.moved + self.jumped
+
+    def ticks(self) -> float:
+        return time.monotonic() + self.moved.total_seconds()
+
+
+@dataclass
+class FakeHub:
+    """What the Hub says of its servers; without any it does not answer."""
+
+    servers: set[tuple[str, str]] | None = None
+    asked: int = 0
+
+    async def user(self, name: str) -> HubUser | None:
+        self.asked += 1
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        mine = {
+            server: Server(server, True, None, False, "", {}, None) for user, server in self.servers if user == name
+        }
+        return HubUser(name, mine)
+
+
+@dataclass
+class Office:
+    """One cluster and one database; Managers come and go."""
+
+    folder: Path
+    db_url: str
+    cluster: Cluster
+    clock: Clock = field(default_factory=Clock)
+    hub: FakeHub = field(default_factory=FakeHub)
+    look_seconds: float = 3600
+    reservation_seconds: float = 60
+    lease_seconds: float = 60
+    other_namespaces: bool = False
+
+    @contextlib.asynccontextmanager
+    async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
+        """A Manager that acts, unless it has to wait for the lease."""
+        store = await asyncio.to_thread(Store.open, self.db_url)
+        files = Files(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
+        acting = Acting(
+            ledger=Ledger(store),
+            files=files,
+            settings=files.load(),
+            hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked
+            namespace=NAMESPACE,
+            lease_seconds=self.lease_seconds,
+            reservation_seconds=self.reservation_seconds,
+            look_seconds=self.look_seconds,
+            other_namespaces=self.other_namespaces,
+            now=self.clock,
+            ticks=self.clock.ticks,
+        )
+        task = asyncio.create_task(acting.run())
+        try:
+            if waits:
+                await until(lambda: acting.desk is not None, "it acts")
+            yield acting
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await store.close()
+
+    async def make_node(self, name: str = "gpu-1", gpus: int = 8) -> None:
+        amounts = {"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        status = {
+            "allocatable": amounts,
+            "capacity": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        await self.cluster.create(NODES, node)
+        await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
+
+    def set_quota(self, gpus: int) -> None:
+        (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
+
+    async def make_pod(self, question: Question, **metadata: Any) -> dict[str, Any]:
+        return await self.cluster.create(PODS, pod_of(question, **metadata), NAMESPACE)
+
+    async def bind(self, pod: dict[str, Any], node: str = "gpu-1", phase: str = "Running") -> None:
+        """What the scheduler and the node say of it."""
+        name = pod["metadata"]["name"]
+        target = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"name": node}}
+        with contextlib.suppress(Conflict):  # the embedded scheduler was quicker
+            await self.cluster.create(PODS, target, NAMESPACE, name=name, subresource="binding")
+        state: dict[str, Any] = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 0}}
+        statuses = [{"name": "notebook", "ready": phase == "Running", "state": state}]
+        status = {"status": {"phase": phase, "containerStatuses": statuses}}
+        await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+
+    async def delete(self, pod: dict[str, Any], grace: int | None = None) -> None:
+        await self.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=grace)
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        return {pod["metadata"]["name"]: pod for pod in await self.cluster.list(PODS, NAMESPACE)}
+
+
+def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
+    """A question of this person's."""
+    made = Question(
+        job=naming.job_id(secrets.token_bytes(8)),
+        user=user,
+        server="",
+        team="default",
+        template="tiny",
+        preemptible=False,
+        priority="",
+        requeue=False,
+        request_seconds=3,
+        pods=(essentials(_spec(gpus)),),
+    )
+    return replace(made, **more)
+
+
+def _spec(gpus: int) -> dict[str, Any]:
+    limits = {"cpu": "50m", "memory": "64Mi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    container = {"name": "notebook", "image": "x", "resources": {"limits": limits, "requests": limits}}
+    return {"spec": {"containers": [container]}}
+
+
+def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
+    """The pod that the Hub would make."""
+    job = naming.Job(
+        *(question.job, question.user, question.server, question.team, question.template),
+        gpus=1,
+        preemptible=question.preemptible,
+        priority=question.priority,
+        requeue=question.requeue,
+    )
+    named = {
+        "name": f"jupyter-{question.user}",
+        "labels": naming.job_labels(job),
+        "annotations": naming.job_annotations(job),
+        **metadata,
+    }
+    container = {**question.pods[0]["spec"]["containers"][0], "image": "x"}
+    spec = {**question.pods[0]["spec"], "containers": [container], "terminationGracePeriodSeconds": 30}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
+
+
+async def ask(acting: Acting, question: Question) -> Answer:
+    assert acting.desk is not None
+    return await acting.desk.ask(question)
+
+
+async def until(question: Any, what: str, seconds: float = 60) -> None:
+    """Until it is true; `question` may be asynchronous."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = question()
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                return
+            await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+def prepare(folder: Path, gpus: int = 8) -> None:
+    """The administrators' files."""
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "tiny.yaml").write_text(json.dumps(quota.TEMPLATE))
+    (folder / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
+    (folder / "teams.yaml").write_text(quota.TEAMS % gpus)
+
+
+async def make_namespace(cluster: Cluster) -> None:
+    with contextlib.suppress(Conflict):
+        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

@@ -1,0 +1,232 @@
+"""What becomes of a notice: turns, transactions, restarts, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dlspawner.core.jobs import Job, State
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.desk import ended
+from dlspawner.manager.notices import (
+    Audience,
+    Board,
+    BoardClosed,
+    Change,
+    Kind,
+    Notice,
+    post,
+    post_to_admins,
+    see,
+    version,
+    withdraw,
+)
+from dlspawner.manager.records import PodRef, Record
+from dlspawner.manager.store import StoreUnavailable
+from tests.edges.test_manager.noticing import NOW, book_of, job_of, offices
+from tests.edges.test_manager.office import Office, until
+
+LATER = NOW + timedelta(minutes=5)
+ALICE = Audience("alice")
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, and for tests that ask for `db_url` PostgreSQL as well."""
+    both = "db_url" in request.fixturenames
+    return str(request.getfixturevalue("db_url")) if both else f"sqlite:///{tmp_path / 'manager.sqlite'}"
+
+
+@pytest.fixture
+async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with offices(tmp_path, database) as made:
+        yield made
+
+
+def begin(turn: Turn, job: Job) -> None:
+    turn.write(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), "adopted")
+
+
+def shown(book: Book, audience: Audience = ALICE) -> list[tuple[Kind, str]]:
+    return [(notice.kind, notice.cause) for notice in book.board.read(audience, NOW)]
+
+
+async def test_what_is_posted_with_a_decision_is_there_after_a_restart(office: Office, db_url: str) -> None:
+    job = replace(job_of(), state=State.WAITING_LOGIN)
+
+    def decide(turn: Turn) -> Notice:
+        turn.write(Record(job), "waiting-login")
+        return post(turn, job, Kind.WAITING_LOGIN, "Log in again.", cause="refused", until=LATER, keep=True)
+
+    async with office.manager() as acting:
+        posted = await book_of(acting).turn(decide)
+        assert (posted.user, posted.server, posted.until, posted.keep) == ("alice", "train", LATER, True)
+    async with office.manager() as other:
+        assert book_of(other).board.read(ALICE, NOW) == (posted,)
+
+
+async def test_what_administrators_are_told_survives_a_restart_whole(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        posted = await book_of(acting).turn(lambda turn: post_to_admins(turn, Kind.FILE_BROKEN, "Broken.", cause="1"))
+        await book_of(acting).turn(lambda turn: see(turn, posted))
+    async with office.manager() as other:
+        (found,) = book_of(other).board.read(Audience("root", admin=True), NOW)
+        assert found == replace(posted, seen=found.seen)
+        assert found.seen is not None
+        assert shown(book_of(other)) == []
+
+
+async def test_the_same_cause_is_told_once_and_another_one_takes_its_place(office: Office) -> None:
+    job = job_of()
+    async with office.manager() as acting:
+        book = book_of(acting)
+
+        async def told(cause: str, at: datetime) -> Notice:
+            return await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used.", cause=cause, until=at))
+
+        first, again = await told("50", LATER), await told("50", LATER + timedelta(minutes=1))
+        assert again.id == first.id
+        assert [one.until for one in book.board.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
+        second = await told("90", LATER)
+        assert second.id != first.id
+        assert shown(book) == [(Kind.IDLE, "90")]
+
+
+async def test_kinds_stand_beside_each_other_and_are_withdrawn_one_by_one(office: Office) -> None:
+    job = job_of()
+    async with office.manager() as acting:
+        book = book_of(acting)
+        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+        await book.turn(lambda turn: post(turn, job, Kind.LIFETIME, "Old."))
+        await book.turn(lambda turn: withdraw(turn, job.id, Kind.IDLE))
+        assert shown(book) == [(Kind.LIFETIME, "")]
+
+
+async def test_a_job_that_ends_takes_its_notices_along(office: Office) -> None:
+    job = job_of()
+    async with office.manager() as acting:
+        book = book_of(acting)
+        await book.turn(lambda turn: begin(turn, job))
+        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+        await book.turn(lambda turn: turn.write(ended(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), "gone"))
+        assert shown(book) == []
+
+
+async def test_a_notice_that_could_not_be_written_was_never_told(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of()
+    async with office.manager() as acting:
+        book = book_of(acting)
+
+        async def fails(*_: object) -> None:
+            assert shown(book) == [], "told before it was written"
+            raise StoreUnavailable("the database is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(acting.ledger, "write", fails)
+            with pytest.raises(StoreUnavailable):
+                await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+        assert shown(book) == []
+        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+        assert shown(book) == [(Kind.IDLE, "")]
+
+
+async def test_a_turn_that_fails_half_way_has_told_nothing(office: Office) -> None:
+    job = job_of()
+
+    def breaks(turn: Turn) -> None:
+        post(turn, job, Kind.IDLE, "Not used.")
+        raise ValueError("a fault")
+
+    async with office.manager() as acting:
+        book = book_of(acting)
+        with pytest.raises(ValueError, match="a fault"):
+            await book.turn(breaks)
+        await book.turn(lambda turn: None)
+        assert shown(book) == []
+        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+        assert shown(book) == [(Kind.IDLE, "")]
+
+
+async def test_a_text_is_one_printable_line_of_bounded_length(office: Office) -> None:
+    job = job_of()
+    async with office.manager() as acting:
+        posted = await book_of(acting).turn(
+            lambda turn: post(turn, job, Kind.IDLE, "one\r\n\x1b[31mtwo\u202e" + "x" * 1000, cause="c\n" * 500)
+        )
+        assert posted.text.startswith("one [31mtwo x")
+        assert (len(posted.text), len(posted.cause), posted.text[-1]) == (500, 200, "…")
+
+
+# The board alone
+
+
+def notice(number: int, user: str = "alice", **more: object) -> Notice:
+    values = {"id": str(number), "kind": Kind.IDLE, "cause": "", "text": "x", "posted": NOW, "job": f"j{number}"}
+    return Notice(**{**values, "user": user, "server": "train", **more})  # type: ignore[arg-type]
+
+
+def test_who_reads_what() -> None:
+    board = Board()
+    board.load(
+        [notice(1), notice(2, server=""), notice(3, "bob"), notice(4, "", server="", job="", kind=Kind.FILE_BROKEN)]
+    )
+
+    def ids(audience: Audience) -> str:
+        return "".join(one.id for one in board.read(audience, NOW))
+
+    assert ids(Audience("alice")) == "12"
+    assert ids(Audience("alice", "train")) == "1"
+    assert ids(Audience("alice", "")) == "2"
+    assert ids(Audience("bob", admin=True)) == "34"
+    assert ids(Audience("eve")) == ids(Audience("")) == ""
+    assert ids(Audience(everything=True)) == "1234"
+
+
+def test_good_news_are_over_after_a_while() -> None:
+    board = Board()
+    board.load([notice(1, kind=Kind.GOES_ON)])
+    assert len(board.read(ALICE, NOW + timedelta(minutes=9))) == 1
+    assert board.read(ALICE, NOW + timedelta(minutes=10)) == ()
+
+
+def test_the_version_of_a_list_is_the_same_in_another_process_and_changes_with_what_is_shown() -> None:
+    one = notice(1)
+    assert version([one]) == version([replace(one)])
+    assert len({version(found) for found in ([], [one], [replace(one, seen=NOW)], [one, notice(2)])}) == 4
+
+
+async def test_of_a_thousand_readers_only_those_who_are_concerned_wake_up() -> None:
+    board = Board()
+    audiences = [Audience(f"user-{number}", "train") for number in range(1000)]
+    gateway = asyncio.create_task(board.changed(Audience(everything=True), 60))
+    readers = [asyncio.create_task(board.changed(audience, 60)) for audience in audiences]
+    await asyncio.sleep(0)
+    board.publish([Change(notice(1, "user-7"))])
+    await asyncio.wait({gateway, readers[7]})
+    assert [number for number, reader in enumerate(readers) if reader.done()] == [7]
+    board.close()
+    ended = await asyncio.gather(*readers, return_exceptions=True)
+    assert [type(one) for one in ended].count(BoardClosed) == 999
+
+
+async def test_a_reader_waits_no_longer_than_it_wants_and_leaves_nothing_behind() -> None:
+    board = Board()
+    await board.changed(ALICE, 0.001)
+    assert board._readers == {}
+
+
+async def test_readers_learn_that_their_manager_stopped_acting(office: Office) -> None:
+    async with office.manager() as acting:
+        board = book_of(acting).board
+        reader = asyncio.create_task(board.changed(ALICE, 60))
+        await until(lambda: bool(board._readers), "it waits")
+    with pytest.raises(BoardClosed):
+        await reader

@@ -1,0 +1,324 @@
+"""Who has to leave: notice and promise together, then the stop or the all-clear, each once, whoever acts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dlspawner.cluster import NODES, Cluster
+from dlspawner.core import quota
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.jobs import Job, State
+from dlspawner.devcluster.api import start
+from dlspawner.manager import preempting, stopping
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Turn
+from dlspawner.manager.notices import Audience, Kind
+from dlspawner.manager.records import Record
+from tests.edges.test_manager.leaving import StoppingHub
+from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+
+TEAMS = """teams:
+  owners: {title: Owners, quota: {gpu: %d}, preempts_own: %s}
+  others: {title: Others, quota: {gpu: 0}}
+"""
+SCHEDULING = "scheduling: {notice_seconds: 60, min_run_seconds: %d}\n"
+NOTICE = timedelta(seconds=61)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(preempting, "_EVERY_SECONDS", 0.02)
+
+
+@pytest.fixture
+async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    api = await start(tmp_path / "cluster", 0)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    prepare(tmp_path)
+    configure(tmp_path)
+    async with await Cluster.connect(api.kubeconfig) as cluster:
+        await make_namespace(cluster)
+        made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, hub=StoppingHub(cluster=cluster))
+        await made.make_node()
+        yield made
+    await api.stop()
+
+
+def configure(folder: Path, owned: int = 8, min_run: int = 0, preempts_own: bool = False) -> None:
+    cluster = (folder / "cluster.yaml").read_text().partition("scheduling:")[0]
+    (folder / "cluster.yaml").write_text(cluster + SCHEDULING % min_run)
+    (folder / "teams.yaml").write_text(TEAMS % (owned, str(preempts_own).lower()))
+
+
+def hub_of(office: Office) -> StoppingHub:
+    assert isinstance(office.hub, StoppingHub)
+    return office.hub
+
+
+def job_of(acting: Acting, job: str) -> Job | None:
+    found = acting.desk.book.records.get(job) if acting.desk else None
+    return found.job if found else None
+
+
+def state(acting: Acting, job: str) -> State | None:
+    found = job_of(acting, job)
+    return found.state if found else None
+
+
+async def settle(acting: Acting) -> None:
+    """What is known by now is written down before this returns."""
+    assert acting.desk is not None
+    await acting.desk.book.turn(lambda _: None)
+
+
+async def reasons(acting: Acting, job: str) -> list[str]:
+    await settle(acting)
+    return [reason for _, _, reason in await acting.ledger.events(job)]
+
+
+async def lend(office: Office, acting: Acting, user: str = "bob", gpus: int = 8, **more: object) -> str:
+    """A job that runs: preemptible and of another team unless something else is said."""
+    asked = {"team": "others", "preemptible": True, **more}
+    question = wants(user, gpus=gpus, **asked)
+    assert (await ask(acting, question)).decision == "admit"
+    await office.bind(await office.make_pod(question))
+    await until(lambda: state(acting, question.job) is State.RUNNING, "it runs")
+    return question.job
+
+
+async def wait_for_owner(acting: Acting, priority: int = 10) -> str:
+    """An owner's job in the queue, after one pass."""
+    assert acting.desk is not None
+    book = acting.desk.book
+    question = wants("alice", gpus=8, team="owners")
+    like = next(iter(book.records.values())).job
+
+    def queue(turn: Turn) -> None:
+        job = replace(
+            like,
+            **{"id": question.job, "user": "alice", "server": "", "team": "owners", "submitted": turn.now},
+            **{"state": State.QUEUED, "started": None, "nodes": (), "preemptible": False, "priority": priority},
+            **{"requeue": False, "notice": None},
+        )
+        turn.write(Record(job), "queued")
+        one_pass(turn)
+
+    await book.turn(queue)
+    return question.job
+
+
+def one_pass(turn: Turn) -> list[str]:
+    """What the queue does in its turn."""
+    given = []
+    for job, found in quota.turns(turn.world, turn.now):
+        record = turn.book.records[job.id]
+        if isinstance(found, Preempt):
+            preempting.begin(turn, record, found)
+        else:
+            starting = replace(job, state=State.STARTING, nodes=tuple(found.nodes))
+            turn.write(replace(record, job=starting, deadline=turn.now + timedelta(minutes=1)), "turn")
+            given.append(job.id)
+    return given
+
+
+async def cancel(acting: Acting, job: str) -> None:
+    assert acting.desk is not None
+
+    def end(turn: Turn) -> None:
+        record = turn.book.records[job]
+        turn.write(replace(record, job=replace(record.job, state=State.ENDED)), "cancelled")
+
+    await acting.desk.book.turn(end)
+
+
+def told(office: Office, acting: Acting, user: str = "bob") -> list[Kind]:
+    assert acting.desk is not None
+    return [notice.kind for notice in acting.desk.book.board.read(Audience(user=user), office.clock())]
+
+
+async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the_time(office: Office) -> None:
+    async with office.manager() as acting:
+        victim = await lend(office, acting)
+        owner = await wait_for_owner(acting)
+        leaves, waits = job_of(acting, victim), job_of(acting, owner)
+        assert leaves is not None
+        assert waits is not None
+        assert leaves.notice is not None
+        assert leaves.notice - office.clock() <= timedelta(seconds=60)
+        assert (waits.state, waits.nodes) == (State.QUEUED, ("gpu-1",))
+        assert told(office, acting) == [Kind.PREEMPTED]
+        assert (await reasons(acting, victim))[-1] == "notice"
+        assert hub_of(office).asked == []
+
+
+async def test_when_the_notice_is_over_the_victim_is_stopped_and_the_owner_starts(office: Office) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, victim) is None, "it has ended")
+        assert acting.desk is not None
+        assert await acting.desk.book.turn(one_pass) == [owner]
+        assert (await reasons(acting, victim))[-3:] == ["notice", "preempted", "gone"]
+        assert hub_of(office).asked == [("bob", "")]
+        ended = await acting.ledger.find(victim)
+        assert ended is not None
+        assert ended.stop is not None
+        assert "a team needed its GPUs back: start it again" in ended.stop.sentence
+
+
+async def test_who_has_not_run_for_long_is_nobody_s_victim(office: Office) -> None:
+    configure(office.folder, min_run=600)
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+        found, waits = job_of(acting, victim), job_of(acting, owner)
+        assert found is not None
+        assert waits is not None
+        assert (found.notice, waits.nodes) == (None, ())
+
+
+async def test_a_guaranteed_job_never_leaves_for_another_team(office: Office) -> None:
+    (office.folder / "teams.yaml").write_text(
+        "teams: {owners: {quota: {gpu: 8}, preempts_own: true}, others: {quota: {gpu: 8}}}"
+    )
+    async with office.manager() as acting:
+        other = await lend(office, acting, preemptible=False)
+        await wait_for_owner(acting, priority=1000)
+        found = job_of(acting, other)
+        assert found is not None
+        assert found.notice is None
+
+
+@pytest.mark.parametrize("opted_in", [True, False])
+async def test_within_a_team_a_guaranteed_job_leaves_only_where_the_team_has_opted_in(
+    office: Office, opted_in: bool
+) -> None:
+    configure(office.folder, preempts_own=opted_in)
+    async with office.manager() as acting:
+        mine = await lend(office, acting, team="owners", preemptible=False)
+        await wait_for_owner(acting, priority=100)
+        found = job_of(acting, mine)
+        assert found is not None
+        assert (found.notice is not None) == opted_in
+
+
+async def test_who_is_not_needed_any_more_goes_on_and_is_told(office: Office) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+        await cancel(acting, owner)
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        office.clock.moved += NOTICE
+        await settle(acting)
+        assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
+        assert state(acting, victim) is State.RUNNING
+    assert hub_of(office).asked == []
+
+
+async def test_nobody_is_stopped_for_a_place_on_a_node_that_is_closed_by_then(office: Office) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+
+        async def spared() -> bool:
+            return (await reasons(acting, victim))[-1] == "spared"
+
+        await until(spared, "it is spared")
+        waits = job_of(acting, owner)
+        assert waits is not None
+        assert waits.nodes == ()
+
+
+async def test_who_asked_for_it_waits_again_at_the_old_place(office: Office) -> None:
+    async with office.manager() as acting:
+        victim = await lend(office, acting, requeue=True)
+        before = job_of(acting, victim)
+        await wait_for_owner(acting)
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, victim) is State.QUEUED, "it waits again")
+        after = job_of(acting, victim)
+        assert before is not None
+        assert after is not None
+        assert (after.submitted, after.preemptible, after.nodes) == (before.submitted, True, ())
+        await until(lambda: not told(office, acting), "what was said of the stop is over")
+
+
+async def test_a_lowered_quota_lets_the_newest_turn_preemptible_after_notice_and_go_on(office: Office) -> None:
+    async with office.manager() as acting:
+        old = await lend(office, acting, "ann", gpus=4, team="owners", preemptible=False)
+        new = await lend(office, acting, "bob", gpus=4, team="owners", preemptible=False)
+        configure(office.folder, owned=4)
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        found = job_of(acting, new)
+        assert found is not None
+        assert not found.preemptible
+        office.clock.moved += NOTICE
+
+        def turned() -> bool:
+            job = job_of(acting, new)
+            return job is not None and job.preemptible
+
+        await until(turned, "it turns preemptible")
+        first = job_of(acting, old)
+        assert first is not None
+        assert not first.preemptible
+        assert (state(acting, new), hub_of(office).asked) == (State.RUNNING, [])
+        assert (await reasons(acting, new))[-2:] == ["quota-lowered", "turned-preemptible"]
+
+
+async def test_a_quota_that_is_raised_again_in_time_changes_nothing(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await lend(office, acting, team="owners", preemptible=False)
+        configure(office.folder, owned=4)
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        configure(office.folder, owned=8)
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        office.clock.moved += NOTICE
+        await settle(acting)
+        found = job_of(acting, job)
+        assert found is not None
+        assert not found.preemptible
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+async def test_a_clock_that_is_set_neither_shortens_nor_lengthens_the_notice(office: Office, hours: int) -> None:
+    async with office.manager() as acting:
+        victim = await lend(office, acting)
+        await wait_for_owner(acting)
+        desk = acting.desk
+        office.clock.jumped = timedelta(hours=hours)
+        await until(lambda: acting.desk not in {None, desk}, "another epoch")
+        await settle(acting)
+        found = job_of(acting, victim)
+        assert found is not None
+        assert found.notice is not None
+        assert timedelta(0) < found.notice - office.clock() <= timedelta(seconds=60)
+        assert state(acting, victim) is State.RUNNING
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, victim) is None, "it is stopped when its notice is over")
+
+
+async def test_notice_stop_and_requeue_happen_once_though_every_step_has_another_manager(office: Office) -> None:
+    async with office.manager() as acting:
+        victim = await lend(office, acting, requeue=True)
+        owner = await wait_for_owner(acting)
+    async with office.manager() as acting:
+        assert told(office, acting) == [Kind.PREEMPTED]
+        hub_of(office).deaf = True
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, victim) is State.STOPPING, "its stop is decided")
+        await settle(acting)
+    hub_of(office).deaf = False
+    async with office.manager() as acting:
+        await until(lambda: state(acting, victim) is State.QUEUED, "it waits again")
+        await settle(acting)
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        assert await acting.desk.book.turn(one_pass) == [owner]
+        assert (await reasons(acting, victim))[3:] == ["notice", "preempted", "requeued"]
+        assert (await reasons(acting, owner)) == ["queued", "promised", "turn"]

@@ -1,0 +1,178 @@
+"""A stop with a reason: written down before it is acted on, carried out until the pod is gone, whoever acts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlspawner.cluster import Cluster
+from dlspawner.core.jobs import State
+from dlspawner.devcluster.api import start
+from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager import stopping
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.records import Record
+from tests.edges.test_manager.leaving import StoppingHub, end
+from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+
+SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+
+
+@pytest.fixture
+async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    api = await start(tmp_path / "cluster", 0)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    prepare(tmp_path)
+    async with await Cluster.connect(api.kubeconfig) as cluster:
+        await make_namespace(cluster)
+        made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, hub=StoppingHub(cluster=cluster))
+        await made.make_node()
+        yield made
+    await api.stop()
+
+
+def hub_of(office: Office) -> StoppingHub:
+    assert isinstance(office.hub, StoppingHub)
+    return office.hub
+
+
+def record(acting: Acting, job: str) -> Record | None:
+    return acting.desk.book.records.get(job) if acting.desk else None
+
+
+async def reasons(acting: Acting, job: str) -> list[str]:
+    assert acting.desk is not None
+    await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
+    return [reason for _, _, reason in await acting.ledger.events(job)]
+
+
+async def run(office: Office, acting: Acting, user: str = "alice") -> str:
+    """A job of this person's that runs."""
+    question = wants(user)
+    await ask(acting, question)
+    await office.bind(await office.make_pod(question))
+    job = question.job
+
+    def runs() -> bool:
+        found = record(acting, job)
+        return found is not None and found.job.state is State.RUNNING
+
+    await until(runs, "it runs")
+    return job
+
+
+async def decide(acting: Acting, job: str, reason: str = "idle") -> bool:
+    assert acting.desk is not None
+    return await acting.desk.book.turn(lambda turn: stopping.stop(turn, job, reason, SENTENCE))
+
+
+async def test_a_stop_is_an_event_with_its_reason_and_its_sentence_stays(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        assert await decide(acting, job)
+        await until(lambda: record(acting, job) is None, "it has ended")
+        assert (await reasons(acting, job))[-2:] == ["idle", "gone"]
+        found = await acting.ledger.find(job)
+    assert found is not None
+    assert found.stop is not None
+    assert (found.stop.reason, found.stop.sentence) == ("idle", SENTENCE)
+    assert hub_of(office).asked == [("alice", "")]
+
+
+async def test_a_second_reason_does_not_change_the_first(office: Office) -> None:
+    hub_of(office).deaf = True
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        assert await decide(acting, job, "idle")
+        assert not await decide(acting, job, "lifetime")
+        assert (await reasons(acting, job)).count("lifetime") == 0
+
+
+async def test_a_reservation_without_a_pod_is_not_stopped(office: Office) -> None:
+    async with office.manager() as acting:
+        question = wants()
+        await ask(acting, question)
+        assert not await decide(acting, question.job)
+
+
+@pytest.mark.parametrize("trouble", [HubUnavailable("It is away."), HubRefused(400, "alice is pending spawn")])
+async def test_a_hub_that_cannot_now_is_asked_until_it_does(office: Office, trouble: Exception) -> None:
+    hub_of(office).troubles = [trouble] * 3  # type: ignore[list-item]  # both are HubErrors
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await decide(acting, job)
+        await until(lambda: record(acting, job) is None, "it has ended")
+    assert len(hub_of(office).asked) == 4
+
+
+async def test_a_job_that_the_hub_does_not_know_loses_its_pod(office: Office) -> None:
+    hub_of(office).troubles = [HubRefused(404, "No such user")]
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await decide(acting, job)
+
+        async def leaves() -> bool:
+            (pod,) = (await office.pods()).values()
+            return bool(pod["metadata"].get("deletionTimestamp"))
+
+        await until(leaves, "its pod is asked to end")
+        (pod,) = (await office.pods()).values()
+        assert pod["metadata"]["deletionGracePeriodSeconds"] == 30, "with its own grace period"
+        await end(office.cluster, pod)
+        await until(lambda: record(acting, job) is None, "it has ended")
+
+
+async def test_the_next_manager_carries_out_what_one_that_died_had_decided(office: Office) -> None:
+    hub_of(office).deaf = True
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await decide(acting, job)
+    hub_of(office).deaf = False
+    hub_of(office).asked.clear()
+    async with office.manager() as other:
+        await until(lambda: record(other, job) is None, "it has ended")
+        assert (await reasons(other, job)).count("idle") == 1
+    assert hub_of(office).asked == [("alice", "")]
+
+
+async def test_one_who_was_stopped_for_others_waits_again_if_that_was_asked_for(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        before = record(acting, job)
+        assert before is not None
+        wish = replace(before, job=replace(before.job, requeue=True))
+        assert acting.desk is not None
+        await acting.desk.book.turn(lambda turn: turn.write(wish, "wish"))
+        await decide(acting, job, stopping.PREEMPTED)
+
+        def waits() -> bool:
+            found = record(acting, job)
+            return found is not None and found.job.state is State.QUEUED
+
+        await until(waits, "it waits again")
+        after = record(acting, job)
+        assert after is not None
+        assert after.job.submitted == before.job.submitted
+        assert (after.job.started, after.job.nodes, after.pod_uid, after.stop) == (None, (), None, None)
+        assert (await reasons(acting, job))[-2:] == ["preempted", "requeued"]
+
+
+async def test_an_idle_job_never_waits_again(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        before = record(acting, job)
+        assert before is not None
+        assert acting.desk is not None
+        wish = replace(before, job=replace(before.job, requeue=True))
+        await acting.desk.book.turn(lambda turn: turn.write(wish, "wish"))
+        await decide(acting, job, "idle")
+        await until(lambda: record(acting, job) is None, "it has ended")

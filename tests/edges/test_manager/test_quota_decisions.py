@@ -1,0 +1,465 @@
+"""What the Manager holds, for whom and how long: a real API server, both databases, pods that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from dlspawner.cluster import NODES, PODS, Cluster, NotFound
+from dlspawner.core import naming
+from dlspawner.core.jobs import State
+from dlspawner.devcluster.api import start
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Turn
+from dlspawner.manager.desk import Question
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.store import Store, StoreUnavailable
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, and for tests that ask for `db_url` PostgreSQL as well."""
+    both = "db_url" in request.fixturenames
+    return str(request.getfixturevalue("db_url")) if both else f"sqlite:///{tmp_path / 'manager.sqlite'}"
+
+
+@pytest.fixture
+async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    api = await start(tmp_path / "cluster", 0)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    prepare(tmp_path)
+    async with await Cluster.connect(api.kubeconfig) as cluster:
+        await make_namespace(cluster)
+        made = Office(tmp_path, database, cluster)
+        await made.make_node()
+        yield made
+    await api.stop()
+
+
+def states(acting: Acting) -> dict[str, State]:
+    """Every live job and where it stands."""
+    assert acting.desk is not None
+    return {job: record.job.state for job, record in acting.desk.book.records.items()}
+
+
+async def became(acting: Acting, job: str, *reasons: str) -> None:
+    """All that became of a job is this; it is written down a moment after it has been decided."""
+
+    async def written() -> bool:
+        return [reason for _, _, reason in await acting.ledger.events(job)] == [*reasons]
+
+    await until(written, f"{job}: {reasons}")
+
+
+async def test_of_fifty_questions_at_once_exactly_eight_are_admitted(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        answers = await asyncio.gather(*(ask(acting, wants(f"u{number}")) for number in range(50)))
+        assert [answer.decision for answer in answers].count("admit") == 8
+        assert {answer.decision for answer in answers} == {"admit", "wait"}
+
+
+async def test_a_question_that_is_asked_again_gets_the_same_answer_and_costs_nothing(
+    office: Office, db_url: str
+) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        first, again = await ask(acting, question), await ask(acting, question)
+        assert (first.decision, again.decision) == ("admit", "admit")
+        assert again.seconds <= first.seconds
+    async with office.manager() as other:
+        assert (await ask(other, question)).decision == "admit"
+        assert (await ask(other, wants("bob"))).decision == "wait"
+
+
+async def test_a_job_s_id_is_no_one_else_s(office: Office) -> None:
+    question = wants()
+    async with office.manager() as acting:
+        await ask(acting, question)
+        answer = await ask(acting, replace(question, user="mallory"))
+        assert (answer.decision, answer.reason) == ("refuse", "job-id")
+
+
+async def test_who_must_wait_is_told_why_and_what_would_start(office: Office) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants(gpus=5))
+        answer = await ask(acting, wants("bob", gpus=4))
+    assert answer.decision == "wait"
+    assert answer.sentences == (
+        "Team Everybody uses 5 of its 8 GPUs of type gpu; this job needs 4.",
+        "What would start at once: 3 GPUs of type gpu.",
+    )
+
+
+async def test_what_can_never_start_is_refused_with_the_limit(office: Office) -> None:
+    office.set_quota(4)
+    async with office.manager() as acting:
+        answer = await ask(acting, wants(gpus=5))
+    assert answer.decision == "refuse"
+    assert "Team Everybody has a quota of 4 GPUs of type gpu; you asked for 5." in answer.sentences[0]
+
+
+async def test_gpus_are_free_when_the_pod_is_gone_and_not_when_its_deletion_was_asked_for(
+    office: Office, db_url: str
+) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        pod = await office.make_pod(question)
+        await office.bind(pod)
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await office.delete(pod)
+        await until(lambda: states(acting)[question.job] is State.STOPPING, "it stops")
+        assert (await ask(acting, wants("bob"))).decision == "wait"
+        await office.delete(pod, grace=0)
+        await until(lambda: question.job not in states(acting), "it is gone")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+        await became(acting, question.job, "admitted", "pod-seen", "running", "deleted", "gone")
+
+
+async def test_a_pod_that_has_ended_holds_nothing_although_it_is_still_there(office: Office) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question), phase="Succeeded")
+        await until(lambda: question.job not in states(acting), "it has ended")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+
+
+async def test_a_reservation_without_a_pod_expires_after_its_deadline(office: Office) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        office.clock.moved += timedelta(seconds=61)
+        assert (await ask(acting, question)).decision == "refuse", "after the deadline no pod is made"
+        assert (await ask(acting, wants("bob"))).decision == "wait", "a request may still be on its way"
+        office.clock.moved += timedelta(seconds=5)
+        await until(lambda: not states(acting), "it has expired")
+        await became(acting, question.job, "admitted", "never-seen")
+        assert (await ask(acting, question)).reason == "over"
+
+
+async def test_what_the_hub_gives_back_is_free_at_once(office: Office) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        assert acting.desk is not None
+        await acting.desk.release(question.job, "alice")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+
+
+async def test_a_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: not states(acting), "it has expired")
+        pod = await office.make_pod(question)
+        await office.bind(pod)
+        await stopped(office, pod["metadata"]["name"])
+        assert (await ask(acting, wants("bob"))).decision == "wait", "the late pod is still there"
+        await office.delete(pod, grace=0)
+        await until(lambda: not states(acting), "it is gone")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+
+
+async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(office: Office) -> None:
+    question = wants(gpus=2)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await office.make_pod(replace(question, pods=wants(gpus=6).pods), name="forged", labels=labels(question))
+        await stopped(office, "forged")
+        assert (await ask(acting, wants("bob"))).decision in {"admit", "wait"}
+        assert states(acting)[question.job] is State.RUNNING
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+async def test_a_pod_whose_labels_contradict_each_other_is_stopped(office: Office) -> None:
+    question = wants()
+    async with office.manager() as acting:
+        await ask(acting, wants("bob", gpus=8))
+        await office.make_pod(question, name="liar", labels={**labels(question), naming.USER_LABEL: "bob"})
+        await stopped(office, "liar")
+
+
+async def test_a_pod_that_is_no_job_is_left_alone_and_takes_room(office: Office) -> None:
+    async with office.manager() as acting:
+        pod = await office.make_pod(wants(gpus=7), name="other", labels={}, annotations={})
+        await office.bind(pod)
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: book.nodes["gpu-1"].others.gpus, "it is seen")
+        assert (await ask(acting, wants("bob", gpus=2))).reason == "no-node"
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+        assert "deletionTimestamp" not in (await office.pods())["other"]["metadata"]
+
+
+async def stopped(office: Office, name: str) -> None:
+    """Its deletion is asked for, or it is gone already."""
+
+    async def asked() -> bool:
+        try:
+            pod = await office.cluster.get(PODS, name, NAMESPACE)
+        except NotFound:
+            return True
+        return "deletionTimestamp" in pod["metadata"]
+
+    await until(asked, f"{name} is stopped")
+
+
+def labels(question: Question) -> dict[str, str]:
+    job = naming.Job(question.job, question.user, "", "default", "tiny", 1)
+    return naming.job_labels(job)
+
+
+async def test_after_a_restart_what_went_meanwhile_is_free_and_what_runs_is_held(office: Office, db_url: str) -> None:
+    stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
+    async with office.manager() as acting:
+        for question in (stays, goes):
+            await ask(acting, question)
+            await office.bind(await office.make_pod(question))
+        await until(lambda: set(states(acting).values()) == {State.RUNNING}, "both run")
+    await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+    async with office.manager() as acting:
+        assert states(acting) == {stays.job: State.RUNNING}
+        assert (await ask(acting, wants("carol", gpus=5))).decision == "wait"
+        assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
+
+
+async def test_jobs_that_the_hub_has_made_without_asking_go_on_and_are_charged(office: Office) -> None:
+    before, meanwhile = wants(gpus=3), wants("bob", gpus=2)
+    await office.bind(await office.make_pod(before))
+    async with office.manager() as acting:
+        await office.bind(await office.make_pod(meanwhile))  # by a Hub that has not been restarted yet
+        both = dict.fromkeys([before.job, meanwhile.job], State.RUNNING)
+        await until(lambda: states(acting) == both, "both are counted")
+        assert (await ask(acting, wants("carol", gpus=4))).decision == "wait"
+        await became(acting, before.job, "adopted")
+
+
+async def test_without_any_quota_nothing_is_stopped(office: Office) -> None:
+    (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
+    async with office.manager() as acting:
+        await ask(acting, wants(gpus=0))
+        question = wants("bob")
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting).get(question.job) is State.RUNNING, "it is counted")
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-bob"]["metadata"]
+
+
+async def test_a_pod_that_the_hub_does_not_know_is_stopped(office: Office) -> None:
+    mine, nobodys = wants("alice"), wants("bob")
+    office.look_seconds, office.hub.servers = 0.2, {("alice", ""), ("bob", "")}
+    async with office.manager() as acting:
+        for question in (mine, nobodys):
+            await ask(acting, question)
+            await office.bind(await office.make_pod(question))
+        await until(lambda: set(states(acting).values()) == {State.RUNNING}, "both run")
+        office.hub.servers = {("alice", "")}
+        await stopped(office, "jupyter-bob")
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: Office, db_url: str) -> None:
+    async with office.manager() as first, office.manager(waits=False) as second:
+        await ask(first, wants(gpus=8))
+        assert second.desk is None
+        await first.ledger.give_up(first.holder)
+        await until(lambda: second.desk is not None, "it has taken over")
+        assert (await ask(second, wants("bob"))).decision == "wait"
+        with pytest.raises(Fenced):
+            await ask(first, wants("carol", gpus=0))
+
+
+async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office: Office, db_url: str) -> None:
+    store = await asyncio.to_thread(Store.open, office.db_url)
+    epoch = await Ledger(store).take("dead", 1)
+    async with office.manager() as acting:
+        assert (await ask(acting, wants())).decision == "admit"
+        assert await Ledger(store).take("dead", 1) is None
+        with pytest.raises(Fenced):
+            await Ledger(store).write(epoch or 0, [])
+    await store.close()
+
+
+async def test_a_change_of_the_quota_counts_and_a_broken_file_does_not(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        world = acting.desk.book
+        (office.folder / "teams.yaml").write_text("teams: [")
+        await until(lambda: "the last good version stays" in caplog.text, "it is said")
+        assert (await ask(acting, wants(gpus=8))).decision == "admit"
+        office.set_quota(16)
+        await until(lambda: world.world.quota("default", "gpu") == 16_000, "it is read")
+
+
+async def test_a_cordoned_node_takes_nothing_new(office: Office) -> None:
+    async with office.manager() as acting:
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: book.nodes["gpu-1"].cordoned, "it is seen")
+        assert (await ask(acting, wants())).reason in {"no-node", "too-many"}
+
+
+async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_nothing_is_lost(office: Office) -> None:
+    question = wants(gpus=6)
+    engine = create_engine(office.db_url)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        pod = await office.make_pod(question)
+        await office.bind(pod)
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE job_events RENAME TO away"))
+        with pytest.raises(StoreUnavailable):
+            await ask(acting, wants("bob"))
+        await office.delete(pod, grace=0)
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE away RENAME TO job_events"))
+        await until(lambda: question.job not in states(acting), "that the pod went is written down all the same")
+        answers = [await ask(acting, wants(f"u{number}")) for number in range(9)]
+        assert [answer.decision for answer in answers] == ["admit"] * 8 + ["wait"], "bob holds nothing"
+    engine.dispose()
+
+
+async def test_who_asks_a_manager_that_has_stopped_acting_is_told_so(office: Office) -> None:
+    async with office.manager() as acting:
+        desk = acting.desk
+        assert desk is not None
+    with pytest.raises(Fenced):
+        await desk.book.turn(lambda turn: turn.now)
+
+
+async def test_a_write_that_was_on_its_way_when_its_manager_began_anew_changes_nothing(
+    office: Office, db_url: str
+) -> None:
+    store = await asyncio.to_thread(Store.open, office.db_url)
+    ledger = Ledger(store)
+    before = await ledger.take("me", 30)
+    after = await ledger.take("me", 30)
+    assert (before, after) == (1, 2)
+    assert not await ledger.renew(1, 30)
+    with pytest.raises(Fenced):
+        await ledger.write(1, [])
+    await store.close()
+
+
+async def test_what_a_team_has_used_lately_survives_a_restart(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants(gpus=8))
+        assert acting.desk is not None
+        book = acting.desk.book
+        await book.turn(Turn.keep_usage)
+        office.clock.moved += timedelta(seconds=10)
+        await book.turn(Turn.keep_usage)
+        used = book.world.usage["default"]
+        assert used.amount >= 8000 * 9.9
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        assert acting.desk.book.world.usage["default"] == used
+
+
+def two_pods(user: str = "alice") -> Question:
+    """A job of two pods with four GPUs each; on two nodes of eight they may be together or apart."""
+    return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
+
+
+async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_last_is_gone(
+    office: Office, db_url: str
+) -> None:
+    office.set_quota(16)
+    await office.make_node("gpu-2")
+    question = two_pods()
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        book = acting.desk.book
+        assert (await ask(acting, question)).decision == "admit"
+        first = await office.make_pod(question, name="pod-1")
+        await office.bind(first, "gpu-1")
+        await until(lambda: "gpu-1" in book.records[question.job].job.nodes, "the first is bound")
+        assert states(acting)[question.job] is State.STARTING, "one of two runs"
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+        second = await office.make_pod(question, name="pod-2")
+        await office.bind(second, "gpu-2")
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "both run")
+        assert set(book.records[question.job].job.nodes) == {"gpu-1", "gpu-2"}
+        assert book.world.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
+    async with office.manager() as acting:
+        assert states(acting) == {question.job: State.RUNNING}
+        await office.delete(first, grace=0)
+        for user in ("bob", "dave"):
+            assert (await ask(acting, wants(user, gpus=4))).decision == "admit", "of sixteen eight are free"
+        assert (await ask(acting, wants("carol"))).decision == "wait", "all eight are held until both are gone"
+        await office.delete(second, grace=0)
+        await until(lambda: question.job not in states(acting), "it is gone")
+        assert (await ask(acting, wants("carol"))).decision == "admit"
+
+
+async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(office: Office) -> None:
+    question = two_pods()
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question, name="pod-1"))
+        await until(lambda: acting.desk and acting.desk.book.records[question.job].seen, "one is seen")
+        assert (await ask(acting, wants("bob"))).decision == "wait"
+        office.clock.moved += timedelta(seconds=66)
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "the other one is not waited for any more")
+        assert (await ask(acting, wants("bob", gpus=4))).decision == "admit"
+
+
+async def test_what_pods_of_other_namespaces_hold_of_a_node_is_not_free(office: Office) -> None:
+    office.other_namespaces = True
+    system = pod_of(wants("root", gpus=0), name="driver", labels={}, annotations={})
+    system["spec"]["nodeName"] = "gpu-1"
+    system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}
+    await office.cluster.create(PODS, system, "kube-system")
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: book.nodes["gpu-1"].others.cpu_milli, "it is seen")
+        assert (await ask(acting, wants())).decision == "admit"
+        assert (await ask(acting, wants("bob"))).reason == "no-node", "the node's CPU is used up"
+        await office.cluster.delete(PODS, "driver", "kube-system", grace=0)
+        await until(lambda: not book.nodes["gpu-1"].others.cpu_milli, "it is gone")
+        assert (await ask(acting, wants("bob"))).decision == "admit"
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=-3), timedelta(days=400)], ids=["back", "forward"])
+async def test_when_the_clock_jumps_what_is_held_stays_held_and_reservations_last_as_long_as_was_said(
+    office: Office, caplog: pytest.LogCaptureFixture, jump: timedelta
+) -> None:
+    runs, reserved = wants("alice", gpus=4), wants("bob", gpus=4)
+    async with office.manager() as acting:
+        await ask(acting, runs)
+        await office.bind(await office.make_pod(runs))
+        await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
+        await ask(acting, reserved)
+        office.clock.jumped = jump
+        await until(lambda: "the machine's clock has jumped" in caplog.text, "it is noticed")
+        await until(lambda: acting.desk is not None, "it acts again")
+        assert states(acting) == {runs.job: State.RUNNING, reserved.job: State.STARTING}
+        assert (await ask(acting, wants("carol"))).decision == "wait"
+        assert 0 < (await ask(acting, reserved)).seconds <= 60
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: reserved.job not in states(acting), "it has expired")
+        assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
+
+
+async def test_a_lease_that_a_wrong_clock_wrote_holds_nobody_up(office: Office) -> None:
+    store = await asyncio.to_thread(Store.open, office.db_url)
+    assert await Ledger(store).take("dead", 86400) == 1
+    async with office.manager() as acting:
+        assert (await ask(acting, wants())).decision == "admit"
+    await store.close()

@@ -1,0 +1,114 @@
+"""Quota through the real Hub: what people see, and that eight GPUs are eight however they are asked for.
+
+The storms are in test_quota_storm.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.people import wait_for
+from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
+
+MORE = """
+async def greedy(spawner, pod):
+    if "greedy" in spawner.user.name:
+        limits = pod.spec.containers[0].resources.limits
+        limits["nvidia.com/gpu"] = "9" if "very" in spawner.user.name else "2"
+    return pod
+c.KubeSpawner.modify_pod_hook = greedy
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("quota")
+    settings = ("--Manager.lease_seconds=3",)
+    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=MORE)
+    with running(made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """Every test leaves the cluster empty."""
+    yield
+    for name in hub.servers():
+        hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+    wait_for(lambda: not hub.servers() and not hub.held(), "all of it is stopped", 60)
+    wait_for(lambda: not live(hub), "the Manager has seen it", 60)
+
+
+def live(hub: QuotaHub) -> list[str]:
+    """The states of the jobs that the Manager has written down as alive."""
+    connection = sqlite3.connect(hub.state / "manager.sqlite")
+    try:
+        return [str(row[0]) for row in connection.execute("SELECT state FROM jobs WHERE state <> 'ended'")]
+    finally:
+        connection.close()
+
+
+def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_hear_why(hub: QuotaHub) -> None:
+    users = [f"crowd{number}" for number in range(24)]
+    hub.add_users(users)
+    with Sampler(hub) as sampler:
+        statuses = hub.storm(users, gpus=1)
+        wait_for(lambda: len(hub.ready()) == GPUS, "eight are ready", 60)
+        wait_for(lambda: len(hub.servers()) == GPUS, "the others have ended", 60)
+    assert sampler.most == GPUS
+    assert set(statuses) <= {201, 202, 429}
+    answer = hub.start_server(next(user for user in users if f"{user}/" not in hub.servers()), gpus=1)
+    assert answer.status_code == 429
+    assert answer.json()["message"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
+    assert "Traceback" not in hub.log
+
+
+def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> None:
+    hub.add_users(["greedy", "very-greedy", "modest"])
+    assert hub.start_server("modest", gpus=7).status_code in {201, 202}
+    answer = hub.start_server("greedy", gpus=1)
+    assert answer.status_code == 429, "the hook asks for two"
+    assert "this job needs 2" in answer.json()["message"]
+    answer = hub.start_server("very-greedy", gpus=1)
+    assert (answer.status_code, answer.json()["message"]) == (
+        403,
+        "A job may have 8 GPUs of type gpu; this one asks for 9.",
+    )
+    assert hub.held() == 7
+
+
+def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> None:
+    hub.add_users(["none"])
+    assert hub.start_server("none", gpus=0).status_code in {201, 202}
+    wait_for(lambda: "none/" in hub.ready(), "it runs", 60)
+    pod = json.loads(hub.kubectl("get", "pod", "jupyter-none", "-o", "json"))
+    (visible,) = (
+        one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"
+    )
+    assert visible == "void"
+    wait_for(lambda: live(hub) == ["running"], "it is written down")
+
+
+def test_without_a_manager_nothing_starts_and_what_runs_goes_on(hub: QuotaHub) -> None:
+    hub.add_users(["early", "late"])
+    assert hub.start_server("early", gpus=1).status_code in {201, 202}
+    wait_for(lambda: "early/" in hub.ready(), "it runs", 60)
+    hub.kill("manager")
+    try:
+        answer = hub.start_server("late", gpus=1)  # the account's question comes first, and has the shorter deadline
+        wait_for(lambda: "late/" not in hub.servers(), "it is refused", 90)
+        assert answer.status_code in {202, 429}
+        assert hub.ready() == ["early/"]
+    finally:
+        hub.start_manager()
+
+    def starts() -> bool:
+        return hub.start_server("late", gpus=7).status_code in {201, 202}
+
+    wait_for(starts, "the new Manager acts", 60)
+    wait_for(lambda: set(hub.ready()) == {"early/", "late/"}, "both run", 60)
+    assert "Traceback" not in (hub.state / "manager.log").read_text()

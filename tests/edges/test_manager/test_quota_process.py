@@ -1,0 +1,148 @@
+"""Managers as processes: who answers the Hub, who stands by, and what is no question."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import requests
+
+from dlspawner.cluster import Cluster
+from dlspawner.core.link import link_token
+from tests.contract.conftest import Server
+from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
+from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
+
+NO_HUB = "http://127.0.0.1:9/hub/api"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The administrators' files, and a cluster with one node."""
+    made = tmp_path_factory.mktemp("office")
+    prepare(made)
+    server = Server(made / "cluster")
+    server.start()
+
+    async def furnish() -> None:
+        async with await Cluster.connect(server.kubeconfig) as cluster:
+            await make_namespace(cluster)
+            await Office(made, "", cluster).make_node()
+
+    _elsewhere(furnish())
+    yield made
+    server.stop()
+
+
+def _elsewhere(work: Any) -> None:
+    """Run it in a thread: a test session may have an event loop of its own here."""
+    thread = threading.Thread(target=lambda: asyncio.run(work))
+    thread.start()
+    thread.join()
+
+
+@contextlib.contextmanager
+def manager(folder: Path, db_url: str, *more: str) -> Iterator[tuple[str, Popen[bytes]]]:
+    """Its address, and the process."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **manager_environment(url, NO_HUB, "secret-token"),
+        "KUBECONFIG": str(folder / "cluster" / "kubeconfig"),
+        "PATH": os.environ["PATH"],
+    }
+    files = (
+        f"--Manager.cluster_file={folder / 'cluster.yaml'}",
+        f"--Manager.teams_file={folder / 'teams.yaml'}",
+        f"--Manager.templates_dir={folder}",
+        "--Manager.namespace=jobs",
+        "--Manager.lease_seconds=3",
+    )
+    command = [sys.executable, "-W", "error", "-m", "dlspawner.manager", f"--db-url={db_url}", *(more or files)]
+    with process(command, folder / f"{port}.log", env=env) as child:
+        wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
+        yield url, child
+    assert "Traceback" not in (folder / f"{port}.log").read_text()
+
+
+def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> requests.Response:
+    question = wants(user, gpus)
+    body: dict[str, Any] = {
+        "user": question.user,
+        "server": "",
+        "team": "default",
+        "template": "tiny",
+        "preemptible": False,
+        "priority": "",
+        "requeue": False,
+        "request_milliseconds": 3000,
+        "pods": list(question.pods),
+    }
+    headers = {"Authorization": f"token {changes.pop('token', link_token('secret-token'))}"}
+    path = f"{url}/services/jobs/api/jobs/{question.job}"
+    return requests.put(path, json={**body, **changes}, headers=headers, timeout=30)
+
+
+def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed(folder: Path, db_url: str) -> None:
+    with manager(folder, db_url) as (first, killed):
+        wait_for(lambda: put(first, gpus=8).status_code == 200)
+        with manager(folder, db_url) as (second, _):
+            standing_by = put(second)
+            assert standing_by.status_code == 503
+            assert "does not decide now" in standing_by.json()["detail"]
+            killed.kill()
+            wait_for(lambda: put(second).status_code == 200)
+            answer = put(second, "bob").json()
+            assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
+
+
+def test_only_the_hub_may_ask(folder: Path, tmp_path: Path) -> None:
+    with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}") as (url, _):
+        assert put(url, token="secret-token").status_code == 403
+        assert put(url, token="another").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pods": []}, "at least one pod"),
+        ({"pods": [1]}, "at least one pod"),
+        ({"user": ""}, "A user"),
+        ({"preemptible": 1}, "must be true or false"),
+        ({"gpu_type": "gpu"}, "There is no field 'gpu_type'"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_question_is_told_so(changes: dict[str, Any], sentence: str, asked: str) -> None:
+    answer = put(asked, **changes)
+    assert answer.status_code == 422
+    assert sentence in answer.json()["detail"]
+
+
+@pytest.fixture(scope="module")
+def asked(folder: Path) -> Iterator[str]:
+    with manager(folder, f"sqlite:///{folder / 'asked.sqlite'}") as (url, _):
+        yield url
+
+
+def test_a_manifest_that_cannot_be_charged_is_refused_and_breaks_nothing(asked: str) -> None:
+    wait_for(lambda: put(asked, gpus=0).status_code == 200)
+    answer = put(asked, pods=[{"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "-1"}}}]}}]).json()
+    assert (answer["decision"], answer["reason"]) == ("refuse", "malformed")
+    answer = put(asked, pods=[{"spec": {"containers": "x"}}]).json()
+    assert answer["decision"] == "refuse"
+
+
+def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_path: Path) -> None:
+    with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}", "--log-level=INFO") as (url, _):
+        answer = put(url)
+        assert answer.status_code == 503
+        assert "decides about no jobs" in answer.json()["detail"]

@@ -1,0 +1,163 @@
+"""Two hundred people want eight GPUs at once, while whatever can be killed is killed: eight are held, never nine.
+
+Through the real Hub, on SQLite and on PostgreSQL. What must hold in the end: no GPU is held by nobody (the Manager has
+no reservation left, and all eight are somebody's or can be had), and no pod is owned by nobody (every pod is a server's
+of the Hub, and the other way round).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests import faults
+from tests.e2e.people import wait_for
+from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
+
+pytestmark = pytest.mark.slow
+CROWD = 200
+# Short ones, so that what is left behind is gone within the test.
+SETTINGS = (
+    "--Manager.lease_seconds=3",
+    "--Manager.reservation_seconds=30",
+    "--Manager.owner_look_seconds=5",
+)
+
+
+@pytest.fixture
+def hub(db_url: str, tmp_path: Path) -> Iterator[QuotaHub]:
+    made = QuotaHub(tmp_path, db_url=db_url, settings=SETTINGS)
+    with running(made):
+        yield made
+
+
+def crowd(hub: QuotaHub, size: int = CROWD) -> list[str]:
+    names = [f"u{number}" for number in range(size)]
+    hub.add_users(names)
+    return names
+
+
+def reserved(hub: QuotaHub) -> list[tuple[str, str, str | None]]:
+    """What the Manager holds: job, state and pod."""
+    engine = create_engine(hub.db_url)
+    try:
+        with engine.connect() as connection:
+            rows = connection.execute(text("SELECT job, state, pod_uid FROM jobs WHERE state <> 'ended'"))
+            return [(row.job, row.state, row.pod_uid) for row in rows]
+    finally:
+        engine.dispose()
+
+
+def settled(hub: QuotaHub) -> bool:
+    """Everything that is held is held by a pod, every pod is a server's, every server has its pod."""
+    servers, held = hub.servers(), reserved(hub)
+    pods = hub.kubectl("get", "pods", "-o", "name").split()
+    expected = sorted(f"pod/jupyter-{name.rstrip('/')}" for name in servers)
+    return (
+        all(state == "ready" for state in servers.values())
+        and sorted(pods) == expected
+        and all(pod_uid for _, _, pod_uid in held)
+        and len(held) == len(pods)
+    )
+
+
+def fill(hub: QuotaHub, users: list[str]) -> None:
+    """Whatever is free can be had: start until eight are held."""
+    for user in users:
+        if hub.held() >= GPUS:
+            break
+        hub.start_server(user, gpus=1)
+    wait_for(lambda: hub.held() == GPUS, "all GPUs are held", 120)
+
+
+def test_of_200_people_eight_get_a_gpu_and_the_others_a_sentence(hub: QuotaHub) -> None:
+    users = crowd(hub)
+    with Sampler(hub) as sampler:
+        statuses = hub.storm(users, gpus=1)
+        wait_for(lambda: settled(hub), "everything has settled", 120)
+    assert sampler.most == GPUS
+    assert len(hub.ready()) == GPUS
+    assert statuses.count(429) >= CROWD - GPUS - statuses.count(202)
+    assert "Traceback" not in hub.log
+
+
+class Killer(threading.Thread):
+    """Kills a process of ours at random moments, and starts it again."""
+
+    def __init__(self, hub: QuotaHub, name: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._hub, self._name, self._chance = hub, name, random.Random(seed)
+        self._enough = threading.Event()
+        self.kills = 0
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        start = {"manager": self._hub.start_manager, "hub": self._hub.start_hub}[self._name]
+        try:
+            while not self._enough.wait(self._chance.uniform(0.5, 4)):
+                self._hub.kill(self._name)
+                self.kills += 1
+                start()
+        except BaseException as failed:
+            self.failed = failed
+            raise
+
+    def __enter__(self) -> Killer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join(180)
+        assert self.failed is None
+
+
+@pytest.mark.parametrize("victim", ["manager", "hub"])
+def test_whoever_is_killed_eight_are_held_and_nothing_is_left_behind(hub: QuotaHub, victim: str) -> None:
+    users = crowd(hub)
+    with Sampler(hub) as sampler:
+        with Killer(hub, victim, seed=6) as killer:
+            hub.storm(users, gpus=1)
+            wait_for(lambda: killer.kills >= 3, "it was killed three times", 300)
+        wait_for(lambda: settled(hub), "everything has settled", 300)
+        fill(hub, users)
+        wait_for(lambda: settled(hub), "everything has settled again", 120)
+        for name in hub.ready()[:4]:
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        wait_for(lambda: hub.held() == GPUS - 4, "four are stopped", 120)
+        wait_for(lambda: settled(hub), "four are free", 120)
+        fill(hub, users)
+    assert sampler.most == GPUS
+
+
+def test_requests_that_were_carried_out_although_nobody_heard_of_it(db_url: str, tmp_path: Path) -> None:
+    hub = QuotaHub(tmp_path, db_url=db_url, settings=SETTINGS)
+    hub.prepare()
+    hub.start_cluster()
+    with faults.before(hub.kubeconfig, tmp_path / "proxied") as api:
+        hub.hub_kubeconfig = hub.manager_kubeconfig = api.kubeconfig
+        try:
+            hub.start_manager()
+            hub.start_proxy()
+            hub.start_hub()
+            users = crowd(hub, 60)
+            for fault in (faults.Lost(done=True), faults.Reset(done=True), faults.Slow(4), faults.Answer(503)):
+                api.fail("create", "pods", fault, times=None, probability=0.2)
+                api.fail("delete", "pods", fault, times=None, probability=0.2)
+            with Sampler(hub) as sampler:
+                hub.storm(users, gpus=1)
+                time.sleep(1)
+                api.heal()
+                wait_for(lambda: settled(hub), "everything has settled", 300)
+                fill(hub, users)
+                wait_for(lambda: settled(hub), "everything has settled again", 120)
+            assert sampler.most == GPUS
+        finally:
+            for name in [*hub.running][::-1]:
+                hub.stop(name)

@@ -112,6 +112,14 @@ class Manager(Application):
         something is held for so long when the Hub dies in between. 60 seconds, the default, are enough for every try of
         a request.""",
     ).tag(config=True)
+    starts_at_once = Integer(
+        20,
+        min=1,
+        max=1000,
+        help="""How many jobs whose turn has come the Hub is told to start at one time; the others' turns come as these
+        get going. Default: 20. It is no use to make it larger than JupyterHub.concurrent_spawn_limit, unless that is 0.
+        """,
+    ).tag(config=True)
     owner_look_seconds = Float(
         30.0,
         min=1.0,
@@ -215,6 +223,7 @@ class Manager(Application):
             look_seconds=self.owner_look_seconds,
             other_namespaces=self.other_namespaces,
             now=_now,
+            starts_at_once=self.starts_at_once,
         )
 
     def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
@@ -278,6 +287,7 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
+        (f"api/users/{name}/waiting", jobs_api.Waiting, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

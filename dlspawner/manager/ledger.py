@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -208,6 +209,8 @@ def _row(entry: Entry) -> dict[str, Any]:
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
         "pods": write_pods(record.pods),
+        "due": record.due,
+        "turns": record.turns,
     }
 
 
@@ -229,4 +232,5 @@ def _record(row: Row[Any]) -> Record:
         requeue=row.requeue,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    return Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
+    record = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
+    return replace(record, due=row.due, turns=row.turns)

@@ -30,7 +30,7 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, jobs_api, notices_api, pages, web
+from dlspawner.manager import api, jobs_api, notices_api, pages, waiting_page, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
@@ -229,7 +229,7 @@ class Manager(Application):
     def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "error.html"):
+            for name in ("keys.html", "wait.html", "error.html"):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
@@ -288,6 +288,9 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
         (f"api/users/{name}/waiting", jobs_api.Waiting, own),
+        (f"wait/{name}/{name}", waiting_page.WaitPage, own),
+        (f"wait/{name}/{name}/cancel", waiting_page.Cancel, own),
+        (f"wait/{name}/{name}/go-on", waiting_page.GoOn, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

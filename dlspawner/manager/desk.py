@@ -25,6 +25,8 @@ from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.looks import LENT, Looks
+from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
 
@@ -32,7 +34,6 @@ log = logging.getLogger("dlspawner.manager")
 
 OVER = "This start was cancelled, or has taken too long and its GPUs were given back. Start the job again."
 REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
-LENT = "The GPUs that your team is entitled to are lent to preemptible jobs."
 BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 NOT_YOURS = "Another job has this id already. Start the job again."
@@ -78,6 +79,7 @@ class Desk:
     def __init__(self, book: Book, ledger: Ledger, queue: Queue) -> None:
         self.book, self._ledger, self._queue = book, ledger, queue
         self._reservation = book.reservation
+        self.looks = Looks(book)
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
@@ -91,6 +93,10 @@ class Desk:
         mine = [job for (name, where), job in book.waiting.items() if name == user and server in (None, where)]
         now = book.now()
         return [Place(one, queueing.position(one, book.world, now)) for one in (book.records[job].job for job in mine)]
+
+    async def last(self, user: str, server: str) -> tuple[str, str] | None:
+        """Why this server's last job is as it is: reason and detail of its last event."""
+        return await self._ledger.last(user, server)
 
     async def release(self, job: str, user: str, *, passes: bool = False) -> None:
         """The Hub has not made the pod of this reservation, and will not; ``passes``: what was wrong passes by itself.
@@ -169,6 +175,7 @@ class Desk:
             record = waiting(replace(record, job=replace(wanted, submitted=known.job.submitted) if keeps else wanted))
         elif record.job.state is not State.QUEUED:
             record = waiting(record)
+            withdraw(turn, record.job.id, Kind.WAITING_LOGIN)
         if record.job != known.job:
             turn.write(record, "queued" if same else "changed")
         if not keeps:

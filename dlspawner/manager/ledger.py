@@ -103,6 +103,19 @@ class Ledger:
         """Every open notice."""
         return await self._store.read(noticerows.read)
 
+    async def last(self, user: str, server: str) -> tuple[str, str] | None:
+        """Reason and detail of the last event of a server's last job; None for a server that never had one."""
+        mine = (jobs.c.user_name == user) & (jobs.c.server_name == server)
+        query = (
+            select(job_events.c.reason, job_events.c.detail)
+            .join(jobs, jobs.c.job == job_events.c.job)
+            .where(mine)
+            .order_by(job_events.c.id.desc())
+            .limit(1)
+        )
+        row = await self._store.read(lambda connection: connection.execute(query).first())
+        return None if row is None else (row.reason, row.detail)
+
     async def write(
         self,
         epoch: int,

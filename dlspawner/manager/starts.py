@@ -21,11 +21,13 @@ from dlspawner.backoff import delays
 from dlspawner.core.jobs import Job, State
 from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Stop, ended, waiting
 from dlspawner.manager.store import StoreUnavailable
 
 CANCELLED = "cancelled"
+LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 _LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = timedelta(minutes=5)
 log = logging.getLogger("dlspawner.manager")
@@ -147,6 +149,7 @@ def log_in(turn: Turn, user: str, server: str) -> bool:
     if waits is None or waits.job.state is not State.WAITING_LOGIN:
         return False
     turn.write(waiting(waits), "logged-in")
+    withdraw(turn, waits.job.id, Kind.WAITING_LOGIN)
     turn.book.stirred.set()
     return True
 
@@ -161,3 +164,4 @@ def _wait_for_login(turn: Turn, *, job: str) -> None:
     record = turn.record(job)
     if record is not None and record.due:
         turn.write(waiting(record, State.WAITING_LOGIN), "login")
+        post(turn, record.job, Kind.WAITING_LOGIN, LOG_IN, cause=str(record.turns))

@@ -28,6 +28,7 @@ from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.preempting import Preempting, begin, shift
+from dlspawner.manager.looks import Looks
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
 from dlspawner.manager.starts import Starts
@@ -185,8 +186,12 @@ class Acting:
                 starts = Starts(book, queue, self.hub)
                 group.create_task(queue.run(), name="queue")
                 group.create_task(starts.run(), name="starts")
-                self.desk = Desk(book, self.ledger, queue)
+                self.desk = Desk(book, self.ledger, queue, Looks(book, self._offers_preemptible))
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+
+    def _offers_preemptible(self, template: str) -> bool:
+        found = self.settings.template(template)
+        return found is not None and found.option("preemptible") is not None
 
     async def _reload(self, book: Book) -> None:
         while True:

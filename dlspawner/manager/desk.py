@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from dlspawner.core import queueing, quota
-from dlspawner.core.advice import advise
 from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
 from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
@@ -76,10 +75,10 @@ class Place:
 class Desk:
     """Answers from one book."""
 
-    def __init__(self, book: Book, ledger: Ledger, queue: Queue) -> None:
+    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks) -> None:
         self.book, self._ledger, self._queue = book, ledger, queue
         self._reservation = book.reservation
-        self.looks = Looks(book)
+        self.looks = looks
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
@@ -196,7 +195,7 @@ class Desk:
         if isinstance(found, Refuse):
             return _answered(question, found)
         position = queueing.position(job, world, turn.now)
-        advice = advise(job, world, turn.now)
+        advice = self.looks.advice(job, turn.now)
         if job.state is State.SUBMITTED:
             turn.write(waiting(record), "queued", found.reason.value)
         sentence = found.sentence if isinstance(found, Wait) else LENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -33,18 +34,18 @@ class Look:
 
 
 class Looks:
-    """Looks at jobs of one book; advice is kept for a moment."""
+    """Looks at jobs of one book; the function says which templates offer preemptible jobs."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self._kept: dict[str, tuple[datetime, tuple[Alternative, ...]]] = {}
+    def __init__(self, book: Book, offers_preemptible: Callable[[str], bool]) -> None:
+        self.book, self._offers = book, offers_preemptible
+        self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
     def look(self, record: Record) -> Look:
         job, world, now = record.job, self.book.world, self.book.now()
         position = queueing.position(job, world, now)
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
-        return Look(job, "queued", position, _waiting(job, self.book), self._why(job, now), self._advice(job, now))
+        return Look(job, "queued", position, _waiting(job, self.book), self._why(job, now), self.advice(job, now))
 
     def _why(self, job: Job, now: datetime) -> str:
         if job.promised:
@@ -60,11 +61,18 @@ class Looks:
             case _:
                 assert_never(found)
 
-    def _advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
-        kept = self._kept.get(job.id)
+    def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
+        """What would start at once, of what the job's person can choose."""
+        wish = (job.id, job.charge.gpus, job.charge.gpu_type)
+        kept = self._kept.get(wish)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}
-            kept = self._kept[job.id] = (now, advise(job, self.book.world, now))
+            offered = self._offers(job.template)
+            found = advise(job, self.book.world, now)
+            kept = self._kept[wish] = (
+                now,
+                tuple(one for one in found if offered or one.preemptible == job.preemptible),
+            )
         return kept[1]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from dlspawner.core.amounts import counted
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import State
 from dlspawner.hubapi import Identity, Kind, own_server
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
@@ -62,7 +62,8 @@ class Waiting(PageHandler):
 
     def hub(self, path: str, user: str, server: str) -> str:
         service = self.manager.service
-        return f"{service.hub_host}{service.base_url}hub/{path}/{quote(user, safe='@')}/{quote(server, safe='')}"
+        parts = (path, quote(user, safe="@"), *((quote(server, safe=""),) if server else ()))
+        return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
 
 
 class WaitPage(Waiting):
@@ -73,7 +74,7 @@ class WaitPage(Waiting):
         desk = self.desk()
         record = desk.book.waiter(user, server)
         if record is not None:
-            self._show(user, server, look=desk.looks.look(record), allowed=self._allowed(record.job))
+            self._show(user, server, look=desk.looks.look(record))
             return
         lives = [
             one.job.state for one in desk.book.records.values() if (one.job.user, one.job.server) == (user, server)
@@ -88,19 +89,10 @@ class WaitPage(Waiting):
         sentence = _ENDS.get(reason, "It does not wait any more.")
         self._show(user, server, ended=f"{sentence} {detail}" if reason == "start-refused" else sentence)
 
-    def _allowed(self, job: Job) -> bool:
-        """Whether the person can choose to be preemptible."""
-        acting = self.manager.acting
-        template = acting.settings.template(job.template) if acting else None
-        return template is not None and template.option("preemptible") is not None
-
-    def _show(
-        self, user: str, server: str, *, look: Look | None = None, ended: str = "", allowed: bool = False
-    ) -> None:
+    def _show(self, user: str, server: str, *, look: Look | None = None, ended: str = "") -> None:
         alternatives = [
             f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
             for one in (look.advice if look else ())
-            if allowed or one.preemptible == (look is not None and look.job.preemptible)
         ]
         self.show(
             "wait.html",
@@ -111,7 +103,7 @@ class WaitPage(Waiting):
             owner=user,
             gpus=counted(look.job.charge.gpus) if look and look.job.charge.gpus else "",
             alternatives=alternatives,
-            now=self.manager.acting.desk.book.now() if self.manager.acting and self.manager.acting.desk else None,
+            now=self.desk().book.now(),
             page=self.page(user, server),
             form_url=self.hub("spawn", user, server),
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="

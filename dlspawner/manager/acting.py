@@ -27,8 +27,8 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.preempting import Preempting, begin, shift
 from dlspawner.manager.looks import Looks
+from dlspawner.manager.preempting import Preempting, begin, shift
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
 from dlspawner.manager.starts import Starts

@@ -46,13 +46,13 @@ class FakeHub:
     """What the Hub says of its servers; without any it does not answer. A start is what a test says it is."""
 
     servers: set[tuple[str, str]] | None = None
-    asked: int = 0
+    looks: int = 0  # how often it was asked about a user
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
     stopped: list[tuple[str, str]] = field(default_factory=list)
 
     async def user(self, name: str) -> HubUser | None:
-        self.asked += 1
+        self.looks += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +46,11 @@ class HubRefused(HubError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def wants_login(self) -> bool:
+        """Whether a start was refused because the user's login is too old (``Authenticator.refresh_pre_spawn``)."""
+        return self.status in {400, 403} and bool(re.search(r"auth(entication)? has expired", str(self)))
 
 
 class Kind(Enum):

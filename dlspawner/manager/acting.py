@@ -27,8 +27,11 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.preempting import Preempting, shift
+from dlspawner.manager.looks import Looks
+from dlspawner.manager.preempting import Preempting, begin, shift
+from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
+from dlspawner.manager.starts import Starts
 from dlspawner.manager.stopping import Stopper
 from dlspawner.manager.store import StoreUnavailable
 from dlspawner.settings import Settings
@@ -62,6 +65,7 @@ class Acting:
     other_namespaces: bool
     now: Callable[[], datetime]
     ticks: Callable[[], float] = time.monotonic
+    starts_at_once: int = 20
     desk: Desk | None = None
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
@@ -178,8 +182,16 @@ class Acting:
                     self._jump = timedelta(0)
                 group.create_task(stopper.run(), name="stop jobs")
                 group.create_task(Preempting(book, clock).run(), name="who has to leave")
-                self.desk = Desk(book, self.ledger, self.reservation_seconds)
+                queue = Queue(book, self.starts_at_once, begin)
+                starts = Starts(book, queue, self.hub)
+                group.create_task(queue.run(), name="queue")
+                group.create_task(starts.run(), name="starts")
+                self.desk = Desk(book, self.ledger, queue, Looks(book, self._offers_preemptible))
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+
+    def _offers_preemptible(self, template: str) -> bool:
+        found = self.settings.template(template)
+        return found is not None and found.option("preemptible") is not None
 
     async def _reload(self, book: Book) -> None:
         while True:

@@ -30,7 +30,7 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, jobs_api, notices_api, pages, web
+from dlspawner.manager import api, jobs_api, notices_api, pages, waiting_page, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
@@ -111,6 +111,14 @@ class Manager(Application):
         help="""How long the Hub may take between being told that a job may start and asking Kubernetes for its pod;
         something is held for so long when the Hub dies in between. 60 seconds, the default, are enough for every try of
         a request.""",
+    ).tag(config=True)
+    starts_at_once = Integer(
+        20,
+        min=1,
+        max=1000,
+        help="""How many jobs whose turn has come the Hub is told to start at one time; the others' turns come as these
+        get going. Default: 20. It is no use to make it larger than JupyterHub.concurrent_spawn_limit, unless that is 0.
+        """,
     ).tag(config=True)
     owner_look_seconds = Float(
         30.0,
@@ -215,12 +223,13 @@ class Manager(Application):
             look_seconds=self.owner_look_seconds,
             other_namespaces=self.other_namespaces,
             now=_now,
+            starts_at_once=self.starts_at_once,
         )
 
     def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "error.html"):
+            for name in ("keys.html", "wait.html", "error.html"):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
@@ -278,6 +287,10 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
+        (f"api/users/{name}/waiting", jobs_api.Waiting, own),
+        (f"wait/{name}/{name}", waiting_page.WaitPage, own),
+        (f"wait/{name}/{name}/cancel", waiting_page.Cancel, own),
+        (f"wait/{name}/{name}/go-on", waiting_page.GoOn, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

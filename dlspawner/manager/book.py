@@ -65,7 +65,16 @@ class Turn:
     def write(self, record: Record, reason: str, detail: str = "") -> None:
         """The job is like this from now on, because of that."""
         job = record.job
-        new = job.id not in self.book.records
+        old, where = self.book.records.get(job.id), (job.user, job.server)
+        new = old is None
+        if old is not None and (
+            job.state is State.ENDED or (old.job.holds and not (job.holds and job.nodes == old.job.nodes))
+        ):
+            self.book.stirred.set()
+        if record.waits:
+            self.book.waiting[where] = job.id
+        elif self.book.waiting.get(where) == job.id:
+            del self.book.waiting[where]
         self.entries.append(Entry(record, self.now, reason, detail, new))
         self.world.put(job)
         if job.state is State.ENDED:
@@ -102,13 +111,15 @@ class Book:
         now: Callable[[], datetime],
         reservation: timedelta,
     ) -> None:
-        self._ledger, self._epoch, self._now, self._reservation = ledger, epoch, now, reservation
+        self._ledger, self._epoch, self.now, self.reservation = ledger, epoch, now, reservation
         self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
         self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
+        self.stirred = asyncio.Event()  # something may have become free since the last pass over the queue
         self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
+        self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
@@ -121,6 +132,8 @@ class Book:
         found, notices = await self._ledger.load(), await self._ledger.notices()
         old = self.world
         self.records = {record.job.id: self._timed(record) for record in found}
+        self.waiting = {(record.job.user, record.job.server): record.job.id for record in found if record.waits}
+        self.stirred.set()
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
@@ -133,7 +146,7 @@ class Book:
             return record
         known = self.records.get(record.job.id)
         deadline = known.deadline if known is not None else None
-        return replace(record, deadline=deadline or self._now() + self._reservation)
+        return replace(record, deadline=deadline or self.now() + self.reservation)
 
     async def turn(self, work: Callable[[Turn], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
@@ -148,14 +161,21 @@ class Book:
         if self.nodes.get(node.name) != node:
             self.nodes[node.name] = node
             self.world.put_node(node)
+            self.stirred.set()
 
     def remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.world.remove_node(name)
+        self.stirred.set()
 
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """The files were read anew."""
         self.world.configure(cluster, teams)
+        self.stirred.set()
+
+    def waiter(self, user: str, server: str) -> Record | None:
+        """The job that waits for this server."""
+        return self.records.get(self.waiting.get((user, server), ""))
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""
@@ -206,7 +226,7 @@ class Book:
         self, taken: list[tuple[Work, asyncio.Future[Any]]]
     ) -> tuple[list[Turn], list[tuple[asyncio.Future[Any], Any]]]:
         """What the turns did that went well, and what everybody is answered when that is written."""
-        now = self._now()
+        now = self.now()
         turns: list[Turn] = []
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         for work, future in taken:

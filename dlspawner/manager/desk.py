@@ -2,6 +2,10 @@
 
 A question has the job's id, and asking again gets the same answer: an answer may be lost, and the Hub then asks again.
 What was admitted is reserved in the same turn; the Hub creates the pod before the reservation's deadline or not at all.
+
+Who has to wait is written down as *queued*, and ``queue`` and ``starts`` do the rest. A server has at most one job
+that waits; the Hub asks for its id (``waiting``) and asks with it again, so that it is the same job. Whoever asks again
+for no more than before keeps the place, which is the first submit time; for more, the place is a new one.
 """
 
 from __future__ import annotations
@@ -10,23 +14,26 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import assert_never
 
-from dlspawner.core import quota
-from dlspawner.core.advice import advise
+from dlspawner.core import queueing, quota
 from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
-from dlspawner.core.decisions import Admit, Alternative, Decision, Preempt, Reason, Refuse, Wait
+from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.records import Record
+from dlspawner.manager.looks import LENT, Looks
+from dlspawner.manager.notices import Kind, withdraw
+from dlspawner.manager.queue import Queue
+from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
 
 log = logging.getLogger("dlspawner.manager")
 
-OVER = "This start has taken too long and its GPUs were given back. Start the job again."
+OVER = "This start was cancelled, or has taken too long and its GPUs were given back. Start the job again."
+REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
+BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 NOT_YOURS = "Another job has this id already. Start the job again."
 
@@ -57,12 +64,21 @@ class Answer:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A job that waits, and its place in the queue, from 1."""
+
+    job: Job
+    position: int
+
+
 class Desk:
     """Answers from one book."""
 
-    def __init__(self, book: Book, ledger: Ledger, reservation_seconds: float) -> None:
-        self.book, self._ledger = book, ledger
-        self._reservation = timedelta(seconds=reservation_seconds)
+    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks) -> None:
+        self.book, self._ledger, self._queue = book, ledger, queue
+        self._reservation = book.reservation
+        self.looks = looks
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
@@ -70,40 +86,71 @@ class Desk:
         ended = kept is None and await self._ledger.find(question.job) is not None
         return await self.book.turn(lambda turn: self._answer(turn, question, ended))
 
-    async def release(self, job: str, user: str) -> None:
-        """The Hub has not made the pod of this reservation, and will not."""
+    def waiting(self, user: str, server: str | None = None) -> list[Place]:
+        """What of this person's waits, at one server or at all of them."""
+        book = self.book
+        mine = [job for (name, where), job in book.waiting.items() if name == user and server in (None, where)]
+        now = book.now()
+        return [Place(one, queueing.position(one, book.world, now)) for one in (book.records[job].job for job in mine)]
+
+    async def last(self, user: str, server: str) -> tuple[str, str] | None:
+        """Why this server's last job is as it is: reason and detail of its last event."""
+        return await self._ledger.last(user, server)
+
+    async def release(self, job: str, user: str, *, passes: bool = False) -> None:
+        """The Hub has not made the pod of this reservation, and will not; ``passes``: what was wrong passes by itself.
+
+        A job that had waited waits on then.
+        """
 
         def give_back(turn: Turn) -> None:
             record = turn.record(job)
-            if record is not None and record.reserved and record.job.user == user:
-                turn.write(ended(record), "not-created")
+            if record is None or not record.reserved or record.due or record.job.user != user:
+                return
+            waits_again = passes and 0 < record.turns < MOST_TURNS and record.job.state is State.STARTING
+            if waits_again:
+                self._queue.pause(job, turn.now + timedelta(seconds=5))
+            turn.write(waiting(record) if waits_again else ended(record), "not-created")
 
         await self.book.turn(give_back)
 
-    def _answer(self, turn: Turn, question: Question, ended: bool) -> Answer:
+    def _answer(self, turn: Turn, question: Question, ended_before: bool) -> Answer:
         turn.book.asked = True
+        if turn.book.stirred.is_set():
+            self._queue.give_turns(turn)  # nobody new gets what others wait for
         known = turn.record(question.job)
         if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
             return Answer("refuse", "job-id", (NOT_YOURS,))
-        if known is not None:
+        if known is not None and not known.waits:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
-            return Answer("admit", "known", seconds=left) if left > 0 else Answer("refuse", "over", (OVER,))
-        if ended:
+            may = left > 0 and known.job.state is not State.STOPPING
+            return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
+        if known is None and ended_before:
             return Answer("refuse", "over", (OVER,))
-        return self._decide(turn, question)
+        other = turn.book.waiter(question.user, question.server)
+        if other is not None and other is not known:
+            turn.write(ended(other), "replaced", f"by {question.job}")
+        wanted = self._wanted(turn, question)
+        if isinstance(wanted, Refuse):
+            # The Hub has forgotten what was wanted before: with these options it could never be started.
+            if known is not None:
+                turn.write(ended(known), "replaced", wanted.reason.value)
+            return _answered(question, wanted)
+        if known is None:
+            return self._decide(turn, question, Record(wanted, request_seconds=question.request_seconds))
+        return self._again(turn, question, known, wanted)
 
-    def _decide(self, turn: Turn, question: Question) -> Answer:
+    def _wanted(self, turn: Turn, question: Question) -> Job | Refuse:
+        """The job that is asked for, as a new one."""
         world = turn.world
         charged = charge(question.pods, world.cluster)
         if isinstance(charged, Refuse):
-            return _answered(question, charged)
+            return charged
         team = world.team(question.team) or Team(question.team)
         level = world.cluster.priority(team, question.priority)
         if level is None:
-            return _answered(
-                question, Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority))
-            )
-        job = Job(
+            return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority))
+        return Job(
             id=question.job,
             user=question.user,
             team=question.team,
@@ -115,33 +162,74 @@ class Desk:
             preemptible=question.preemptible,
             requeue=question.requeue,
         )
+
+    def _again(self, turn: Turn, question: Question, known: Record, wanted: Job) -> Answer:
+        """A job that waits is asked for again: by its person, or by the Hub that was told to start it."""
+        keeps = _no_more(wanted, known.job)
+        same = keeps and wanted.charge == known.job.charge
+        record = replace(known, request_seconds=question.request_seconds)
+        if record.due and same:
+            return self._admit(turn, question, record, known.job.nodes)
+        if not same:  # and what it was promised was for another job
+            record = waiting(replace(record, job=replace(wanted, submitted=known.job.submitted) if keeps else wanted))
+        elif record.job.state is not State.QUEUED:
+            record = waiting(record)
+            withdraw(turn, record.job.id, Kind.WAITING_LOGIN)
+        if record.job != known.job:
+            turn.write(record, "queued" if same else "changed")
+        if not keeps:
+            never = quota.decide(record.job, turn.world, turn.now)
+            if isinstance(never, Refuse):
+                turn.write(ended(record), "replaced", never.reason.value)
+                return _answered(question, never)
+        return self._decide(turn, question, record, () if keeps else (REPLACED,))
+
+    def _decide(self, turn: Turn, question: Question, record: Record, notes: tuple[str, ...] = ()) -> Answer:
+        """Whether it may start now; what may not is in the queue after that."""
+        world, job = turn.world, record.job
         found = quota.admit(job, world, turn.now)
+        if isinstance(found, Admit) and self._queue.is_behind(job):
+            found = Wait(Reason.TURN, BEHIND, queueing.position(job, world, turn.now))
         if isinstance(found, Admit):
-            starting = replace(job, state=State.STARTING, nodes=tuple(found.nodes))
-            deadline = turn.now + self._reservation
-            turn.write(Record(starting, deadline, question.request_seconds), "admitted")
-        advice = advise(job, world, turn.now) if isinstance(found, Wait | Preempt) else ()
-        return _answered(question, found, advice, self._reservation.total_seconds())
+            return self._admit(turn, question, record, found.nodes)
+        if isinstance(found, Refuse):
+            return _answered(question, found)
+        position = queueing.position(job, world, turn.now)
+        advice = self.looks.advice(job, turn.now)
+        if job.state is State.SUBMITTED:
+            turn.write(waiting(record), "queued", found.reason.value)
+        sentence = found.sentence if isinstance(found, Wait) else LENT
+        where = f"It is number {position} in the queue and starts by itself."
+        return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes, *_advice(advice))))
+
+    def _admit(self, turn: Turn, question: Question, record: Record, nodes: tuple[str | None, ...]) -> Answer:
+        starting = replace(record.job, state=State.STARTING, nodes=nodes)
+        turns = record.turns + (record.job.state is State.QUEUED)
+        deadline = turn.now + self._reservation
+        turn.write(replace(record, job=starting, deadline=deadline, due=False, turns=turns), "admitted")
+        seconds = self._reservation.total_seconds()
+        return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds))
 
 
-def ended(record: Record) -> Record:
-    """The job's end."""
-    return replace(record, job=replace(record.job, state=State.ENDED))
+def _no_more(wanted: Job, known: Job) -> bool:
+    """Whether a job asks for nothing that another one does not ask for, so that it can have that one's place."""
+    same = (wanted.team, wanted.preemptible, wanted.charge.gpu_type) == (
+        *(known.team, known.preemptible, known.charge.gpu_type),
+    )
+    asked, before = _amounts(wanted), _amounts(known)
+    return same and wanted.priority <= known.priority and all(a <= b for a, b in zip(asked, before, strict=True))
 
 
-def _answered(question: Question, found: Decision, advice: Sequence[Alternative] = (), seconds: float = 0.0) -> Answer:
-    match found:
-        case Admit():
-            answer = Answer("admit", found.reason.value, seconds=seconds)
-        case Refuse():
-            answer = Answer("refuse", found.reason.value, (found.sentence,))
-        case Wait():
-            answer = Answer("wait", found.reason.value, (found.sentence, *_advice(advice)))
-        case Preempt():
-            sentence = "The GPUs that your team is entitled to are lent to preemptible jobs."
-            answer = Answer("wait", found.reason.value, (sentence, *_advice(advice)))
-        case _:
-            assert_never(found)
+def _amounts(job: Job) -> tuple[int, int, int]:
+    pods = job.charge.pods
+    return job.charge.gpus, sum(pod.cpu_milli for pod in pods), sum(pod.memory_bytes for pod in pods)
+
+
+def _answered(question: Question, found: Refuse) -> Answer:
+    return _logged(question, Answer("refuse", found.reason.value, (found.sentence,)))
+
+
+def _logged(question: Question, answer: Answer) -> Answer:
     log.info(
         "admission team=%s job=%s user=%s server=%s decision=%s reason=%s",
         question.team,

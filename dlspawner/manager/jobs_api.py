@@ -3,6 +3,7 @@
     PUT   jobs/{id}             may it start? asking again gets the same answer
     POST  jobs/{id}/released    its pod was not made, and will not be
     GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
+    GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503.
@@ -67,9 +68,9 @@ class Released(_ForJobs):
     """What was reserved for it is free again."""
 
     async def post(self, job: str) -> None:
-        body = fields(self.read_object(), {"user": str}, {"user"})
+        body = fields(self.read_object(), {"user": str, "passes": bool}, {"user"})
         try:
-            await self.desk().release(job, body["user"])
+            await self.desk().release(job, body["user"], passes=body.get("passes", False))
         except Fenced:
             raise Problem(503, NOT_YET) from None
         self.set_status(204)
@@ -84,6 +85,19 @@ class Ending(ForHub):
         if record is None or record.stop is None:
             raise Problem(404, "Nobody here has decided to stop this job.")
         self.reply({"reason": record.stop.reason, "sentence": record.stop.sentence})
+
+
+class Waiting(_ForJobs):
+    """What of a person's waits: its id, because a job that is asked for again is the same job."""
+
+    async def get(self, user: str) -> None:
+        given = self.get_query_arguments("server", strip=False)
+        places = self.desk().waiting(user, given[0] if given else None)
+        told = [
+            {"job": one.job.id, "server": one.job.server, "state": one.job.state.value, "position": one.position}
+            for one in places
+        ]
+        self.reply({"waiting": told})
 
 
 def _question(job: str, body: dict[str, Any]) -> Question:

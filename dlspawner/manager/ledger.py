@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -101,6 +102,19 @@ class Ledger:
     async def notices(self) -> list[Notice]:
         """Every open notice."""
         return await self._store.read(noticerows.read)
+
+    async def last(self, user: str, server: str) -> tuple[str, str] | None:
+        """Reason and detail of the last event of a server's last job; None for a server that never had one."""
+        mine = (jobs.c.user_name == user) & (jobs.c.server_name == server)
+        query = (
+            select(job_events.c.reason, job_events.c.detail)
+            .join(jobs, jobs.c.job == job_events.c.job)
+            .where(mine)
+            .order_by(job_events.c.id.desc())
+            .limit(1)
+        )
+        row = await self._store.read(lambda connection: connection.execute(query).first())
+        return None if row is None else (row.reason, row.detail)
 
     async def write(
         self,
@@ -208,6 +222,8 @@ def _row(entry: Entry) -> dict[str, Any]:
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
         "pods": write_pods(record.pods),
+        "due": record.due,
+        "turns": record.turns,
     }
 
 
@@ -229,4 +245,5 @@ def _record(row: Row[Any]) -> Record:
         requeue=row.requeue,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    return Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
+    record = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
+    return replace(record, due=row.due, turns=row.turns)

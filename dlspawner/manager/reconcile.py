@@ -2,8 +2,8 @@
 
 * A pod that a reservation covers is *seen*: from then on the job lives as long as the pod. Quota is free when the pod
   is gone, or has ended for good, not when its deletion was asked for.
-* A reservation is over when its deadline has passed, every request that may have been sent before it has timed out, and
-  a consistent list shows no pod with the job's id.
+* A reservation that the Hub was told of is over when its deadline has passed, every request that may have been sent
+  before it has timed out, and a consistent list shows no pod with the job's id. A job that had waited then waits again.
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
@@ -35,10 +35,9 @@ from dlspawner.core.world import World
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.desk import ended
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.neighbours import Neighbours
-from dlspawner.manager.records import PodRef, Record
+from dlspawner.manager.records import MOST_TURNS, PodRef, Record, ended, waiting
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreUnavailable
@@ -229,7 +228,7 @@ class Reconciler:
             await asyncio.sleep(1)
             now = self.now()
             for record in tuple(self.book.records.values()):
-                if record.reserved and record.deadline is not None:
+                if record.reserved and not record.due and record.deadline is not None:
                     late = timedelta(seconds=record.request_seconds + _LATE_SECONDS)
                     if now > record.deadline + late:
                         await _trying(f"expiry of job={record.job.id}", self._expire_one(record))
@@ -241,11 +240,15 @@ class Reconciler:
 
         def expire(turn: Turn) -> None:
             now = turn.record(record.job.id)
-            if now is None or not now.reserved:
+            if now is None or not now.reserved or now.deadline != record.deadline:
                 return
             left = sight.seen_only(now)
-            alive = any(not self._is_over(pod.uid) for pod in left.seen)
-            turn.write(left if alive else ended(left), "never-seen")
+            if any(not self._is_over(pod.uid) for pod in left.seen):
+                turn.write(left, "never-seen")
+            elif not left.seen and 0 < now.turns < MOST_TURNS and now.job.state is State.STARTING:
+                turn.write(waiting(now), "never-seen")
+            else:
+                turn.write(ended(left), "never-seen")
 
         await self.book.turn(expire)
 
@@ -305,8 +308,8 @@ def _of_pod(turn: Turn, pod: Pod) -> Record | None:
     if own is not None or pod.job is None:
         return own
     record = turn.record(pod.job.id)
-    if record is None or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
-        return None
+    if record is None or record.waits or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
+        return None  # who waits was told of no pod
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
 
 

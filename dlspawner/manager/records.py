@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,8 @@ from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Toleration
 from dlspawner.core.nodes import Expression, Placement
+
+MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Record:
 
     ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the charge, ``None`` for one that
     nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
-    turns preemptible, because its team has less quota now.
+    turns preemptible, because its team has less quota now. ``due``: its turn has come, and the Hub has to be told:
+    nobody was told yet that it may have a pod. ``turns``: how often that was so, 0 for a job that never waited.
     """
 
     job: Job
@@ -50,6 +53,8 @@ class Record:
     pods: tuple[PodRef | None, ...] = ()
     stop: Stop | None = None
     yields: datetime | None = None
+    due: bool = False
+    turns: int = 0
 
     @property
     def seen(self) -> tuple[PodRef, ...]:
@@ -58,7 +63,14 @@ class Record:
     @property
     def reserved(self) -> bool:
         """Whether something is held for a pod that nobody has seen yet."""
+        if self.job.state is State.STOPPING:
+            return not self.seen
         return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job is still in the queue's hands: it waits, or its turn came and the Hub has not asked yet."""
+        return self.due or self.job.state in {State.QUEUED, State.WAITING_LOGIN}
 
     @property
     def pod_uid(self) -> str | None:
@@ -68,6 +80,17 @@ class Record:
     @property
     def pod_name(self) -> str | None:
         return self.seen[0].name if self.seen else None
+
+
+def ended(record: Record) -> Record:
+    """The job's end."""
+    return replace(record, job=replace(record.job, state=State.ENDED), due=False)
+
+
+def waiting(record: Record, state: State = State.QUEUED) -> Record:
+    """The job back in its place: it holds nothing, and came when it first came."""
+    job = replace(record.job, state=state, nodes=())
+    return replace(record, job=job, due=False, deadline=None, pods=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,8 @@ jobs = Table(
     Column("stop_reason", String(40)),
     Column("stop_sentence", Text),
     Column("pods", Text, nullable=False, server_default="[]"),
+    Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
+    Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.

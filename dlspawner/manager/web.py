@@ -27,6 +27,7 @@ from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, m
 from dlspawner.manager.store import Store, StoreUnavailable
 
 MAX_JSON = 64 * 1024
+NOTHING_HERE = "There is nothing at this address."
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -302,7 +303,7 @@ def _policy(nonce: str, hub_host: str) -> str:
 
 def _sentence(status: int) -> str:
     known = {
-        404: "There is nothing at this address.",
+        404: NOTHING_HERE,
         405: "This address does not take that method.",
         400: "The request could not be understood.",
         500: "Something went wrong here; the administrators find it in the log.",

@@ -100,7 +100,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     person: Person,
     server: str,
     *,
-    entropy: bytes,
+    identifier: str,
     pod_name: str,
     home_claim: str | None,
     image: str | None,
@@ -113,7 +113,6 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
 ) -> Launch:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
-    identifier = naming.job_id(entropy)
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
     needs_files = wish.template.ssh is not None or not wish.template.command
     host_key = children.make_host_key() if needs_files else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from dlspawner.spawner.refusal import Refused
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 ENDING_SECONDS = 3.0  # somebody waits for the stop
+PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 _LISTENING_SECONDS = 0.25
 T = TypeVar("T")
@@ -38,6 +39,17 @@ UNDECIDED = (
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A job that waits: *queued*, *waiting-login* …, and its place in the queue, from 1."""
+
+    state: str
+    position: int
+
+
+Waiting = Callable[[Sequence[str], str], Refused]  # of sentences and a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +73,51 @@ class Manager:
         except (KeyError, TypeError, ValueError):
             raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
 
-    async def admission(self, job: str, question: Mapping[str, object]) -> float:
-        """Until when, by the event loop's clock, the pod of this job may be asked for; Refused: not now, or never."""
+    async def waiting(self, user: str, server: str) -> str | None:
+        """The id of the job that waits for this server: a start of it is that job's."""
+        asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
+        path = f"/api/users/{quote(user, safe='')}/waiting?server={quote(server, safe='')}"
+        status, answer = await asked._ask("GET", path)
+        try:
+            return next((str(one["job"]) for one in answer["waiting"]), None)
+        except (KeyError, TypeError):
+            raise asked._refused(UNDECIDED, f"user={user} the Manager answered {status} to what waits") from None
+
+    async def places(self, user: str) -> Mapping[str, Place]:
+        """Where this user's jobs wait, by server; empty when nobody answers in time."""
+        asked = replace(self, seconds=PLACES_SECONDS)
+        try:
+            _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
+            return {str(one["server"]): Place(str(one["state"]), int(one["position"])) for one in answer["waiting"]}
+        except (KeyError, TypeError, ValueError, Refused):
+            return {}
+
+    async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> float:
+        """Until when, by the event loop's clock, the pod of this job may be asked for; Refused: not now, or never.
+
+        ``waits`` makes the exception of a job that is in the queue now.
+        """
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         try:
             status, answer, sent = await asked._ask_at("PUT", f"/api/jobs/{job}", question)
             decision, said = answer["decision"], [str(one) for one in answer["sentences"]]
             if decision == "admit":
                 return sent + float(answer["seconds"])
-            waits = {"wait": True, "refuse": False}[decision]
+            queued = {"wait": True, "refuse": False}[decision]
             reason = str(answer["reason"])
         except (KeyError, TypeError, ValueError):
             raise asked._refused(UNDECIDED, f"job={job} the Manager answered {status} to the admission") from None
         self.log.info("job=%s is not admitted: decision=%s reason=%s", job, decision, reason)
-        raise Refused(*said, reason=reason, status=429 if waits else 403)
+        raise waits(said, reason) if queued else Refused(*said, reason=reason, status=403)
 
-    async def release(self, job: str, user: str) -> None:
-        """The pod of this job was not made and will not be. Never fails: what is not told expires."""
+    async def release(self, job: str, user: str, *, passes: bool) -> None:
+        """The pod of this job was not made and will not be; ``passes``: it could be soon.
+
+        Never fails: what is not told expires.
+        """
         asked = replace(self, seconds=RELEASE_SECONDS)
         try:
-            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user})
+            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user, "passes": passes})
         except Refused:
             return
 
@@ -93,7 +130,7 @@ class Manager:
         except (KeyError, Refused, TypeError):
             return None
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any]:
+    async def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> tuple[int, Any]:
         """Status and JSON of the answer; ``None`` for what is no JSON."""
         status, answer, _ = await self._ask_at(method, path, body)
         return status, answer

@@ -21,6 +21,7 @@ from dlspawner.core import naming, options, rendering
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
+from dlspawner.spawner.manager import Place
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import STATE_ENDED
 
@@ -68,6 +69,7 @@ class JobView:
     log_dir: str | None = None
     tensorboard: TensorBoardView | None = None
     again: Start | None = None
+    wait_url: str | None = None
 
 
 @cache
@@ -82,6 +84,12 @@ def _render(spawner: DLSpawner, page: str, **values: object) -> str:
 def base_url(spawner: DLSpawner) -> str:
     """Where the proxy serves us: the Hub's own address without its last part."""
     return str(spawner.hub.base_url).removesuffix("hub/")
+
+
+def wait_url(spawner: DLSpawner, server: str) -> str:
+    """The Manager's page about a job that waits."""
+    parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
+    return f"{base_url(spawner)}services/jobs/wait/{'/'.join(parts)}"
 
 
 def keys_url(spawner: DLSpawner) -> str | None:
@@ -173,18 +181,18 @@ def job_page(spawner: DLSpawner, job: naming.Job) -> str:
 # The home page
 
 
-def job_views(spawner: DLSpawner) -> list[JobView]:
+def job_views(spawner: DLSpawner, places: Mapping[str, Place]) -> list[JobView]:
     """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs."""
-    views = list(_views(spawner))
+    views = list(_views(spawner, places))
     return sorted(views, key=lambda view: (view.state == "stopped", view.server))
 
 
-def _views(spawner: DLSpawner) -> Iterator[JobView]:
+def _views(spawner: DLSpawner, places: Mapping[str, Place]) -> Iterator[JobView]:
     for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
         live = _live(spawner, name)
         if name == "" and not (live and live.active) and not _stored(orm_spawner):
             continue  # the default server that everybody has and this person never used
-        yield _view(spawner, name, orm_spawner, live)
+        yield _view(spawner, name, orm_spawner, live, places.get(name))
 
 
 def _live(spawner: DLSpawner, name: str) -> Any:
@@ -193,11 +201,13 @@ def _live(spawner: DLSpawner, name: str) -> Any:
     return spawners[name] if name in spawners else None  # noqa: SIM401 - its get() makes a spawner as well
 
 
-def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView:
+def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Place | None) -> JobView:
     stored = _stored(orm_spawner)
     job: naming.Job | None = live.job() if live is not None and live.active else None
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
     state = _state(live)
+    if state == "stopped" and place is not None:
+        state = "waiting"
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), _path_name(spawner)
     again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
@@ -210,11 +220,22 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any) -> JobView
         pending_url=url_path_join(hub, "spawn-pending", user, name),
         form_url=url_path_join(hub, "spawn", user, name),
         api_url=url_path_join(hub, "api/users", user, *(("servers", name) if name else ("server",))),
-        reason=_reason(orm_spawner, live, state),
+        reason=_place(place) if state == "waiting" and place else _reason(orm_spawner, live, state),
         ssh_command=ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None,
         log_dir=log_dir,
         tensorboard=_tensorboard(spawner, name, log_dir, template, job.team if job else _text(stored.get("team"))),
         again=again,
+        wait_url=wait_url(spawner, name) if state == "waiting" else None,
+    )
+
+
+def _place(place: Place) -> str:
+    if place.state == "waiting-login":
+        return "Its turn came, and the Hub wants you to log in again before it starts."
+    return (
+        "Its turn has come: it is being started."
+        if place.state == "starting"
+        else (f"It is number {place.position} in the queue and starts by itself.")
     )
 
 

@@ -16,6 +16,7 @@ import html
 import logging
 from collections.abc import Sequence
 
+from jupyterhub.apihandlers.base import APIHandler
 from tornado import web
 
 try:
@@ -49,6 +50,8 @@ class Refused(_Base):
         self.log_message = (log or self.message).replace("%", "%%")
         self.reason = reason
 
+    waits = False  # whether the job will be started without anybody's asking again
+
     def get_message(self) -> str:
         """What the REST API answers on Hubs that do not know ``jupyterhub_message``."""
         return self.message
@@ -63,6 +66,42 @@ class Refused(_Base):
 
     def __str__(self) -> str:
         return f"refused ({self.reason}): {self.message}"
+
+
+class Waits(Refused):
+    """Not now: the job waits in the Manager's queue, whose page about it is at ``page``.
+
+    The Hub's own form handler would draw the form again; while it has not answered, it is made to lead to the page.
+    Whoever asks by REST, and whoever looks later, reads the sentences.
+    """
+
+    waits = True
+
+    def __init__(self, *sentences: str, reason: str, page: str, handler: web.RequestHandler | None) -> None:
+        self._handler = None if handler is None or isinstance(handler, APIHandler) else handler
+        super().__init__(*sentences, reason=reason, status=429)
+        self.page = page
+        self.message = self.jupyterhub_message = f"{self.message} Its place in the queue: {page}"
+        link = f'<p><a data-waits href="{html.escape(page)}">Its place in the queue</a></p>'
+        self.message_html = self.jupyterhub_html_message = f"{self.message_html}{link}"
+        self.log_message = f"{' '.join(sentences)} It waits.".replace("%", "%%")
+
+    @property
+    def _leads(self) -> bool:
+        return self._handler is not None and not self._handler._finished
+
+    @property
+    def status_code(self) -> int:
+        return 303 if self._leads else self._status
+
+    @status_code.setter
+    def status_code(self, status: int) -> None:
+        self._status = status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the Hub's handlers add to their answer."""
+        return {"Location": self.page} if self._leads else {}
 
 
 # The Hub forgets a request's task when a start takes longer than a second or two. These find later that nobody asked

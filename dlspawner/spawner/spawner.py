@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,10 +29,10 @@ from dlspawner.core import naming, rendering
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
-from dlspawner.spawner.manager import Manager
+from dlspawner.spawner.manager import Manager, Place
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import Refused, Waits
 from dlspawner.spawner.requests import NotNow
 from dlspawner.spawner.traits import JobTraits
 
@@ -78,8 +78,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     def _is_own(self, pod: PodDict) -> bool:
         if self._launch is None:
             return super()._is_own(pod)
-        job = naming.read_job(pod["metadata"])
-        return job is not None and job.id == self._launch.job.id
+        job = naming.read_job(pod["metadata"])  # an earlier start may have been of the same job
+        return job is not None and job.id == self._launch.job.id and super()._is_own(pod)
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), **({STATE_JOB: self._job_id} if self._job_id else {})}
@@ -115,9 +115,9 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     def keys_url(self) -> str | None:
         return pages.keys_url(self)
 
-    def job_views(self) -> list[pages.JobView]:
+    async def job_views(self) -> list[pages.JobView]:
         """All servers of this person, for the home page."""
-        return pages.job_views(self)
+        return pages.job_views(self, await self.places())
 
     # What people choose
 
@@ -160,7 +160,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             wish,
             self.person,
             self.name or "",
-            entropy=secrets.token_bytes(8),
+            identifier=await self._waiting_job() or naming.job_id(secrets.token_bytes(8)),
             pod_name=self.pod_name,
             home_claim=self.pvc_name if self.storage_pvc_ensure else None,
             image=self.image or None,
@@ -201,15 +201,15 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         """Only what the Manager has admitted, and not after the deadline that it has set."""
         if self._launch is None or not self._has_quota:
             return await super()._create(manifest)
-        manager = Manager(self.manager_url, self.manager_token, self.log)
         question = quota.question(manifest, self._launch.job, self.k8s_api_request_timeout)
-        deadline = await manager.admission(self._launch.job.id, question)
+        deadline = await self._manager.admission(self._launch.job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(deadline):
                 return await super()._create(manifest)
         except Refused as refused:
+            passes = isinstance(refused, NotNow)
             if not (isinstance(refused, NotNow) and refused.unsure):
-                await manager.release(self._launch.job.id, self._launch.job.user)
+                await self._manager.release(self._launch.job.id, self._launch.job.user, passes=passes)
             raise
 
     async def stop(self, now: bool = False) -> None:
@@ -227,6 +227,22 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence
             self._show_end(sentence)
+
+    @property
+    def _manager(self) -> Manager:
+        return Manager(self.manager_url, self.manager_token, self.log)
+
+    def _waits(self, sentences: Sequence[str], reason: str) -> Waits:
+        page = pages.wait_url(self, self.name or "")
+        return Waits(*sentences, reason=reason, page=page, handler=self.handler)
+
+    async def _waiting_job(self) -> str | None:
+        """The job that waits for this server, whoever starts it now."""
+        return await self._manager.waiting(self.user.name, self.name or "") if self._has_quota else None
+
+    async def places(self) -> Mapping[str, Place]:
+        """Where this person's jobs wait, by server."""
+        return await self._manager.places(self.user.name) if self._has_quota else {}
 
     @property
     def _has_quota(self) -> bool:

@@ -74,7 +74,8 @@ class StartingSpawner(WatchedSpawner):
         except (ApiException, ClientError, TimeoutError) as problem:
             raise self.requests.refused("start", told(problem)) from None
         except Refused as refused:
-            self._ended = self._ended or refused.message  # for who comes when the start is over
+            if not refused.waits:
+                self._ended = self._ended or refused.message  # for who comes when the start is over
             raise
         finally:
             self._unwrap_hook()

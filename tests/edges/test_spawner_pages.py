@@ -136,7 +136,7 @@ def world(spawner: Any, **servers: Any) -> list[pages.JobView]:
             spawner.user.spawners[name.removeprefix("_")] = live
     spawner.user.orm_user = SimpleNamespace(orm_spawners=orm)
     spawner.user.server_url = lambda name: f"/user/alice/{name}/"
-    return pages.job_views(spawner)
+    return pages.job_views(spawner, {})
 
 
 def alive(

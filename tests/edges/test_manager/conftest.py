@@ -1,4 +1,7 @@
-"""One Hub with one Manager for all tests of the Manager; each test uses people of its own names."""
+"""One Hub with one Manager for all tests of the Manager; each test uses people of its own names.
+
+And an office: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy
 
+from dlspawner.cluster import Cluster
+from dlspawner.devcluster.api import start
+from tests.edges.test_manager.office import Office, make_namespace, prepare
 from tests.edges.test_manager.world import World, running
 
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
@@ -67,3 +73,23 @@ def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     return f"postgresql+psycopg://postgres@/{name}?host={directory}"
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, and for tests that ask for `db_url` PostgreSQL as well."""
+    both = "db_url" in request.fixturenames
+    return str(request.getfixturevalue("db_url")) if both else f"sqlite:///{tmp_path / 'manager.sqlite'}"
+
+
+@pytest.fixture
+async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    api = await start(tmp_path / "cluster", 0)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    prepare(tmp_path)
+    async with await Cluster.connect(api.kubeconfig) as cluster:
+        await make_namespace(cluster)
+        made = Office(tmp_path, database, cluster)
+        await made.make_node()
+        yield made
+    await api.stop()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,19 +43,34 @@ class Clock:
 
 @dataclass
 class FakeHub:
-    """What the Hub says of its servers; without any it does not answer."""
+    """What the Hub says of its servers; without any it does not answer. A start is what a test says it is."""
 
     servers: set[tuple[str, str]] | None = None
-    asked: int = 0
+    looks: int = 0  # how often it was asked about a user
+    starts: Callable[[str, str], Awaitable[None]] | None = None
+    started: list[tuple[str, str]] = field(default_factory=list)
+    stopped: list[tuple[str, str]] = field(default_factory=list)
 
     async def user(self, name: str) -> HubUser | None:
-        self.asked += 1
+        self.looks += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
-            server: Server(server, True, None, False, "", {}, None) for user, server in self.servers if user == name
+            server: Server(server, self.starts is None, None, False, "", {}, None)
+            for user, server in self.servers
+            if user == name
         }
         return HubUser(name, mine)
+
+    async def start_server(self, user: str, server: str = "") -> bool:
+        self.started.append((user, server))
+        if self.starts is not None:
+            await self.starts(user, server)
+        return False
+
+    async def stop_server(self, user: str, server: str = "") -> bool:
+        self.stopped.append((user, server))
+        return False
 
 
 @dataclass
@@ -71,6 +86,7 @@ class Office:
     reservation_seconds: float = 60
     lease_seconds: float = 60
     other_namespaces: bool = False
+    starts_at_once: int = 20
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
@@ -89,6 +105,7 @@ class Office:
             other_namespaces=self.other_namespaces,
             now=self.clock,
             ticks=self.clock.ticks,
+            starts_at_once=self.starts_at_once,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -164,7 +164,7 @@ async def test_when_the_notice_is_over_the_victim_is_stopped_and_the_owner_start
         office.clock.moved += NOTICE
         await until(lambda: state(acting, victim) is None, "it has ended")
         assert acting.desk is not None
-        assert await acting.desk.book.turn(one_pass) == [owner]
+        await until(lambda: state(acting, owner) is State.STARTING, "its turn has come")
         assert (await reasons(acting, victim))[-3:] == ["notice", "preempted", "gone"]
         assert hub_of(office).asked == [("bob", "")]
         ended = await acting.ledger.find(victim)
@@ -319,6 +319,6 @@ async def test_notice_stop_and_requeue_happen_once_though_every_step_has_another
         await settle(acting)
     async with office.manager() as acting:
         assert acting.desk is not None
-        assert await acting.desk.book.turn(one_pass) == [owner]
+        await until(lambda: state(acting, owner) is State.STARTING, "its turn has come")
         assert (await reasons(acting, victim))[3:] == ["notice", "preempted", "requeued"]
         assert (await reasons(acting, owner)) == ["queued", "promised", "turn"]

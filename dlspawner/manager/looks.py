@@ -1,0 +1,81 @@
+"""What is told of a job that waits: why, at which place, and what would start at once instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from dlspawner.core import queueing, quota
+from dlspawner.core.advice import advise
+from dlspawner.core.decisions import Admit, Alternative, Preempt, Refuse, Wait
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.world import lane
+from dlspawner.manager.book import Book
+from dlspawner.manager.records import Record
+
+LENT = "The GPUs that your team is entitled to are lent to preemptible jobs."
+_ADVICE_FOR = timedelta(seconds=15)  # many people look at once, and trying everything out costs as much as a decision
+_NEXT = "Its turn comes any moment."
+_GOING = "The GPUs that it waits for are lent to preemptible jobs, which have been told to leave."
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the page says of a job that waits."""
+
+    job: Job
+    state: str  # queued, waiting-login, or starting
+    position: int
+    waiting: int  # how many wait for the same
+    sentence: str
+    advice: tuple[Alternative, ...]
+
+
+class Looks:
+    """Looks at jobs of one book; the function says which templates offer preemptible jobs."""
+
+    def __init__(self, book: Book, offers_preemptible: Callable[[str], bool]) -> None:
+        self.book, self._offers = book, offers_preemptible
+        self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
+
+    def look(self, record: Record) -> Look:
+        job, world, now = record.job, self.book.world, self.book.now()
+        position = queueing.position(job, world, now)
+        if job.state is not State.QUEUED:
+            return Look(job, job.state.value, position, position, "", ())
+        return Look(job, "queued", position, _waiting(job, self.book), self._why(job, now), self.advice(job, now))
+
+    def _why(self, job: Job, now: datetime) -> str:
+        if job.promised:
+            return _GOING
+        found = quota.admit(job, self.book.world, now)
+        match found:
+            case Wait() | Refuse():
+                return found.sentence
+            case Preempt():
+                return LENT
+            case Admit():
+                return _NEXT
+            case _:
+                assert_never(found)
+
+    def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
+        """What would start at once, of what the job's person can choose."""
+        wish = (job.id, job.charge.gpus, job.charge.gpu_type)
+        kept = self._kept.get(wish)
+        if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}
+            offered = self._offers(job.template)
+            found = advise(job, self.book.world, now)
+            kept = self._kept[wish] = (
+                now,
+                tuple(one for one in found if offered or one.preemptible == job.preemptible),
+            )
+        return kept[1]
+
+
+def _waiting(job: Job, book: Book) -> int:
+    """How many wait for what this job waits for, itself included."""
+    return sum(len(keys) for keys in book.world.queues.get(lane(job), {}).values())

@@ -1,0 +1,89 @@
+"""The queue at work: whose turn it is, over and over. The order and the decision are the core's.
+
+A *pass* is made after every change that may have freed something, before anybody new is let in, and every few seconds,
+because time alone lets jobs start, too. What a turn gives is reserved in the same transaction: the job is *due*, and
+``starts`` tells the Hub. At most ``at_once`` jobs are due at one time, so that a Hub is not asked for more than it
+takes and no reservation ends before its start was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from dlspawner.core import quota
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.world import lane
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.records import Record
+from dlspawner.manager.store import StoreUnavailable
+
+_EVERY_SECONDS = 3.0
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Queue:
+    """Gives turns to the jobs of one book; ``preempt`` does what lets a turn come, nothing while it is ``None``."""
+
+    book: Book
+    at_once: int
+    preempt: Callable[[Turn, Record, Preempt], None] | None = None
+    given: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
+    cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due
+    _not_before: dict[str, datetime] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Make passes until it is cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_SECONDS):
+                    await self.book.stirred.wait()
+            try:
+                await self.book.turn(self.give_turns)
+            except StoreUnavailable as problem:
+                log.warning("the queue waits for the database: %s", problem.__cause__)
+                await asyncio.sleep(1)
+
+    def give_turns(self, turn: Turn) -> None:
+        """One pass."""
+        self.book.stirred.clear()
+        self.cut = False
+        world, now = turn.world, turn.now
+        if not world.queues:
+            return
+        world.tick(now)
+        room = self.at_once - sum(record.due for record in self._waiting())
+        for job, found in quota.turns(world, now):
+            record = turn.record(job.id)
+            if record is None or now < self._not_before.get(job.id, now):
+                continue
+            if isinstance(found, Preempt):
+                if self.preempt is not None:
+                    self.preempt(turn, record, found)
+                continue
+            if room <= 0:
+                self.cut = True
+                break
+            room -= 1
+            starting = replace(job, state=State.STARTING, nodes=tuple(found.nodes))
+            deadline, turns = now + self.book.reservation, record.turns + 1
+            turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
+            self.given.set()
+
+    def is_behind(self, job: Job) -> bool:
+        """Whether others that wait for the same have not got their turns yet, although there may be room."""
+        return self.cut and lane(job) in self.book.world.queues
+
+    def pause(self, job: str, until: datetime) -> None:
+        """Give no turn to this job before then; forgotten when this process ends."""
+        self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
+        self._not_before[job] = until
+
+    def _waiting(self) -> list[Record]:
+        return [self.book.records[job] for job in self.book.waiting.values()]

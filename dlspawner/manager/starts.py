@@ -1,0 +1,167 @@
+"""Starts: whoever is due is started through the Hub, which has kept the options.
+
+A start is asked for without a body, and again until the Hub's spawner asks for this job (``desk``), which ends its
+being due, or until the turn is over. Nobody was told yet that the job may have a pod, so a turn that is over, or was
+cancelled, leaves nothing behind: the job is in its place again.
+
+* The Hub does not answer, is full (429) or is still stopping the server: later, with pauses.
+* It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
+* It says no, has no such server any more, or has started nothing after many turns: the job ends, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+
+from dlspawner.backoff import delays
+from dlspawner.core.jobs import Job, State
+from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import Kind, post, withdraw
+from dlspawner.manager.queue import Queue
+from dlspawner.manager.records import MOST_TURNS, Stop, ended, waiting
+from dlspawner.manager.store import StoreUnavailable
+
+CANCELLED = "cancelled"
+LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
+_LOOK_SECONDS = 1.0
+_LONGEST_PAUSE = timedelta(minutes=5)
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why this job can not be started."""
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Starts:
+    """Tells the Hub of every job that is due; `run` never ends by itself."""
+
+    book: Book
+    queue: Queue
+    hub: HubApi
+    _going: set[str] = field(default_factory=set)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.queue.given.clear()
+                for job in tuple(self.book.waiting.values()):
+                    record = self.book.records.get(job)
+                    if record is not None and record.due and job not in self._going:
+                        self._going.add(job)
+                        group.create_task(self._start(job), name=f"start {job}")
+                try:
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self.queue.given.wait()
+                except TimeoutError:
+                    continue
+
+    async def _start(self, job: str) -> None:
+        try:
+            await self._until_asked(job)
+        except StoreUnavailable as problem:
+            log.warning("job=%s start waits for the database: %s", job, problem.__cause__)
+        finally:
+            self._going.discard(job)
+
+    async def _until_asked(self, job: str) -> None:
+        begun = False
+        for delay in delays(0.5, 10.0):
+            record = self.book.records.get(job)
+            if record is None or not record.due or record.deadline is None:
+                return
+            left = (record.deadline - self.book.now()).total_seconds()
+            if left <= 0:
+                await self.book.turn(partial(self._over, job=job, begun=begun))
+                return
+            try:
+                said = await self._tell(record.job)
+            except HubUnavailable as problem:
+                log.warning("job=%s start has to wait: %s", job, problem)
+            else:
+                begun = begun or said is State.STARTING
+                if isinstance(said, _End):
+                    await self.book.turn(partial(_end, job=job, end=said))
+                elif said is State.WAITING_LOGIN:
+                    await self.book.turn(partial(_wait_for_login, job=job))
+            await asyncio.sleep(min(delay, left))
+
+    async def _tell(self, job: Job) -> State | _End | None:
+        """Ask the Hub for the start; what has become of it, ``None`` when it has to be asked for again."""
+        user = await self.hub.user(job.user)
+        server = user.servers.get(job.server) if user is not None else None
+        if server is None:
+            return _End("no-server", "The server, or its owner, was removed from the Hub.")
+        if server.ready:
+            return _End("runs-already", "The server runs already.")
+        if server.pending:
+            return State.STARTING if server.pending == "spawn" else None
+        try:
+            await self.hub.start_server(job.user, job.server)
+        except HubRefused as no:
+            if no.wants_login:
+                return State.WAITING_LOGIN
+            return None if no.status == 429 else _End("start-refused", str(no))
+        return State.STARTING
+
+    def _over(self, turn: Turn, *, job: str, begun: bool) -> None:
+        record = turn.record(job)
+        if record is None or not record.due:
+            return
+        if begun and record.turns >= MOST_TURNS:
+            turn.write(ended(record), "not-started", "The Hub has tried it many times.")
+            return
+        if begun:  # what is wrong is wrong with this job: others first
+            self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, timedelta(seconds=5) * 2**record.turns))
+        turn.write(waiting(record), "turn-over")
+
+
+def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
+    """End the job that waits for this server, or is on its way to it; False when there is none.
+
+    One that has been told to start may have a pod any moment: it is stopped, as `stopping` does it.
+    """
+    waits = turn.book.waiter(user, server)
+    if waits is not None:
+        turn.write(ended(waits), CANCELLED, f"by {who}")
+        return True
+    for record in tuple(turn.book.records.values()):
+        job = record.job
+        if (job.user, job.server, job.state) == (user, server, State.STARTING):
+            stop = Stop(CANCELLED, "It was cancelled before it ran.")
+            turn.write(replace(record, job=replace(job, state=State.STOPPING), stop=stop), CANCELLED, f"by {who}")
+            return True
+    return False
+
+
+def log_in(turn: Turn, user: str, server: str) -> bool:
+    """The person has logged in again: what waited for that is in its place again; False when nothing did."""
+    waits = turn.book.waiter(user, server)
+    if waits is None or waits.job.state is not State.WAITING_LOGIN:
+        return False
+    turn.write(waiting(waits), "logged-in")
+    withdraw(turn, waits.job.id, Kind.WAITING_LOGIN)
+    turn.book.stirred.set()
+    return True
+
+
+def _end(turn: Turn, *, job: str, end: _End) -> None:
+    record = turn.record(job)
+    if record is not None and record.due:
+        turn.write(ended(record), end.reason, end.detail)
+
+
+def _wait_for_login(turn: Turn, *, job: str) -> None:
+    record = turn.record(job)
+    if record is not None and record.due:
+        turn.write(waiting(record, State.WAITING_LOGIN), "login")
+        post(turn, record.job, Kind.WAITING_LOGIN, LOG_IN, cause=str(record.turns))

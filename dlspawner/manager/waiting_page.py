@@ -1,0 +1,136 @@
+"""The page of a job that waits, for its owner and for administrators: why, which place, what would start at once.
+
+    GET   wait/{user}/{server}          the page; leads to the job when that has started
+    POST  wait/{user}/{server}/cancel   end the request, wherever it is on its way
+    POST  wait/{user}/{server}/go-on    after a fresh login
+
+Whoever else asks gets what is said of an address that is not there. The page works without JavaScript, and looks again
+by itself; with it, only what has changed is replaced.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from dlspawner.core.amounts import counted
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.manager.desk import Desk
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.looks import Look
+from dlspawner.manager.pages import STALE_PAGE
+from dlspawner.manager.starts import cancel, log_in
+from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+
+# What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
+_ENDS = {
+    "cancelled": "The request was cancelled.",
+    "replaced": "Another request for the same server has taken its place.",
+    "start-refused": "Its turn came, and the Hub refused to start it:",
+    "no-server": "Its turn came, and the Hub has no such server any more.",
+    "runs-already": "Its turn came, and the server ran already.",
+    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
+    "not-created": "Its turn came, and the cluster refused it. Start it again to read why.",
+    "never-seen": "It was being started, and no pod of it ever came. Start it again.",
+}
+
+
+class Waiting(PageHandler):
+    """What the page and its buttons share."""
+
+    def look_as(self, user: str) -> Identity:
+        """Who looks, if they may: the owner, or an administrator of the Hub; never a job with its token."""
+        who = self.identity
+        if who is None:
+            raise Problem(403, STALE_PAGE)
+        if who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
+            raise Problem(404, NOTHING_HERE)
+        return who
+
+    def desk(self) -> Desk:
+        acting = self.manager.acting
+        if acting is None:
+            raise Problem(404, NOTHING_HERE)
+        if acting.desk is None:
+            self.set_header("Refresh", "5")
+            raise Problem(503, NOT_YET)
+        return acting.desk
+
+    def page(self, user: str, server: str) -> str:
+        return f"{self.manager.service.prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"
+
+    def hub(self, path: str, user: str, server: str) -> str:
+        service = self.manager.service
+        parts = (path, quote(user, safe="@"), *((quote(server, safe=""),) if server else ()))
+        return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
+
+
+class WaitPage(Waiting):
+    """The page itself."""
+
+    async def get(self, user: str, server: str) -> None:
+        self.look_as(user)
+        desk = self.desk()
+        record = desk.book.waiter(user, server)
+        if record is not None:
+            self._show(user, server, look=desk.looks.look(record))
+            return
+        lives = [
+            one.job.state for one in desk.book.records.values() if (one.job.user, one.job.server) == (user, server)
+        ]
+        if State.STARTING in lives or State.RUNNING in lives:
+            self.redirect(self.hub("spawn-pending", user, server))
+            return
+        last = await desk.last(user, server)
+        if last is None:
+            raise Problem(404, NOTHING_HERE)
+        reason, detail = last
+        sentence = _ENDS.get(reason, "It does not wait any more.")
+        self._show(user, server, ended=f"{sentence} {detail}" if reason == "start-refused" else sentence)
+
+    def _show(self, user: str, server: str, *, look: Look | None = None, ended: str = "") -> None:
+        alternatives = [
+            f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
+            for one in (look.advice if look else ())
+        ]
+        self.show(
+            "wait.html",
+            look=look,
+            ended=ended,
+            server=server,
+            title=server or "default server",
+            owner=user,
+            gpus=counted(look.job.charge.gpus) if look and look.job.charge.gpus else "",
+            alternatives=alternatives,
+            now=self.desk().book.now(),
+            page=self.page(user, server),
+            form_url=self.hub("spawn", user, server),
+            login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
+            + quote(self.page(user, server), safe=""),
+            every=4,
+        )
+
+
+class Cancel(Waiting):
+    """The button that ends it."""
+
+    async def post(self, user: str, server: str) -> None:
+        who = self.look_as(user)
+        try:
+            await self.desk().book.turn(lambda turn: cancel(turn, user, server, who.name))
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.redirect(self.page(user, server), status=303)
+
+
+class GoOn(Waiting):
+    """The button after a fresh login."""
+
+    async def post(self, user: str, server: str) -> None:
+        self.look_as(user)
+        try:
+            await self.desk().book.turn(lambda turn: log_in(turn, user, server))
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.redirect(self.page(user, server), status=303)

@@ -1,0 +1,338 @@
+"""The queue with a real API server, both databases, and a Hub that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.desk import Desk, Question
+from dlspawner.manager.records import Record
+from tests.edges.test_manager.office import Office, ask, until, wants
+
+
+def desk(acting: Acting) -> Desk:
+    assert acting.desk is not None
+    return acting.desk
+
+
+def record(acting: Acting, question: Question) -> Record | None:
+    return desk(acting).book.records.get(question.job)
+
+
+def state(acting: Acting, question: Question) -> State:
+    found = record(acting, question)
+    return State.ENDED if found is None else found.job.state
+
+
+def told(acting: Acting, *questions: Question) -> bool:
+    """Whether all of them may have a pod now, and the Hub knows."""
+    found = [record(acting, question) for question in questions]
+    return all(one is not None and one.reserved and not one.due for one in found)
+
+
+def is_due(acting: Acting, question: Question) -> bool:
+    found = record(acting, question)
+    return found is not None and found.due
+
+
+async def reasons(acting: Acting, question: Question) -> list[str]:
+    return [reason for _, _, reason in await acting.ledger.events(question.job)]
+
+
+def plays(office: Office, acting: Acting, *questions: Question) -> None:
+    """A Hub whose spawner asks for the waiting job as soon as it is told to start it."""
+    by_user = {one.user: one for one in questions}
+    office.hub.servers = {(one.user, one.server) for one in questions}
+
+    async def starts(user: str, server: str) -> None:
+        await ask(acting, by_user[user])
+
+    office.hub.starts = starts
+
+
+def says(office: Office, error: Exception, *questions: Question) -> None:
+    """A Hub that answers every start like this."""
+    office.hub.servers = {(one.user, one.server) for one in questions}
+
+    async def starts(user: str, server: str) -> None:
+        raise error
+
+    office.hub.starts = starts
+
+
+async def full(acting: Acting) -> Callable[[], Awaitable[None]]:
+    """All eight GPUs are reserved; the answer gives them back."""
+    holder = wants("holder", gpus=8)
+    assert (await ask(acting, holder)).decision == "admit"
+
+    async def give_back() -> None:
+        await desk(acting).release(holder.job, "holder")
+
+    return give_back
+
+
+async def test_who_waits_is_started_when_its_turn_comes(office: Office, db_url: str) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        assert (await ask(acting, waits)).decision == "wait"
+        plays(office, acting, waits)
+        await give_back()
+        await until(lambda: told(acting, waits), "it has")
+        assert await reasons(acting, waits) == ["queued", "turn", "admitted"]
+        assert office.hub.started == [("alice", "")]
+
+
+async def test_turns_come_in_the_order_of_the_queue_and_small_jobs_pass(office: Office) -> None:
+    big, small = wants("big", gpus=8), wants("small", gpus=2)
+    async with office.manager() as acting:
+        await ask(acting, wants("holder", gpus=6))
+        assert (await ask(acting, big)).decision == "wait"
+        assert (await ask(acting, small)).decision == "admit"
+        assert [place.position for place in desk(acting).waiting("big")] == [1]
+
+
+async def test_place_and_id_survive_a_restart(office: Office, db_url: str) -> None:
+    questions = [wants(f"u{number}") for number in range(5)]
+    async with office.manager() as acting:
+        await full(acting)
+        for question in questions:
+            await ask(acting, question)
+        before = {one.job: one.job for q in questions for one in desk(acting).waiting(q.user)}
+        places = {q.user: desk(acting).waiting(q.user)[0].position for q in questions}
+    async with office.manager() as other:
+        after = {one.job: one.job for q in questions for one in desk(other).waiting(q.user)}
+        assert after == before
+        assert {q.user: desk(other).waiting(q.user)[0].position for q in questions} == places
+
+
+async def test_a_turn_that_was_given_before_a_restart_goes_on_after_it(office: Office, db_url: str) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        await give_back()
+        await until(lambda: is_due(acting, waits), "its turn has come")
+    async with office.manager() as other:
+        plays(office, other, waits)
+        await until(lambda: told(other, waits), "the Hub was told")
+        assert await reasons(other, waits) == ["queued", "turn", "admitted"]
+
+
+async def test_a_hub_that_does_not_answer_costs_a_turn_and_not_the_place(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        first = record(acting, waits)
+        says(office, HubUnavailable("gone"), waits)
+        await give_back()
+        await until(lambda: office.hub.started, "the Hub was asked")
+        office.clock.moved += timedelta(seconds=61)
+
+        async def over() -> bool:
+            return "turn-over" in await reasons(acting, waits)
+
+        await until(over, "its turn is over")
+        plays(office, acting, waits)
+        await until(lambda: told(acting, waits), "it has")
+        found = record(acting, waits)
+        assert first is not None
+        assert found is not None
+        assert found.job.submitted == first.job.submitted
+
+
+@pytest.mark.parametrize(
+    "said",
+    [HubRefused(403, "auth has expired for alice, login again"), HubRefused(400, "alice's authentication has expired")],
+    ids=["403", "400"],
+)
+async def test_where_the_hub_wants_a_fresh_login_the_job_holds_nothing_and_goes_on_after_it(
+    office: Office, said: HubRefused
+) -> None:
+    waits, other = wants(), wants("bob")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        first = record(acting, waits)
+        says(office, said, waits)
+        await give_back()
+        await until(lambda: state(acting, waits) is State.WAITING_LOGIN, "it waits for a login")
+        assert (await ask(acting, replace(other, pods=wants(gpus=8).pods))).decision == "admit", "it holds nothing"
+        await desk(acting).release(other.job, "bob")
+        assert (await ask(acting, waits)).decision == "admit"
+        found = record(acting, waits)
+        assert first is not None
+        assert found is not None
+        assert found.job.submitted == first.job.submitted
+
+
+async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(429, "Too many users trying to log in right now."), waits)
+        await give_back()
+        await until(lambda: len(office.hub.started) > 1, "it was asked twice")
+        plays(office, acting, waits)
+        await until(lambda: told(acting, waits), "it goes on")
+        assert "turn-over" not in await reasons(acting, waits)
+
+
+async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(400, "The image is not allowed."), waits)
+        await give_back()
+        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        assert await reasons(acting, waits) == ["queued", "turn", "start-refused"]
+        assert office.hub.started == [("alice", "")]
+
+
+async def test_a_server_that_was_removed_is_not_started(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        office.hub.servers = set()
+        await give_back()
+        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        assert (await reasons(acting, waits))[-1] == "no-server"
+        assert office.hub.started == []
+
+
+async def test_who_asks_again_for_the_same_or_less_keeps_the_place(office: Office) -> None:
+    first, second = wants("first", gpus=2), wants("second", gpus=2)
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, first)
+        await ask(acting, second)
+        for gpus in (2, 1):
+            answer = await ask(acting, replace(first, pods=wants(gpus=gpus).pods))
+            assert "It is number 1 in the queue and starts by itself." in answer.sentences
+        assert await reasons(acting, first) == ["queued", "changed"]
+
+
+async def test_who_asks_for_more_gets_a_new_place_and_is_told_so(office: Office) -> None:
+    first, second = wants("first"), wants("second")
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, first)
+        await ask(acting, second)
+        answer = await ask(acting, replace(first, pods=wants(gpus=2).pods))
+        assert "It is number 2 in the queue and starts by itself." in answer.sentences
+        assert any("its place is a new one" in sentence for sentence in answer.sentences)
+
+
+async def test_more_than_could_ever_start_is_refused_although_something_waits(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, waits)
+        answer = await ask(acting, replace(waits, pods=wants(gpus=9).pods))
+        assert answer.decision == "refuse"
+        assert state(acting, waits) is State.ENDED, "the Hub has forgotten what was wanted before"
+
+
+async def test_a_turn_for_one_gpu_is_no_turn_for_eight(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        await give_back()
+        await until(lambda: is_due(acting, waits), "its turn has come")
+        await ask(acting, wants("bob", gpus=4))
+        answer = await ask(acting, replace(waits, pods=wants(gpus=8).pods))
+        assert answer.decision == "wait"
+        found = record(acting, waits)
+        assert found is not None
+        assert not found.job.holds
+
+
+async def test_what_waits_is_replaced_by_a_new_job_of_the_same_server(office: Office) -> None:
+    old, new = wants(), wants()
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, old)
+        await ask(acting, new)
+        assert state(acting, old) is State.ENDED
+        assert [place.job.id for place in desk(acting).waiting("alice")] == [new.job]
+
+
+async def test_nobody_new_gets_what_somebody_waits_for(office: Office) -> None:
+    waits = wants(gpus=8)
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        _, answer = await asyncio.gather(give_back(), ask(acting, wants("new")))
+        assert answer.decision == "wait"
+        found = record(acting, waits)
+        assert found is not None
+        assert found.due
+
+
+async def test_no_more_are_due_at_one_time_than_the_hub_takes(office: Office) -> None:
+    office.starts_at_once = 2
+    questions = [wants(f"u{number}") for number in range(6)]
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        for question in questions:
+            await ask(acting, question)
+        await give_back()
+
+        def due() -> list[str]:
+            return [question.user for question in questions if is_due(acting, question)]
+
+        await until(lambda: len(due()) == 2, "two are due")
+        assert due() == ["u0", "u1"]
+        assert (await ask(acting, wants("new"))).reason == "turn"
+        plays(office, acting, *questions)
+        await until(lambda: all(state(acting, q) is State.STARTING for q in questions), "all are started")
+        assert not due()
+
+
+async def test_a_start_that_kubernetes_could_not_make_just_now_waits_on(office: Office) -> None:
+    waits, never = wants(), wants("never")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        for question in (waits, never):
+            await ask(acting, question)
+        plays(office, acting, waits, never)
+        await give_back()
+        await until(lambda: told(acting, waits, never), "both")
+        await desk(acting).release(waits.job, "alice", passes=True)
+        await desk(acting).release(never.job, "never")
+        assert state(acting, waits) is State.QUEUED
+        assert state(acting, never) is State.ENDED
+
+
+async def test_a_reservation_of_the_queue_that_nobody_used_becomes_a_place_again(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        first = record(acting, waits)
+        plays(office, acting, waits)
+        await give_back()
+        await until(lambda: told(acting, waits), "it has")
+        office.hub.servers = None
+        office.clock.moved += timedelta(seconds=70)
+
+        async def back() -> bool:
+            return "never-seen" in await reasons(acting, waits)
+
+        await until(back, "it has expired")
+        found = record(acting, waits)
+        assert first is not None
+        assert found is not None
+        assert found.job.submitted == first.job.submitted

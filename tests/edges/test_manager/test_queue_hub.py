@@ -1,0 +1,218 @@
+"""The queue through the real Hub, its REST API and a real browser: eight GPUs, and people who want more."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.e2e.people import wait_for
+from tests.edges.test_manager.quota import GPUS, QuotaHub, running
+from tests.edges.test_manager.test_manager_page import FLAGS, Forms
+
+# Whose name says so is answered later than a second after the form was sent.
+LATE = """
+import asyncio
+async def late(spawner):
+    if spawner.user.name.startswith("late"):
+        await asyncio.sleep(3)
+c.Spawner.pre_spawn_hook = late
+"""
+PICTURES = Path("build/manager")
+expect.set_options(timeout=60_000)
+ADMIN = "an admin password of thirty-two letters"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("queue")
+    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=LATE)
+    with running(made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """Every test leaves the cluster and the queue empty, and no traceback."""
+    yield
+
+    def empty() -> bool:
+        for name in hub.ready():  # those that waited start meanwhile
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        return not hub.servers() and not hub.held() and not live(hub)
+
+    wait_for(empty, "all of it is stopped", 120)
+    assert "Traceback" not in hub.log
+    assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+def live(hub: QuotaHub) -> dict[str, str]:
+    """The state of every user's job that has not ended."""
+    connection = sqlite3.connect(hub.state / "manager.sqlite")
+    try:
+        return dict(connection.execute("SELECT user_name, state FROM jobs WHERE state <> 'ended'"))
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def full(hub: QuotaHub) -> str:
+    """Somebody has all GPUs."""
+    hub.api("POST", "/users/holder")
+    hub.start_server("holder", gpus=GPUS)
+    wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", 60)
+    return "holder"
+
+
+def stop(hub: QuotaHub, user: str) -> None:
+    hub.api("DELETE", f"/users/{user}/server")
+
+
+@pytest.fixture
+def browser() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        page = chromium.new_context(viewport={"width": 1100, "height": 800}, reduced_motion="reduce").new_page()
+        page.set_default_timeout(60_000)
+        yield page
+        chromium.close()
+
+
+def enter(page: Page, hub: QuotaHub, user: str, password: str = "") -> None:
+    page.goto(f"{hub.url}/hub/login")
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(password or hub.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+
+
+def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
+    page.goto(f"{hub.url}/hub/spawn/{user}")
+    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+class Plain:
+    """Somebody at a browser without JavaScript."""
+
+    def __init__(self, hub: QuotaHub, user: str, password: str = "") -> None:
+        self.hub, self.http = hub, requests.Session()
+        login = self.http.get(f"{hub.url}/hub/login", timeout=30)
+        (form,) = [fields for action, fields in Forms(login.text).found if "login" in action]
+        data = {**form, "username": user, "password": password or hub.password}
+        assert self.http.post(f"{hub.url}/hub/login?next=/hub/token", data=data, timeout=30).ok
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def place(self, user: str, server: str = "") -> requests.Response:
+        return self.http.get(f"{self.hub.url}/services/jobs/wait/{user}/{server}", timeout=30)
+
+    def press(self, page: requests.Response, where: str) -> requests.Response:
+        action, hidden = next(form for form in Forms(page.text).found if re.search(where, form[0]))
+        return self.http.post(self.hub.url + action, data=hidden, timeout=30)
+
+
+def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["rest"])
+    answer = hub.start_server("rest", gpus=1)
+    assert answer.status_code == 429
+    assert answer.json()["message"] == (
+        "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number 1 in the queue and starts by "
+        "itself. Its place in the queue: /services/jobs/wait/rest/"
+    )
+    stop(hub, full)
+    wait_for(lambda: hub.ready() == ["rest/"], "it has started by itself", 60)
+
+
+def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["plain", "other"])
+    hub.start_server("other", gpus=1)
+    hub.start_server("plain", gpus=2)
+    with Plain(hub, "plain") as person:
+        page = person.place("plain")
+        assert page.status_code == 200
+        assert 'id="place">2<' in page.text
+        assert "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 2." in page.text
+        assert '<noscript><meta http-equiv="refresh"' in page.text
+        gone = person.press(page, r"/cancel$")
+        assert "The request was cancelled." in gone.text
+    assert set(live(hub)) == {"holder", "other"}
+    stop(hub, full)
+    wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
+
+
+def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["mine", "nosy"])
+    hub.start_server("mine", gpus=1)
+    with Plain(hub, "nosy") as nosy:
+        theirs, nothing, never = nosy.place("mine"), nosy.place("nosy"), nosy.place("nobody", "x")
+        assert [theirs.status_code, nothing.status_code, never.status_code] == [404, 404, 404]
+        visible = [re.sub(r"[\w+/=-]{20,}|\d|mine|nosy|nobody", "", page.text) for page in (theirs, nothing, never)]
+        assert visible[0] == visible[1] == visible[2]
+        (xsrf,) = [cookie.value for cookie in nosy.http.cookies if cookie.name == "_xsrf" and "services" in cookie.path]
+        done = nosy.http.post(f"{hub.url}/services/jobs/wait/mine//cancel", data={"_xsrf": xsrf}, timeout=30)
+        assert done.status_code == 404
+    with Plain(hub, "mine") as mine:
+        forged = mine.http.post(f"{hub.url}/services/jobs/wait/mine//cancel", data={}, timeout=30)
+        assert forged.status_code == 403
+    assert live(hub)["mine"] == "queued"
+    with Plain(hub, "admin", ADMIN) as admin:
+        assert "This is a job of <strong>mine</strong>" in admin.place("mine").text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("user", ["quick", "late"])
+def test_from_the_form_to_the_page_and_from_there_to_the_job(
+    hub: QuotaHub, full: str, browser: Page, user: str
+) -> None:
+    hub.add_users([f"{user}-ahead", user])
+    hub.start_server(f"{user}-ahead", gpus=GPUS)
+    wait_for(lambda: live(hub).get(f"{user}-ahead") == "queued", "somebody waits already", 60)
+    complaints: list[str] = []
+    browser.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    enter(browser, hub, user)
+    send_form(browser, hub, user)
+    browser.wait_for_url(re.compile(rf"/services/jobs/wait/{user}/$"))
+    expect(browser.locator("#place")).to_have_text("2")
+    expect(browser.get_by_text("Team Everybody uses 8 of its 8 GPUs")).to_be_visible()
+    with Plain(hub, f"{user}-ahead") as ahead:
+        ahead.press(ahead.place(f"{user}-ahead"), r"/cancel$")
+    expect(browser.locator("#place")).to_have_text("1")
+    expect(browser.get_by_role("status")).to_have_text("Number 1 in the queue")
+    stop(hub, full)
+    browser.wait_for_url(re.compile(rf"/user/{user}/"))
+    assert [text for text in complaints if "429" not in text and "404" not in text] == []
+
+
+@pytest.mark.browser
+def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, full: str, browser: Page) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    hub.add_users(["look"])
+    hub.start_server("look", gpus=3)
+    enter(browser, hub, "look")
+    card = browser.locator("section.job")
+    expect(card).to_contain_text("waiting")
+    expect(card).to_contain_text("It is number 1 in the queue and starts by itself.")
+    browser.screenshot(path=PICTURES / "home-waiting.png", full_page=True)
+    browser.get_by_role("link", name="See its place in the queue").click()
+    expect(browser.locator("#place")).to_have_text("1")
+    browser.screenshot(path=PICTURES / "wait.png", full_page=True)
+    browser.get_by_role("button", name="Toggle dark mode").click()
+    browser.screenshot(path=PICTURES / "wait-dark.png", full_page=True)
+    browser.set_viewport_size({"width": 390, "height": 900})
+    browser.screenshot(path=PICTURES / "wait-phone.png", full_page=True)
+    assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    browser.get_by_role("button", name="Cancel the request").click()
+    expect(browser.get_by_text("The request was cancelled.")).to_be_visible()
+    browser.screenshot(path=PICTURES / "wait-cancelled.png", full_page=True)
+    assert "look" not in live(hub)

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.contract.client import Client
 from tests.kubernetes.instance import GPU_LABELS
@@ -27,6 +28,7 @@ Image = Callable[[str], str]
 IMAGE_PREFIX = os.environ.get("DLSPAWNER_IMAGE_PREFIX", "dlspawner")
 IMAGE_TAG = os.environ.get("DLSPAWNER_IMAGE_TAG", "0.1.0")
 
+PRIORITIES = Path(__file__).parents[2] / "hub_config" / "kubernetes" / "base" / "priorities.yaml"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -124,8 +126,19 @@ def healthy_node(kubernetes: Client) -> Iterator[str]:
             kubelet.result(60)
 
 
+@pytest.fixture(scope="session")
+def priority_classes(kubernetes: Client) -> Iterator[None]:
+    """The classes that our cluster.yaml names; those that were not there go again."""
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    wanted = list(yaml.safe_load_all(PRIORITIES.read_text()))
+    made = [one for one in wanted if kubernetes.request("POST", path, one).status == 201]
+    yield
+    for one in made:
+        kubernetes.request("DELETE", f"{path}/{one['metadata']['name']}")
+
+
 @pytest.fixture
-def jobs_namespace(kubernetes: Client) -> Iterator[str]:
+def jobs_namespace(kubernetes: Client, priority_classes: None) -> Iterator[str]:
     """A fresh namespace that enforces Pod Security *restricted*, as the product's namespace of jobs does."""
     name = f"jobs-{secrets.token_hex(4)}"
     kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})

@@ -125,8 +125,13 @@ def test_a_node_port_leads_to_the_pod(kubernetes: Client, pods: str, machine: Ma
         assert b"200" in stream.recv(100)
 
 
-def test_a_claim_without_a_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
-    wish = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+def test_a_claim_of_its_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
+    # Which class is meant where none is named is the cluster's to say.
+    wish = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "standard",
+    }
     claims = pods.replace("/pods", "/persistentvolumeclaims")
     kubernetes.create(claims, {"metadata": {"name": "home"}, "spec": wish})
     volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]

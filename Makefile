@@ -112,7 +112,7 @@ $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
 	@$(BIN)/pip install --quiet --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/jupyterhub-5.5 jupyterhub==5.5.0
-	@.ci/packages --unpack $(VENV)/debian kubernetes-client
+	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus
 	@.ci/packages chromium=chromium rsync=rsync /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 

@@ -31,6 +31,8 @@ from yarl import URL
 
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 
+_PAGE = 200  # users; the Hub may be configured to give fewer at once
+
 
 class HubError(Exception):
     """The Hub did not do what was asked; the message may be shown to users."""
@@ -236,6 +238,22 @@ class HubApi:
         if status == 404:
             return None
         return read_user(_expect(status, body, 200))
+
+    async def active_users(self) -> list[HubUser]:
+        """Everybody with a server that runs, with those servers; in pages, a few requests for thousands.
+
+        Somebody may be missing for once, when others stop a server between two pages.
+        """
+        found: list[HubUser] = []
+        while True:
+            query = f"state=active&limit={_PAGE}&offset={len(found)}"
+            status, body = await self._call("GET", f"/users?{query}")
+            page = _expect(status, body, 200)
+            if not isinstance(page, list):
+                raise HubUnavailable("The Hub's answer could not be understood.")
+            if not page:
+                return found
+            found += [read_user(model) for model in page]
 
     async def post_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Say when servers were last used; the Hub keeps the latest time it was told.

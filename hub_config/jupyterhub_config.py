@@ -61,6 +61,7 @@ c.JupyterHub.allow_named_servers = True
 c.JupyterHub.custom_scopes = {
     "custom:ssh-keys:read": {"description": "Read the public SSH keys that people registered"},
     "custom:notices:read": {"description": "Read what people are told about their running jobs"},
+    "custom:ssh-sessions:write": {"description": "Say which jobs have SSH sessions, and when they were last used"},
 }
 c.JupyterHub.services = [
     {
@@ -83,12 +84,12 @@ c.JupyterHub.load_roles = [
         "name": "ssh-gateway",
         "scopes": [
             *("users:activity", "read:users", "read:servers", manager),
-            *("custom:ssh-keys:read", "custom:notices:read"),
+            *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write"),
         ],
         "services": ["ssh-gateway"],
     },
     {"name": "user", "scopes": ["self", manager]},
-    # A job's own token: its activity, its login proxy, and suggesting SSH keys.
+    # A job's own token: its activity, its login proxy, and telling the Manager of SSH keys and of its kernels.
     {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
 ]
 

@@ -1,4 +1,7 @@
-"""Telling the Hub that a job is used: at most once per interval and job, whatever goes on in its sessions."""
+"""Telling the Hub that a job is used: at most once per interval and job, whatever goes on in its sessions.
+
+The Manager is told more, by `sessions`: what stops a job that nobody uses wants to know of silent sessions, too.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Protocol
 
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
+from ssh_gateway.sessions import Sessions
 
 
 class Reporter(Protocol):
@@ -24,11 +28,16 @@ class Activity:
     """Collects what sessions saw; `run` is the one task that reports it, the first use of a job at once."""
 
     def __init__(
-        self, reporter: Reporter, interval_seconds: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        reporter: Reporter,
+        interval_seconds: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sessions: Sessions | None = None,
     ) -> None:
         self._reporter = reporter
         self._interval = interval_seconds
         self._now = now
+        self.sessions = sessions
         self._seen: dict[tuple[str, str], datetime] = {}
         self._told: dict[tuple[str, str], float] = {}  # when on the loop's clock, for one interval
         self._news = asyncio.Event()
@@ -38,9 +47,28 @@ class Activity:
         if (user, server) not in self._seen:
             self._news.set()
         self._seen[user, server] = self._now()
+        if self.sessions is not None:
+            self.sessions.touch(user, server)
+
+    def opened(self, user: str, server: str) -> None:
+        """Somebody is connected to this server from now on."""
+        if self.sessions is not None:
+            self.sessions.opened(user, server)
+
+    def closed(self, user: str, server: str) -> None:
+        """One connection has ended."""
+        if self.sessions is not None:
+            self.sessions.closed(user, server)
 
     async def run(self) -> None:
-        """Report for ever. What cannot be told is dropped: whoever is still active says so again."""
+        """Report for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell_hub(), name="tell the Hub")
+            if self.sessions is not None:
+                group.create_task(self.sessions.run(), name="tell the Manager")
+
+    async def _tell_hub(self) -> None:
+        """What cannot be told is dropped: whoever is still active says so again."""
         while True:
             for user, servers in self._due().items():
                 try:

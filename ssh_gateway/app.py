@@ -24,6 +24,7 @@ from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.server import Limits, Server
+from ssh_gateway.sessions import Sessions
 
 
 class CannotRun(Exception):
@@ -34,8 +35,8 @@ class Gateway(Application):
     """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
 
     From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users,
-    access:services!service=jobs, custom:ssh-keys:read, custom:notices:read), JUPYTERHUB_API_URL, and KUBECONFIG
-    outside the cluster.
+    access:services!service=jobs, custom:ssh-keys:read, custom:notices:read, custom:ssh-sessions:write),
+    JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
     """
 
     name = "ssh-gateway"
@@ -89,7 +90,10 @@ class Gateway(Application):
         5.0, min=0.0, help="How long SIGTERM lets open sessions end by themselves; a second signal ends them at once."
     ).tag(config=True)
     activity_seconds = Float(
-        60.0, min=0.1, help="A job in use is reported to the Hub at most once in this time (each report is a commit)."
+        60.0,
+        min=0.1,
+        help="A job in use is reported to the Hub at most once in this time (each report is a commit); all open "
+        "sessions to the Manager, too.",
     ).tag(config=True)
     agent_forwarding = Bool(
         False,
@@ -133,7 +137,9 @@ class Gateway(Application):
                 cluster = await stack.enter_async_context(await Cluster.connect())
             except ClusterError as error:
                 raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
-            activity, notices = Activity(people, self.activity_seconds), Notices(people)
+            sessions = Sessions(people, self.activity_seconds)
+            activity = Activity(people, self.activity_seconds, sessions=sessions)
+            notices = Notices(people)
             server = Server(
                 keys=found,
                 people=people,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -28,6 +28,9 @@ from dlspawner.core import naming
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.logs import say
 from ssh_gateway.routing import Candidate, Condition
+
+if TYPE_CHECKING:
+    from ssh_gateway.sessions import Session
 
 Object = dict[str, Any]
 
@@ -161,7 +164,14 @@ class HubAndManager:
         read = (read_notice(entry) for entry in answer["notices"])
         return NoticeList(str(answer.get("version", "")), tuple(notice for notice in read if notice is not None))
 
-    async def _manager(self, method: str, path: str, waits: float = 0.0) -> tuple[int, object]:
+    async def report_sessions(self, gateway: str, sessions: Sequence[Session]) -> None:
+        """Tell the Manager which jobs have SSH sessions."""
+        told = [[one.user, one.server, one.seconds, one.open] for one in sessions]
+        status, _ = await self._manager("PUT", "/api/ssh-sessions", body={"gateway": gateway, "sessions": told})
+        if status != 204:
+            raise Unavailable(f"the Manager does not take the report on sessions (status {status})")
+
+    async def _manager(self, method: str, path: str, waits: float = 0.0, body: object = None) -> tuple[int, object]:
         """Status and JSON of one request to the Manager, which may ``wait`` so long before it answers."""
         deadline = aiohttp.ClientTimeout(total=(self._deadline.total or 0.0) + waits)
         if self._session is None:
@@ -169,7 +179,12 @@ class HubAndManager:
         headers = {"Authorization": f"token {self._token}"}
         try:
             async with self._session.request(
-                method, URL(self._url + path, encoded=True), headers=headers, allow_redirects=False, timeout=deadline
+                method,
+                URL(self._url + path, encoded=True),
+                json=body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=deadline,
             ) as response:
                 content = await response.json(content_type=None) if response.status == 200 else None
                 return response.status, content

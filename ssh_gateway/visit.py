@@ -126,9 +126,12 @@ class Visit:
             conn=self._number,
         )
         self._relay.start()
+        self._server.activity.opened(self.proof.user, self.server_name or "")
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)
+        if self._relay is not None:
+            self._server.activity.closed(self.proof.user, self.server_name or "")
         if self._relay is not None:
             self._relay.pod_gone()
 

@@ -23,10 +23,11 @@ given with `--config`.
 def configurables() -> list[type[Configurable]]:
     """Every class of ours that an administrator configures."""
     from dlspawner.manager.app import Manager
+    from dlspawner.manager.gpu_metrics import GpuMetrics
     from dlspawner.spawner import DLSpawner
     from ssh_gateway.app import Gateway
 
-    return [DLSpawner, Manager, Gateway]
+    return [DLSpawner, Manager, GpuMetrics, Gateway]
 
 
 def default_of(trait: TraitType[object, object]) -> str:

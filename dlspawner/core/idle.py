@@ -155,6 +155,17 @@ def gpu_use(
     return None if since is None or last is None else GpuUse(since, last, last_busy, memory_bytes)
 
 
+def joined(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> GpuUse | None:
+    """One GPU's use from what was known and what was seen since; what is before a gap is forgotten."""
+    if old is None or new is None:
+        return new or old
+    if new.since - old.last > culling.metrics_age:
+        return new
+    busy = [at for at in (old.last_busy, new.last_busy) if at is not None]
+    memory = old.memory_bytes if new.memory_bytes is None else new.memory_bytes
+    return GpuUse(min(old.since, new.since), max(old.last, new.last), max(busy, default=None), memory)
+
+
 def judge(activity: Activity, policy: Policy, now: datetime) -> Verdict:
     """Whether a running job is kept, its owner is warned, or it is stopped."""
     since = idle_since(activity, policy, now)
@@ -178,6 +189,13 @@ def idle_since(activity: Activity, policy: Policy, now: datetime) -> datetime | 
     if real is None or activity.kept is None:
         return real
     return min(now, max(real, min(activity.kept, real + policy.culling.keep_alive)))
+
+
+def is_idle(activity: Activity, policy: Policy, now: datetime) -> bool:
+    """Whether a job is known to be unused: for half of its window, but no longer than half an hour has to pass."""
+    since = _last_use(activity, policy, now)
+    half = _LONGEST_STAND if policy.window is None else min(policy.window / 2, _LONGEST_STAND)
+    return since is not None and now - since >= half
 
 
 def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | None:

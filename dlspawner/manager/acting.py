@@ -24,11 +24,14 @@ from functools import partial
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
+from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.preempting import Preempting, begin, shift
+from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
 from dlspawner.manager.starts import Starts
@@ -66,7 +69,10 @@ class Acting:
     now: Callable[[], datetime]
     ticks: Callable[[], float] = time.monotonic
     starts_at_once: int = 20
+    prometheus: Prometheus | None = None
+    idle_look_seconds: float = 30.0
     desk: Desk | None = None
+    culler: Culler | None = None
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
     _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
@@ -130,7 +136,7 @@ class Acting:
                 group.create_task(_keep_usage(book), name="write down what teams have used")
                 group.create_task(self._look_at_the_clock(clock), name="look at the clock")
         finally:
-            self.desk = None
+            self.desk = self.culler = None
             book.board.close()
 
     def _steady(self) -> Callable[[], datetime]:
@@ -186,12 +192,28 @@ class Acting:
                 starts = Starts(book, queue, self.hub)
                 group.create_task(queue.run(), name="queue")
                 group.create_task(starts.run(), name="starts")
+                self.culler = await self._cull(book, reconciler, clock)
+                group.create_task(self.culler.run(), name="look for unused jobs")
                 self.desk = Desk(book, self.ledger, queue, Looks(book, self._offers_preemptible))
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 
     def _offers_preemptible(self, template: str) -> bool:
         found = self.settings.template(template)
         return found is not None and found.option("preemptible") is not None
+
+    async def _cull(self, book: Book, reconciler: Reconciler, clock: Callable[[], datetime]) -> Culler:
+        evidence = Gathering(
+            book=book,
+            hub=self.hub,
+            prometheus=self.prometheus,
+            namespace=reconciler.namespace,
+            settings=lambda: self.settings,
+            pods=reconciler.named,
+            now=clock,
+        )
+        culler = Culler(evidence, self.ledger, self.idle_look_seconds)
+        await culler.load()
+        return culler
 
     async def _reload(self, book: Book) -> None:
         while True:

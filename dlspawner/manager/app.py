@@ -30,10 +30,11 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, jobs_api, notices_api, pages, waiting_page, web
+from dlspawner.manager import api, idle_api, jobs_api, notices_api, pages, waiting_page, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
+from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.store import Store
@@ -53,7 +54,7 @@ class Manager(Application):
     name = "dlspawner-manager"
     description = __doc__ or ""
     version = getattr(dlspawner, "__version__", "")
-    classes = [ServiceAuth]  # noqa: RUF012 — traitlets' way to say what else can be configured
+    classes = [ServiceAuth, GpuMetrics]  # noqa: RUF012 — traitlets' way to say what else can be configured
 
     db_url = Unicode(
         help="""Where the Manager keeps its data, as an SQLAlchemy URL: sqlite:////path/manager.sqlite for one Manager,
@@ -135,6 +136,13 @@ class Manager(Application):
         of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
         left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
     ).tag(config=True)
+    idle_look_seconds = Float(
+        30.0,
+        min=1.0,
+        max=600.0,
+        help="""How often the Manager looks which jobs are not used: one list of the Hub's, two questions to Prometheus
+        (GpuMetrics.prometheus_url). Default: 30 seconds.""",
+    ).tag(config=True)
 
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
         "log-level": "Application.log_level",
@@ -201,6 +209,8 @@ class Manager(Application):
             if deciding:
                 deciding.cancel()
                 await asyncio.wait({deciding})
+            if acting and acting.prometheus:
+                await acting.prometheus.close()
             await hub.close()
             await store.close()
             await _close_hub_client()
@@ -224,6 +234,8 @@ class Manager(Application):
             other_namespaces=self.other_namespaces,
             now=_now,
             starts_at_once=self.starts_at_once,
+            prometheus=GpuMetrics(parent=self).client(),
+            idle_look_seconds=self.idle_look_seconds,
         )
 
     def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
@@ -291,6 +303,10 @@ def make_web(manager: web.Manager) -> WebApplication:
         (f"wait/{name}/{name}", waiting_page.WaitPage, own),
         (f"wait/{name}/{name}/cancel", waiting_page.Cancel, own),
         (f"wait/{name}/{name}/go-on", waiting_page.GoOn, own),
+        (r"api/jobs/(j-[a-z2-7]{12})/keep-alive", idle_api.KeepAlive, own),
+        ("api/kernels", idle_api.Kernels, own),
+        ("api/ssh-sessions", idle_api.SshSessions, own),
+        ("api/idle", idle_api.Idle, own),
     ]
     return WebApplication(
         [(prefix + path, handler, arguments) for path, handler, arguments in routes],

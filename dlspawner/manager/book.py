@@ -111,7 +111,7 @@ class Book:
         now: Callable[[], datetime],
         reservation: timedelta,
     ) -> None:
-        self._ledger, self._epoch, self.now, self.reservation = ledger, epoch, now, reservation
+        self._ledger, self.epoch, self.now, self.reservation = ledger, epoch, now, reservation
         self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
         self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
@@ -147,6 +147,14 @@ class Book:
         known = self.records.get(record.job.id)
         deadline = known.deadline if known is not None else None
         return replace(record, deadline=deadline or self.now() + self.reservation)
+
+    def mark_idle(self, job: str, idle: bool) -> None:
+        """Whether a job is known to be unused, for who looks for victims; like nodes, that is never written down."""
+        record = self.records.get(job)
+        if record is not None and record.job.idle != idle:
+            marked = replace(record, job=replace(record.job, idle=idle))
+            self.records[job] = marked
+            self.world.put(marked.job)
 
     async def turn(self, work: Callable[[Turn], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
@@ -209,7 +217,7 @@ class Book:
         usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
         try:
             if entries or told or usage is not None:
-                await self._ledger.write(self._epoch, entries, told, usage)
+                await self._ledger.write(self.epoch, entries, told, usage)
         except StoreUnavailable as problem:
             self._stale = True
             _fail(taken, problem)

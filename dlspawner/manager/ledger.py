@@ -20,7 +20,8 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
-from dlspawner.manager import noticerows
+from dlspawner.manager import activityrows, noticerows
+from dlspawner.manager.activity import Facts
 from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
@@ -29,6 +30,7 @@ from dlspawner.manager.store import Store
 _LEASE = leases.c.name == "manager"
 _MOST = 2**63 - 1
 LONGEST_LEASE = 60.0  # seconds
+_ROWS = 500  # in one statement
 
 
 class Fenced(Exception):
@@ -135,6 +137,21 @@ class Ledger:
 
         await self._store.write(write)
 
+    async def activities(self) -> dict[str, Facts]:
+        """What is known of the use of every job that has not ended."""
+        return await self._store.read(activityrows.read)
+
+    async def note_activities(self, epoch: int, facts: Mapping[str, Facts]) -> None:
+        """What is known of the use of these jobs; Fenced when another Manager has taken over."""
+
+        def note(connection: Connection) -> None:
+            _check(connection, epoch)
+            for some in _in_parts(sorted(facts), _ROWS):
+                activityrows.write(connection, {job: facts[job] for job in some})
+            activityrows.sweep(connection)
+
+        await self._store.write(note)
+
 
 def _now(connection: Connection) -> datetime:
     if connection.dialect.name == "postgresql":
@@ -168,6 +185,10 @@ def _write_usage(connection: Connection, usage: Mapping[str, Usage]) -> None:
     rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
     if rows:
         connection.execute(insert(team_usage), rows)
+
+
+def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [names[at : at + size] for at in range(0, len(names), size)]
 
 
 def _write(connection: Connection, entries: Sequence[Entry]) -> None:

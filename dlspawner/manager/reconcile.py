@@ -67,6 +67,10 @@ class Reconciler:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: Neighbours = field(default_factory=Neighbours)
 
+    def named(self) -> dict[str, naming.Job]:
+        """What pods say of the jobs that they are, by uid."""
+        return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
+
     async def run(self) -> None:
         self.book.asked = await self.ledger.has_admitted()
         nodes_known = asyncio.Event()

@@ -182,6 +182,15 @@ team_usage = Table(
     Column("rate", BigInteger, nullable=False),
 )
 
+# What is known of the use of a job that has not ended, as JSON: times when somebody, or a GPU, was last seen busy, when
+# that was last known at all, and the warnings that its owner was given.
+activities = Table(
+    "activities",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("facts", Text, nullable=False),
+)
+
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
 leases = Table(
     "leases",

@@ -134,13 +134,13 @@ class Handler(RequestHandler):
 class Json(Handler):
     """What is asked and answered in JSON."""
 
-    def read_object(self) -> dict[str, Any]:
+    def read_object(self, most: int = MAX_JSON) -> dict[str, Any]:
         """The body as a JSON object."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Problem(415, "Send the body as application/json.")
-        if len(self.request.body) > MAX_JSON:
-            raise Problem(413, f"The body is longer than {MAX_JSON // 1024} KiB.")
+        if len(self.request.body) > most:
+            raise Problem(413, f"The body is longer than {most // 1024} KiB.")
         try:
             content = json.loads(self.request.body)
         except (ValueError, RecursionError):

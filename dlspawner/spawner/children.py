@@ -42,6 +42,7 @@ _PACKAGED = {
     "start": "start.sh",
     "profile.sh": "profile.sh",
     "suggest_keys.py": "suggest_keys.py",
+    "tell_kernels.py": "tell_kernels.py",
     "door.py": "door.py",
 }
 _ROUNDS = 5

@@ -17,7 +17,7 @@ from dlspawner.spawner.refusal import Refused
 # Where the keys of a job's Secret appear below /etc/dlspawner.
 _FILES = (
     *((name, name) for name in (children.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")),
-    *((name, name) for name in ("suggest_keys.py", "door.py", "passwd", "group")),
+    *((name, name) for name in ("suggest_keys.py", "tell_kernels.py", "door.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
 

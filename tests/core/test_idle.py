@@ -20,6 +20,8 @@ from dlspawner.core.idle import (
     Warned,
     Why,
     gpu_use,
+    is_idle,
+    joined,
     judge,
     policy_of,
 )
@@ -205,6 +207,40 @@ def test_samples_tell(name: str) -> None:
     samples, expected = SAMPLES[name]
 
     assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
+
+
+JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
+    "nothing and nothing": (None, None, None),
+    "nothing new": (gpu(busy=3), None, gpu(busy=3)),
+    "nothing old": (None, gpu(busy=3), gpu(busy=3)),
+    "without a gap": (gpu(since=9, last=1), gpu(since=1.05, busy=0.5), gpu(since=9, busy=0.5)),
+    "the old busy time stays": (gpu(since=9, last=1, busy=5), gpu(since=1), gpu(since=9, busy=5)),
+    "after a gap only the new": (gpu(since=9, last=2, busy=5), gpu(since=1), gpu(since=1)),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_is_known_and_what_is_new_are_joined(name: str) -> None:
+    old, new, expected = JOINED[name]
+
+    assert joined(old, new, CULLING) == expected
+
+
+IDLE: dict[str, tuple[Activity, Policy, bool]] = {
+    "unused for half an hour": (Activity(ago(0.5)), POLICY, True),
+    "or for half of a short window": (Activity(ago(0.1)), replace(POLICY, window=0.2 * HOUR), True),
+    "also where it would never be stopped": (Activity(ago(0.5)), replace(POLICY, window=None), True),
+    "but not before": (Activity(ago(0.4)), POLICY, False),
+    "nor where that is not known": (old(gpu_count=1), POLICY, False),
+    "keep alive is a wish and no use": (old(kept=ago(0)), POLICY, True),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_known_to_be_idle_is_what_is(name: str) -> None:
+    activity, policy, expected = IDLE[name]
+
+    assert is_idle(activity, policy, NOW) is expected
 
 
 def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:

@@ -105,6 +105,7 @@ def job(tmp_path: Path) -> Job:
         "group": accounts.group(account),
         "start": children.packaged("start.sh"),
         "suggest_keys.py": children.packaged("suggest_keys.py"),
+        "tell_kernels.py": children.packaged("tell_kernels.py"),
         "sshd_config": f"{children.packaged('sshd_config')}Port {port}\n",
         "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
     }

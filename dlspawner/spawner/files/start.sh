@@ -136,6 +136,14 @@ suggest_keys() {
     fi
 }
 
+# Whether kernels are busy. Only where the container is the notebook server itself: nothing else has any.
+tell_kernels() {
+    if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && [ -r "$files/tell_kernels.py" ] &&
+        command -v python3 >/dev/null; then
+        exec python3 "$files/tell_kernels.py" </dev/null >/dev/null 2>&1
+    fi
+}
+
 # POSIX shells let background processes ignore INT and QUIT, and what is ignored stays ignored in everything that they
 # start: Ctrl-C in every SSH session, the interrupt of every kernel. Whatever can undo that becomes the program.
 find_reset() {
@@ -212,7 +220,7 @@ others() { # sshd | programs
             process=${line%% *} rest=${line##*) }
             parent=${rest#? } parent=${parent%% *}
             case $family in *" $process "*) continue ;; *" $parent "*) ;; *) continue ;; esac
-            case " $command $self $helper " in *" $process "*) continue ;; esac
+            case " $command $self $helper $kernels " in *" $process "*) continue ;; esac
             family="$family$process "
             case $rest in Z*) continue ;; esac
             case $line in *"(sshd"*) kind=sshd ;; *) kind=programs ;; esac
@@ -266,7 +274,7 @@ stop() {
     fi
 }
 
-role=work ssh= helper= directory= command= early=
+role=work ssh= helper= directory= command= early= kernels=
 case ${1:-} in
     --main | --login-proxy) role=${1#--}; shift ;;
 esac
@@ -289,6 +297,9 @@ if [ $role != login-proxy ]; then
         ssh=$!
         suggest_keys 9>&- &
     fi
+    case ${1##*/} in
+        jupyterhub-singleuser | jupyter | jupyter-lab) tell_kernels 9>&- & kernels=$! ;;
+    esac
 fi
 if [ -z "$reset" ]; then exec "$@"; fi
 

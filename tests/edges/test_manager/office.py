@@ -21,6 +21,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.store import Store
 from tests.edges.test_manager import quota
 
@@ -50,13 +51,14 @@ class FakeHub:
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
     stopped: list[tuple[str, str]] = field(default_factory=list)
+    used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
 
     async def user(self, name: str) -> HubUser | None:
         self.looks += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
-            server: Server(server, self.starts is None, None, False, "", {}, None)
+            server: Server(server, self.starts is None, None, False, "", {}, self.used.get((name, server)))
             for user, server in self.servers
             if user == name
         }
@@ -71,6 +73,12 @@ class FakeHub:
     async def stop_server(self, user: str, server: str = "") -> bool:
         self.stopped.append((user, server))
         return False
+
+    async def active_users(self) -> list[HubUser]:
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        users = [await self.user(name) for name in sorted({user for user, _ in self.servers})]
+        return [user for user in users if user is not None]
 
 
 @dataclass
@@ -87,6 +95,7 @@ class Office:
     lease_seconds: float = 60
     other_namespaces: bool = False
     starts_at_once: int = 20
+    prometheus: Prometheus | None = None
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
@@ -106,6 +115,8 @@ class Office:
             now=self.clock,
             ticks=self.clock.ticks,
             starts_at_once=self.starts_at_once,
+            prometheus=self.prometheus,
+            idle_look_seconds=3600,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -44,6 +44,7 @@ c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server",
 c.JupyterHub.custom_scopes = {{
     "custom:ssh-keys:read": {{"description": "Read everybody's SSH public keys"}},
     "custom:notices:read": {{"description": "Read everybody's notices"}},
+    "custom:ssh-sessions:write": {{"description": "Say who uses SSH"}},
 }}
 c.JupyterHub.services = [
     {{"name": "jobs", "url": {manager!r}, "api_token": {tokens[manager]!r}, "oauth_no_confirm": True}},
@@ -59,6 +60,7 @@ c.JupyterHub.load_roles = [
         "scopes": [
             "users:activity", "read:users", "read:servers", "access:services!service=jobs", "custom:ssh-keys:read",
             "custom:notices:read",
+            "custom:ssh-sessions:write",
         ],
     }},
     {{"name": "other", "services": ["other"], "scopes": ["access:services!service=jobs", "read:users"]}},

@@ -1,0 +1,212 @@
+"""Jobs that nobody uses: found, their owners warned, stopped. What is use, and when is enough, is `core.idle`'s to say.
+
+Every round gathers what is known (`gathering`), writes it down, judges every running job, and does what follows in one
+turn. A round in which the Hub does not answer judges nobody; a job with GPUs of which nothing is known goes on.
+
+A job that is known to be unused is marked in the world: preemption takes it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from dlspawner.core.idle import Keep, Stop, Warn, Warned, Why
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubError
+from dlspawner.manager import notices, stopping
+from dlspawner.manager.activity import Session
+from dlspawner.manager.book import Turn
+from dlspawner.manager.culling_words import lasted, stopped, warning
+from dlspawner.manager.gathering import Gathering, Judged
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.notices import Kind
+from dlspawner.manager.records import Record
+from dlspawner.manager.store import StoreUnavailable
+
+_KINDS = {Why.UNUSED: Kind.IDLE, Why.LIFETIME: Kind.LIFETIME}
+_REASONS = {Why.UNUSED: "idle", Why.LIFETIME: "lifetime"}
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the latest round has found; ``gpus_unknown`` says why the use of GPUs is not known, where it is not."""
+
+    at: datetime
+    dry_run: bool
+    gpus_unknown: str | None
+    judged: tuple[Judged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What *keep alive* has brought: no stop before ``until``; ``longest``: pressing it again does not help."""
+
+    until: datetime | None
+    longest: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Warnings:
+    job: str
+    all: tuple[Warned, ...]
+
+
+@dataclass(slots=True)
+class Culler:
+    """The rounds of one acting Manager; `run` never ends by itself."""
+
+    evidence: Gathering
+    ledger: Ledger
+    look_seconds: float = 30.0
+    report: Report | None = None
+    _dry: frozenset[tuple[str, Why]] = frozenset()
+    _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self) -> None:
+        """Remember what is written down."""
+        self.evidence.activities.facts = await self.ledger.activities()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except (HubError, StoreUnavailable) as problem:
+                log.warning("unused jobs are not looked for: %s", problem)
+            except Fenced:
+                raise
+            except Exception:
+                log.exception("a round of looking for unused jobs failed; nobody else has to suffer")
+            await asyncio.sleep(self.look_seconds)
+
+    # What others tell
+
+    @property
+    def report_seconds(self) -> float:
+        """How often pods should tell of their kernels: often enough that one report may be lost."""
+        return min(60.0, self.evidence.book.world.cluster.culling.metrics_age.total_seconds() / 3)
+
+    def record(self, job: str) -> Record | None:
+        return self.evidence.book.records.get(job)
+
+    def kernels(self, user: str, server: str, busy: bool, seconds: float | None) -> bool:
+        """A pod tells of its kernels; False when no job runs on this server."""
+        for record in self.evidence.running():
+            if (record.job.user, record.job.server) == (user, server):
+                self.evidence.activities.kernels(record.job.id, busy, seconds, self.evidence.now())
+                return True
+        return False
+
+    async def ssh(self, gateway: str, sessions: Iterable[Session]) -> None:
+        """A gateway tells of its sessions. It forgets what it was heard to say, so that is written down first."""
+        jobs = {(one.job.user, one.job.server): one.job.id for one in self.evidence.running()}
+        told = {jobs[key]: one for one in sessions if (key := (one.user, one.server)) in jobs}
+        self.evidence.activities.ssh(gateway, told, self.evidence.now())
+        await self._save()
+
+    async def keep(self, record: Record) -> Kept:
+        """Somebody wants to keep a job."""
+        job, known = record.job, self.evidence.activities
+        now = self.evidence.now()
+        known.put(job.id, replace(known.of(job.id), kept=now))
+        await self._save()
+        log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
+        await self.look()
+        policy = self.evidence.policy(job)
+        found = {one.job.id: one.verdict.idle_since for one in (self.report.judged if self.report else ())}
+        since = found.get(job.id)
+        if since is None or policy.window is None:
+            return Kept(None, False, "Nothing stops this job for being unused now.")
+        if since < now:
+            most = lasted(policy.culling.keep_alive)
+            return Kept(since + policy.window, True, f"It can not be kept longer than {most} after its last use.")
+        return Kept(since + policy.window, False, f"It is kept for {lasted(policy.window)}, longer while it is used.")
+
+    # The round
+
+    async def look(self) -> None:
+        """Judge every running job, and do what follows."""
+        evidence = self.evidence
+        async with self._one_round:
+            await evidence.look()
+            await self._save()
+            now = evidence.now()
+            judged = tuple(evidence.judge(one.job, now) for one in evidence.running() if evidence.listed(one.job))
+            for changed in await evidence.book.turn(lambda turn: self._act(turn, judged)):
+                facts = evidence.activities.of(changed.job)
+                evidence.activities.put(changed.job, replace(facts, warned=changed.all))
+            await self._save()
+            self._log_dry(judged)
+            self.report = Report(now, evidence.book.world.cluster.culling.dry_run, evidence.gpus_unknown, judged)
+
+    def _act(self, turn: Turn, judged: Iterable[Judged]) -> list[_Warnings]:
+        """What follows, in one turn; the warnings that jobs have had from then on."""
+        changed = []
+        for found in judged:
+            record = turn.record(found.job.id)
+            if record is None or record.job.state is not State.RUNNING:
+                continue
+            turn.book.mark_idle(record.job.id, found.idle)
+            # Somebody may have told of some use since.
+            one = found if isinstance(found.verdict, Keep) else self.evidence.judge(record.job, turn.now)
+            warned = self._do(turn, one)
+            if warned != one.activity.warned:
+                changed.append(_Warnings(one.job.id, warned))
+        return changed
+
+    def _do(self, turn: Turn, one: Judged) -> tuple[Warned, ...]:
+        job, had = one.job, one.activity.warned
+        match one.verdict:
+            case Warn(percent, why, since, until):
+                cause = f"{percent} % since {since.isoformat(timespec='seconds')}"
+                text = warning(job, why, turn.now - since)
+                notices.post(turn, job, _KINDS[why], text, cause=cause, until=until, keep=why is Why.UNUSED)
+                return (*had, Warned(turn.now, percent, why))
+            case Stop(why, since, dry_run=False):
+                stopping.stop(turn, job.id, _REASONS[why], stopped(job, why, turn.now - since))
+                return had
+            case _:
+                void = {warned.why for warned in had if _is_void(warned, one)}
+                if void:
+                    notices.withdraw(turn, job.id, *(_KINDS[why] for why in void))
+                return tuple(warned for warned in had if warned.why not in void)
+
+    def _log_dry(self, judged: Iterable[Judged]) -> None:
+        """Once for each job that would have been stopped."""
+        would = {(one.job.id, one.verdict.why): one for one in judged if _would_stop(one)}
+        for key in would.keys() - self._dry:
+            job, since = would[key].job, would[key].verdict.idle_since
+            line = "dry run: job=%s user=%s server=%s would be stopped reason=%s since=%s"
+            log.info(line, job.id, job.user, job.server, _REASONS[key[1]], since)
+        self._dry = frozenset(would)
+
+    async def _save(self) -> None:
+        activities = self.evidence.activities
+        changed = frozenset(activities.changed)
+        if changed:
+            activities.changed.clear()
+            try:
+                facts = {job: activities.of(job) for job in changed}
+                await self.ledger.note_activities(self.evidence.book.epoch, facts)
+            except (Fenced, StoreUnavailable):
+                activities.changed |= changed
+                raise
+
+
+def _would_stop(one: Judged) -> bool:
+    return isinstance(one.verdict, Stop) and one.verdict.dry_run
+
+
+def _is_void(warned: Warned, one: Judged) -> bool:
+    """Whether a warning holds no longer: the job was used since, or nothing would be stopped any more."""
+    if one.policy.culling.dry_run:
+        return True
+    if warned.why is Why.LIFETIME:
+        return one.policy.lifetime is None
+    since = one.verdict.idle_since
+    return one.policy.window is None or (since is not None and warned.at < since)

@@ -1,0 +1,51 @@
+"""What people are told of a job that nobody uses, or that is old. PURE."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_never
+
+from dlspawner.core import quantity
+from dlspawner.core.amounts import counted
+from dlspawner.core.idle import Why
+from dlspawner.core.jobs import Job
+
+
+def held(job: Job) -> str:
+    """What a job keeps from others: ``2 a100 GPUs``, ``4 CPU and 8Gi of memory``."""
+    if job.charge.gpus:
+        return counted(job.charge.gpus, f"{job.charge.gpu_type} GPU" if job.charge.gpu_type else "GPU")
+    cpu = sum(pod.cpu_milli for pod in job.charge.pods)
+    memory = sum(pod.memory_bytes for pod in job.charge.pods)
+    return f"{quantity.cpu(cpu)} CPU and {quantity.memory(memory)} of memory"
+
+
+def lasted(span: timedelta) -> str:
+    """A span of time in at most two units: ``3 d 2 h``, ``1 h 30 min``, ``45 min``, ``50 s``."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, size, next_unit, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if seconds >= size:
+            rest = seconds % size // next_size
+            return f"{seconds // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+
+
+def warning(job: Job, why: Why, span: timedelta) -> str:
+    """Before the stop; when that will be is said beside it."""
+    match why:
+        case Why.LIFETIME:
+            return f"This job has run for {lasted(span)} and is near the end of its lifetime. Files stay."
+        case Why.UNUSED:
+            return f"{held(job)} unused for {lasted(span)}. The job will be stopped unless it is used; files stay."
+        case Why.USED | Why.UNKNOWN | Why.EXEMPT:
+            raise ValueError(why)
+        case _:
+            assert_never(why)
+
+
+def stopped(job: Job, why: Why, span: timedelta) -> str:
+    """After the stop."""
+    again = "Your files are kept; “Start again” starts it with the same options."
+    if why is Why.LIFETIME:
+        return f"The job was stopped at the end of its lifetime, after {lasted(span)}. {again}"
+    return f"The job was stopped because it was not used for {lasted(span)} ({held(job)}). {again}"

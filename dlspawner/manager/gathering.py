@@ -1,0 +1,125 @@
+"""What is known of the use of running jobs, gathered: from the Hub (one list), from Prometheus, and from what was told.
+
+A job is judged by it only while the Hub lists its server: it says when somebody last used it by HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from dlspawner.core.idle import Activity, Policy, Verdict, is_idle, judge, policy_of
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import IdleWindows
+from dlspawner.core.naming import Job as Named
+from dlspawner.core.template import Evidence, IdlePolicy
+from dlspawner.hubapi import HubApi
+from dlspawner.manager.activity import Activities
+from dlspawner.manager.book import Book
+from dlspawner.manager.prometheus import MetricsUnavailable, Prometheus
+from dlspawner.manager.records import Record
+from dlspawner.settings import Settings
+
+Place = tuple[str, str]  # a user and a server
+
+NO_PROMETHEUS = "GpuMetrics.prometheus_url is not set."
+_LOOK_BACK = timedelta(hours=1)  # samples of GPUs that are asked for after a restart
+_SLICE = timedelta(minutes=10)  # of one question, so that no answer is large
+_OVERLAP = timedelta(minutes=2)  # for samples that come late
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One job in one round; ``idle``: it is known to be unused."""
+
+    job: Job
+    activity: Activity
+    policy: Policy
+    verdict: Verdict
+    idle: bool
+
+
+@dataclass(slots=True)
+class Gathering:
+    """The evidence about the jobs of one book."""
+
+    book: Book
+    hub: HubApi
+    prometheus: Prometheus | None
+    namespace: str
+    settings: Callable[[], Settings]
+    pods: Callable[[], Mapping[str, Named]]  # what pods say of the jobs that they are, by uid
+    now: Callable[[], datetime]
+    activities: Activities = field(init=False)
+    gpus_unknown: str | None = None  # why the use of GPUs is not known, where it is not
+    _http: Mapping[Place, datetime | None] = field(default_factory=dict)
+    _asked: datetime | None = None  # until when Prometheus was asked
+
+    def __post_init__(self) -> None:
+        self.activities = Activities(self.now())
+
+    def running(self) -> list[Record]:
+        """Every job that runs."""
+        return [one for one in self.book.records.values() if one.job.state is State.RUNNING and one.job.started]
+
+    async def look(self) -> None:
+        """Learn what is new; HubError when the Hub does not answer. What Prometheus cannot tell is `gpus_unknown`."""
+        users = await self.hub.active_users()
+        self._http = {(user.name, name): one.last_activity for user in users for name, one in user.servers.items()}
+        unknown = await self._read_gpus()
+        if unknown and unknown != self.gpus_unknown:
+            log.warning("the use of GPUs is not known, jobs with GPUs go on: %s", unknown)
+        self.gpus_unknown = unknown
+        self.activities.forget(record.job.id for record in self.running())
+        self._note_watched()
+
+    def listed(self, job: Job) -> bool:
+        """Whether the Hub has listed the job's server at the latest look."""
+        return (job.user, job.server) in self._http
+
+    def judge(self, job: Job, now: datetime) -> Judged:
+        """The verdict on a job that is listed, by what is known now."""
+        policy = self.policy(job)
+        activity = self.activities.activity(job, self._http[job.user, job.server], now, policy.culling)
+        return Judged(job, activity, policy, judge(activity, policy, now), is_idle(activity, policy, now))
+
+    def policy(self, job: Job) -> Policy:
+        """The windows of its template, team and preemptibility."""
+        world, template = self.book.world, self.settings().template(job.template)
+        team, idle = world.team(job.team), template.idle if template else IdlePolicy()
+        return policy_of(idle, team.idle if team else IdleWindows(), world.cluster.culling, job.preemptible)
+
+    async def _read_gpus(self) -> str | None:
+        if self.prometheus is None:
+            return NO_PROMETHEUS
+        culling, now = self.book.world.cluster.culling, self.now()
+        since = max(now - _LOOK_BACK, self._asked - _OVERLAP if self._asked else now - _LOOK_BACK)
+        jobs = {one.pod_name: one.job for one in self.running() if one.job.charge.gpus}
+        try:
+            while jobs and since < now:
+                until = min(now, since + _SLICE)
+                for pod, metrics in (await self.prometheus.gpus(self.namespace, since, until)).items():
+                    if pod in jobs:
+                        self.activities.gpus(jobs[pod], metrics, culling)
+                self._asked = since = until
+        except MetricsUnavailable as problem:
+            return str(problem)
+        return None
+
+    def _note_watched(self) -> None:
+        """Jobs that only show something are used while a job of the same person runs that writes it."""
+        named, now = self.pods(), self.now()
+        running = [(one.job, named.get(one.pod_uid or "")) for one in self.running()]
+        viewers = {job.id for job, _ in running if self.policy(job).counts == {Evidence.HTTP}}
+        writers = [(job.user, pod.log_dir) for job, pod in running if pod and pod.log_dir and job.id not in viewers]
+        for job, pod in running:
+            shown = pod.log_dir if pod and job.id in viewers else None
+            if shown and any(user == job.user and _below(written, shown) for user, written in writers):
+                self.activities.put(job.id, replace(self.activities.of(job.id), watched=now))
+
+
+def _below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

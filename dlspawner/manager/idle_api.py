@@ -1,0 +1,162 @@
+"""REST resources about the use of jobs, under /services/jobs/api/.
+
+    PUT   kernels                 a job tells of its kernels, with its own token; for its own server only
+    PUT   ssh-sessions            the gateway tells of all its sessions, by the scope custom:ssh-sessions:write
+    POST  jobs/{id}/keep-alive    a person keeps one of theirs; the job's own token is enough
+    GET   idle                    what the latest round has found, for administrators of the Hub
+
+How long ago something was is told in seconds: the clocks of pods and gateways are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dlspawner.core.idle import Keep, Stop, Warn
+from dlspawner.hubapi import HubError, has_scope, own_server
+from dlspawner.manager.activity import Session
+from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.culling import Culler
+from dlspawner.manager.culling_words import held
+from dlspawner.manager.gathering import Judged
+from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.web import ApiHandler, Problem
+
+WRITE_SESSIONS = "custom:ssh-sessions:write"
+MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
+_LONGEST = 10 * 366 * 86400.0
+
+
+class _AboutUse(ApiHandler):
+    def culler(self) -> Culler:
+        """Where it is known; 503 when that is not here."""
+        acting = self.manager.acting
+        if acting is None:
+            raise Problem(503, NOT_HERE)
+        if acting.culler is None:
+            raise Problem(503, NOT_YET)
+        return acting.culler
+
+
+class Kernels(_AboutUse):
+    """Whether a kernel is busy, and how many seconds ago one was; the answer says when to tell again."""
+
+    async def put(self) -> None:
+        identity = self.known()
+        server = own_server(identity)
+        if server is None:
+            raise Problem(403, "Only a job itself can tell of its kernels, with its own token.")
+        body = self.read_object()
+        busy = body.get("busy")
+        if set(body) != {"busy", "seconds"} or not isinstance(busy, bool):
+            raise Problem(422, "The fields busy (true or false) and seconds (a number, or null) are needed.")
+        culler = self.culler()
+        if not culler.kernels(identity.name, server, busy, _seconds(body["seconds"])):
+            raise Problem(404, "There is no running job on this server.")
+        self.reply({"seconds": culler.report_seconds})
+
+
+class SshSessions(_AboutUse):
+    """Every server that the gateway has sessions on, or whose last session it has not told the end of."""
+
+    async def put(self) -> None:
+        if not has_scope(self.known().scopes, WRITE_SESSIONS):
+            raise Problem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
+        body = fields(self.read_object(MOST), {"gateway": str, "sessions": list}, {"gateway", "sessions"})
+        sessions = [_session(one) for one in body["sessions"]]
+        try:
+            await self.culler().ssh(body["gateway"][:64], sessions)
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.set_status(204)
+
+
+class KeepAlive(_AboutUse):
+    """The button."""
+
+    async def post(self, job: str) -> None:
+        identity, culler = self.known(), self.culler()
+        record = culler.record(job)
+        server = own_server(identity)
+        if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
+            raise Problem(404, "You have no such job.")
+        try:
+            kept = await culler.keep(record)
+        except (HubError, Fenced):
+            raise Problem(503, NOT_YET) from None
+        until = kept.until.isoformat() if kept.until else None
+        self.reply({"until": until, "longest": kept.longest, "sentence": kept.sentence})
+
+
+class Idle(_AboutUse):
+    """The report. Of people's jobs it says no more than what the Hub's admin page does."""
+
+    async def get(self) -> None:
+        identity = self.known()
+        if not identity.admin or own_server(identity) is not None:
+            raise Problem(403, "This is for administrators of the Hub.")
+        report = self.culler().report
+        if report is None:
+            raise Problem(503, NOT_YET)
+        jobs = [_told(one) for one in report.judged]
+        self.reply(
+            {"at": report.at.isoformat(), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
+        )
+
+
+def _told(one: Judged) -> dict[str, object]:
+    job, verdict = one.job, one.verdict
+    match verdict:
+        case Keep():
+            word = "keep"
+        case Warn(percent):
+            word = f"warned-{percent}"
+        case Stop(dry_run=dry_run):
+            word = "would-stop" if dry_run else "stop"
+    gpus = [{"memory_bytes": gpu.memory_bytes, "busy": _iso(gpu.last_busy)} for gpu in one.activity.gpus]
+    return {
+        "job": job.id,
+        "user": job.user,
+        "server": job.server,
+        "team": job.team,
+        "template": job.template,
+        "preemptible": job.preemptible,
+        "holds": held(job),
+        "verdict": word,
+        "why": verdict.why.value,
+        "idle": one.idle,
+        "since": _iso(verdict.idle_since),
+        "window_seconds": one.policy.window.total_seconds() if one.policy.window else None,
+        "used": {
+            "http": _iso(one.activity.http),
+            "kernel": _iso(one.activity.kernel_busy),
+            "kernels_told": _iso(one.activity.kernel_report),
+            "ssh": _iso(one.activity.ssh),
+            "ssh_open": one.activity.ssh_open,
+            "kept": _iso(one.activity.kept),
+        },
+        "gpus": gpus,
+    }
+
+
+def _iso(at: Any) -> str | None:
+    return None if at is None else str(at.isoformat())
+
+
+def _session(item: Any) -> Session:
+    if not isinstance(item, list) or len(item) != 4:
+        raise Problem(422, "Every session must be a list of user, server, seconds and whether it is open.")
+    user, server, seconds, is_open = item
+    if not isinstance(user, str) or not isinstance(server, str) or not isinstance(is_open, bool):
+        raise Problem(422, "User and server must be text, and whether it is open true or false.")
+    return Session(as_name(user), as_name(server), _seconds(seconds), is_open)
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Problem(422, "seconds must be a number, or null.")
+    return min(max(0.0, float(value)), _LONGEST)

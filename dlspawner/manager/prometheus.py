@@ -1,0 +1,123 @@
+"""How GPUs are used, as Prometheus tells it: raw samples with their own times, of the GPUs that pods hold.
+
+One instant query with a range selector (`name{…}[90s]`) returns the samples themselves. Refused: `query_range`, which
+shows the last sample again for up to five minutes after it, so that what is missing would look as if it were there.
+
+The names are those of NVIDIA's dcgm-exporter unless they are configured. It says which pod holds a GPU in the labels
+`namespace` and `pod`; a Prometheus that puts its own there calls them `exported_namespace` and `exported_pod`. Series
+of one GPU whose other labels have changed, as after a restart of the exporter, are one GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+
+MIB = 1024 * 1024
+_DEADLINE = aiohttp.ClientTimeout(total=20)
+
+Sample = tuple[datetime, float]
+
+
+class MetricsUnavailable(Exception):
+    """Prometheus cannot be asked, or its answer makes no sense; the message is for the administrator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a cluster calls its metrics. Several exporters, such as NVIDIA's and AMD's, may be there at once."""
+
+    utilisation: tuple[str, ...] = ("DCGM_FI_DEV_GPU_UTIL",)  # in percent
+    memory: tuple[str, ...] = ("DCGM_FI_DEV_FB_USED",)  # in MiB
+    namespace_label: str = "namespace"
+    pod_label: str = "pod"
+    gpu_labels: tuple[str, ...] = ("UUID",)  # the first of these that a series has says which GPU it is of
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Of one GPU of one pod: samples of its utilisation in percent, and the memory that it last had in use."""
+
+    samples: tuple[Sample, ...]
+    memory_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Prometheus:
+    """A client of one Prometheus, or of what speaks its HTTP API."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    names: Names = field(default_factory=Names)
+    _session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections; a later question would open them again."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def gpus(self, namespace: str, since: datetime, until: datetime) -> dict[str, dict[str, Metrics]]:
+        """{pod: {GPU: its metrics}} of a namespace in a span of time; MetricsUnavailable."""
+        used = await self._query(self.names.utilisation, namespace, until, until - since)
+        held = await self._query(self.names.memory, namespace, until, min(until - since, timedelta(minutes=5)))
+        memory = {key: max(samples)[1] for key, samples in _by_gpu(held, self.names).items()}
+        found: dict[str, dict[str, Metrics]] = {}
+        for (pod, gpu), samples in _by_gpu(used, self.names).items():
+            mib = memory.get((pod, gpu))
+            found.setdefault(pod, {})[gpu] = Metrics(tuple(samples), None if mib is None else int(mib * MIB))
+        return found
+
+    async def _query(
+        self, metrics: Sequence[str], namespace: str, at: datetime, span: timedelta
+    ) -> Sequence[Mapping[str, Any]]:
+        which = f"__name__=~{json.dumps('|'.join(metrics))},{self.names.namespace_label}={json.dumps(namespace)}"
+        seconds = max(1, math.ceil(span.total_seconds()))
+        form = {"query": f"{{{which}}}[{seconds}s]", "time": f"{at.timestamp():.3f}"}
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=_DEADLINE)
+        try:
+            async with self._session.post(
+                f"{self.url.rstrip('/')}/api/v1/query", data=form, headers=headers, allow_redirects=False
+            ) as answer:
+                content = await answer.json(content_type=None)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise MetricsUnavailable(f"Prometheus does not answer: {type(error).__name__}") from error
+        try:
+            if content["status"] != "success":
+                raise MetricsUnavailable(f"Prometheus refused the question: {str(content.get('error'))[:300]}")
+            result: list[Mapping[str, Any]] = content["data"]["result"]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
+        return result
+
+
+def _by_gpu(result: Sequence[Mapping[str, Any]], names: Names) -> dict[tuple[str, str], list[Sample]]:
+    """Samples by pod and GPU; what is no number is none."""
+    found: dict[tuple[str, str], list[Sample]] = {}
+    try:
+        for series in result:
+            labels: Mapping[str, str] = series["metric"]
+            pod, gpu = labels.get(names.pod_label, ""), _gpu(labels, names)
+            if not pod:
+                continue
+            samples = [(datetime.fromtimestamp(float(at), UTC), float(value)) for at, value in series["values"]]
+            known = [sample for sample in samples if not math.isnan(sample[1])]
+            if known:
+                found.setdefault((pod, gpu), []).extend(known)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
+    return found
+
+
+def _gpu(labels: Mapping[str, str], names: Names) -> str:
+    """Which GPU a series is of; one without any of the labels that say so is a GPU of its own."""
+    named = next((labels[one] for one in names.gpu_labels if labels.get(one)), None)
+    return named or json.dumps({key: labels[key] for key in sorted(labels) if key != "__name__"})

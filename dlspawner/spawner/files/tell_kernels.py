@@ -1,0 +1,66 @@
+"""Tell the Manager whether a kernel of this job's notebook server is busy, and how long ago one was.
+
+Runs inside the job, in the background, with whatever python3 the image has, from its beginning to its end. It asks the
+notebook server with the job's own token, in a way that the server takes for nobody's activity, and tells nothing but
+"busy" and seconds: this clock is the pod's. A job without a notebook server tells nothing. The Manager says when to
+tell again; whatever goes wrong is silent and tried again.
+"""
+
+import json
+import os
+import time
+import urllib.request
+from datetime import datetime, timezone
+from typing import Any
+
+USUALLY = 60.0
+SOON = 10.0
+
+
+def ask(method: str, url: str, body: "object | None" = None) -> Any:
+    """The JSON of an answer. Both addresses are the Hub's own settings."""
+    request = urllib.request.Request(  # noqa: S310
+        url,
+        data=None if body is None else json.dumps(body).encode("utf-8"),
+        headers={
+            "Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"],
+            "Content-Type": "application/json",
+        },
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        return json.loads(answer.read())
+
+
+def report(kernels: "list[dict[str, Any]]", now: datetime) -> "dict[str, Any]":
+    """What is told of kernels as a notebook server lists them."""
+    busy = any(kernel.get("execution_state") not in {"idle", "dead"} for kernel in kernels)
+    texts = [kernel["last_activity"] for kernel in kernels if kernel.get("last_activity")]
+    times = [datetime.fromisoformat(text.replace("Z", "+00:00")) for text in texts]
+    ago = [max(0.0, (now - at).total_seconds()) for at in times]
+    return {"busy": busy, "seconds": min(ago) if ago else None}
+
+
+def tell() -> float:
+    """Ask and tell once; in how many seconds again."""
+    server = os.environ["JUPYTERHUB_SERVICE_URL"].rstrip("/")
+    kernels = ask("GET", server + "/api/kernels?no_track_activity=1")
+    manager = os.environ["DLSPAWNER_MANAGER_URL"].rstrip("/")
+    now = datetime.now(timezone.utc)  # noqa: UP017 - the image's python3 may be older than ours
+    answer = ask("PUT", manager + "/api/kernels", report(kernels, now))
+    return float(answer["seconds"])
+
+
+def main() -> None:
+    told = False
+    while True:
+        try:
+            seconds = tell()
+            told = True
+        except (OSError, KeyError, TypeError, ValueError):
+            seconds = USUALLY if not told else SOON
+        time.sleep(min(max(seconds, 1.0), USUALLY))
+
+
+if __name__ == "__main__":
+    main()

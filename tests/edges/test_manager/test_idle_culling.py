@@ -1,0 +1,348 @@
+"""Jobs that nobody uses: a real API server, a real database, a real Prometheus, and time as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner.cluster import Cluster
+from dlspawner.core.idle import Keep, Why
+from dlspawner.core.jobs import State
+from dlspawner.devcluster.api import start
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.activity import Session
+from dlspawner.manager.culling import Culler
+from dlspawner.manager.desk import Question
+from dlspawner.manager.notices import Kind
+from dlspawner.manager.prometheus import Prometheus
+from tests.edges.test_manager import metrics
+from tests.edges.test_manager.metrics import Gpu
+from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+
+WINDOW = 1000
+CULLING = "idle: {window_seconds: %d, silent_ssh_seconds: 400, keep_alive_seconds: 3000, metrics_age_seconds: 100}\n"
+BEGIN = datetime.now(UTC) - timedelta(minutes=5)
+HISTORY = [
+    Gpu("jupyter-idle", "GPU-1", lambda _: 0),
+    Gpu("jupyter-idle", "GPU-2", lambda _: 4, memory_mib=70_000),
+    Gpu("jupyter-busy", "GPU-3", lambda _: 0),
+    Gpu("jupyter-busy", "GPU-4", lambda seconds: 95 if seconds % 300 < 30 else 0),
+    Gpu("jupyter-half", "GPU-5", lambda _: 0),
+    Gpu("jupyter-gone", "GPU-6", lambda seconds: 0 if seconds < 1200 else None),
+    Gpu("jupyter-gone", "GPU-7", lambda seconds: 0 if seconds < 1200 else None),
+]
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=3))
+    with metrics.prometheus(folder) as url:
+        yield url
+
+
+@pytest.fixture
+async def office(prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    api = await start(tmp_path / "cluster", 0)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    prepare(tmp_path)
+    with (tmp_path / "cluster.yaml").open("a") as file:
+        file.write(CULLING % WINDOW)
+    async with await Cluster.connect(api.kubeconfig) as cluster:
+        await make_namespace(cluster)
+        prometheus = Prometheus(prometheus_url)
+        made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, prometheus=prometheus)
+        await made.make_node()
+        yield made
+        await prometheus.close()
+    await api.stop()
+
+
+async def run(office: Office, acting: Acting, user: str, gpus: int = 2, **more: Any) -> Question:
+    """A job that runs, of somebody who has just used it."""
+    question = wants(user, gpus, **more)
+    assert (await ask(acting, question)).decision == "admit"
+    pod = await office.make_pod(question)
+    await office.bind(pod)
+    await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+    office.hub.servers = {*(office.hub.servers or ()), (user, "")}
+    office.hub.used[user, ""] = office.clock()
+    return question
+
+
+def culler(acting: Acting) -> Culler:
+    assert acting.culler is not None
+    return acting.culler
+
+
+def state(acting: Acting, question: Question) -> State | None:
+    record = culler(acting).record(question.job)
+    return record.job.state if record else None
+
+
+async def after(office: Office, acting: Acting, seconds: float) -> None:
+    """So much later the Manager looks."""
+    office.clock.moved += timedelta(seconds=seconds)
+    await culler(acting).look()
+
+
+def told(acting: Acting, question: Question) -> str | None:
+    """What the owner of a job is told about not using it."""
+    notice = culler(acting).evidence.book.board.pending((question.job, Kind.IDLE))
+    return notice.text if notice else None
+
+
+def cause(acting: Acting, question: Question) -> str:
+    """Of that notice."""
+    notice = culler(acting).evidence.book.board.pending((question.job, Kind.IDLE))
+    return notice.cause if notice else ""
+
+
+def why(acting: Acting, question: Question) -> Why | None:
+    """Why a job goes on."""
+    report = culler(acting).report
+    found = [one.verdict for one in (report.judged if report else ()) if one.job.id == question.job]
+    return found[0].why if found and isinstance(found[0], Keep) else None
+
+
+async def reasons(acting: Acting, question: Question) -> list[str]:
+    return [reason for _, _, reason in await acting.ledger.events(question.job)]
+
+
+async def test_two_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await after(office, acting, 400)
+        assert told(acting, job) is None
+        await after(office, acting, 150)
+        assert (told(acting, job) or "").startswith("2 gpu GPUs unused for ")
+        assert cause(acting, job).startswith("50 % since ")
+        await after(office, acting, 400)
+        assert cause(acting, job).startswith("90 % since ")
+        assert state(acting, job) is State.RUNNING
+        await after(office, acting, 110)
+        assert state(acting, job) is State.STOPPING
+        assert "idle" in await reasons(acting, job)
+        record = culler(acting).record(job.job)
+        assert record is not None
+        assert record.stop is not None
+        assert "“Start again” starts it with the same options" in record.stop.sentence
+
+
+async def test_a_gpu_that_works_now_and_then_is_used(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "busy")
+        for _ in range(6):
+            await after(office, acting, 400)
+        assert why(acting, job) is Why.USED
+        assert told(acting, job) is None
+
+
+@pytest.mark.parametrize("user", ["half", "gone", "nobody"])
+async def test_gpus_that_are_not_all_known_stop_nothing(office: Office, user: str) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, user)
+        for _ in range(8):
+            await after(office, acting, 400)
+        assert why(acting, job) is Why.UNKNOWN
+        assert state(acting, job) is State.RUNNING
+
+
+async def test_without_prometheus_no_gpu_job_is_stopped_and_the_report_says_so(office: Office) -> None:
+    office.prometheus = None
+    async with office.manager() as acting:
+        with_gpus, without = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
+        for seconds in (550, 400, 110):
+            await after(office, acting, seconds)
+        assert state(acting, with_gpus) is State.RUNNING
+        assert state(acting, without) is State.STOPPING
+        report = culler(acting).report
+        assert report is not None
+        assert report.gpus_unknown == "GpuMetrics.prometheus_url is not set."
+
+
+async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path: Path) -> None:
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    metrics.write_history(folder, HISTORY[:2], BEGIN, BEGIN + timedelta(hours=1))
+    with metrics.prometheus(folder) as url:
+        office.prometheus = Prometheus(url)
+        async with office.manager() as acting:
+            job = await run(office, acting, "idle")
+            await after(office, acting, 550)
+            assert told(acting, job) is not None
+    async with office.manager() as acting:
+        for _ in range(4):
+            await after(office, acting, 400)
+        assert why(acting, job) is Why.UNKNOWN
+        assert state(acting, job) is State.RUNNING
+    await office.prometheus.close()
+
+
+async def test_a_busy_kernel_keeps_its_job_and_what_was_told_is_taken_back(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await after(office, acting, 550)
+        assert told(acting, job) is not None
+        assert culler(acting).kernels("idle", "", True, None)
+        await after(office, acting, 5)
+        assert told(acting, job) is None
+        assert why(acting, job) is Why.USED
+
+
+async def test_kernels_of_which_nothing_is_heard_any_more_stop_nothing(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        culler(acting).kernels("idle", "", False, 2000)
+        for _ in range(4):
+            await after(office, acting, 400)
+        assert why(acting, job) is Why.UNKNOWN
+
+
+async def test_an_open_ssh_session_protects_for_a_bounded_time(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        session = Session("idle", "", 0.0, open=True)
+        await culler(acting).ssh("gateway-1", [session])
+        silent = 0.0
+        for seconds in (510, 300):
+            silent += seconds
+            office.clock.moved += timedelta(seconds=seconds)
+            await culler(acting).ssh("gateway-1", [Session("idle", "", silent, open=True)])
+            await culler(acting).look()
+            assert told(acting, job) is None
+        for seconds in (110, 400, 120):
+            silent += seconds
+            office.clock.moved += timedelta(seconds=seconds)
+            await culler(acting).ssh("gateway-1", [Session("idle", "", silent, open=True)])
+            await culler(acting).look()
+        assert state(acting, job) is State.STOPPING
+
+
+async def test_a_session_whose_gateway_is_silent_may_be_in_use(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await culler(acting).ssh("gateway-1", [Session("idle", "", 0.0, open=True)])
+        for _ in range(6):
+            await after(office, acting, 400)
+        assert why(acting, job) is Why.USED
+
+
+async def test_a_session_that_has_ended_protects_from_its_last_byte_on(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await culler(acting).ssh("gateway-1", [Session("idle", "", 0.0, open=True)])
+        office.clock.moved += timedelta(seconds=300)
+        await culler(acting).ssh("gateway-1", [])
+        for seconds in (250, 400, 110):
+            await after(office, acting, seconds)
+        assert state(acting, job) is State.STOPPING
+
+
+async def test_keep_alive_keeps_a_job_and_has_a_limit(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0)
+        begun = office.clock()
+        kept = None
+        for _ in range(12):
+            await after(office, acting, 300)
+            record = culler(acting).record(job.job)
+            assert record is not None
+            kept = await culler(acting).keep(record)
+            if kept.longest:
+                break
+            assert told(acting, job) is None
+        assert kept is not None
+        assert kept.longest
+        assert kept.until is not None
+        assert abs(kept.until - begun - timedelta(seconds=3000 + WINDOW)) < timedelta(seconds=60)
+
+
+async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dlspawner.manager")
+    file = office.folder / "cluster.yaml"
+    file.write_text(file.read_text().replace("metrics_age_seconds: 100", "metrics_age_seconds: 100, dry_run: true"))
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        for seconds in (550, 400, 110, 10):
+            await after(office, acting, seconds)
+        assert (state(acting, job), told(acting, job)) == (State.RUNNING, None)
+        report = culler(acting).report
+        assert report is not None
+        assert report.dry_run
+        lines = [line for line in caplog.messages if line.startswith("dry run:")]
+        assert len(lines) == 1
+        assert f"job={job.job} user=idle server= would be stopped reason=idle" in lines[0]
+
+
+async def test_a_hub_that_does_not_answer_stops_nobody(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0)
+        await after(office, acting, 950)
+        office.hub.servers = None
+        with pytest.raises(Exception, match="there is none"):
+            await after(office, acting, 400)
+        assert state(acting, job) is State.RUNNING
+
+
+async def test_a_manager_that_dies_between_warning_and_stop_forgets_neither_warning_nor_use(office: Office) -> None:
+    async with office.manager() as acting:
+        idle, used = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
+        await after(office, acting, 950)
+        await culler(acting).ssh("gateway-1", [Session("plain", "", 0.0, open=False)])
+    office.clock.moved += timedelta(seconds=110)
+    async with office.manager() as acting:
+        await culler(acting).look()
+        assert state(acting, idle) is State.STOPPING
+        assert state(acting, used) is State.RUNNING
+
+
+async def test_what_gpus_did_while_nobody_looked_counts(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "busy")
+        await after(office, acting, 100)
+    office.clock.moved += timedelta(seconds=1500)
+    async with office.manager() as acting:
+        await culler(acting).look()
+        assert why(acting, job) is Why.USED
+
+
+async def test_an_unused_job_is_the_first_victim_of_preemption(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await after(office, acting, 550)
+        assert culler(acting).evidence.book.world.jobs[job.job].idle
+        culler(acting).kernels("idle", "", True, None)
+        await culler(acting).look()
+        assert not culler(acting).evidence.book.world.jobs[job.job].idle
+
+
+async def test_the_lifetime_ends_a_job_that_is_used(office: Office) -> None:
+    file = office.folder / "cluster.yaml"
+    file.write_text(file.read_text().replace("idle: {", "idle: {lifetime_seconds: 500, "))
+    async with office.manager() as acting:
+        job = await run(office, acting, "busy")
+        for seconds in (460, 60):
+            office.hub.used["busy", ""] = office.clock()
+            await after(office, acting, seconds)
+        assert state(acting, job) is State.STOPPING
+        assert "lifetime" in await reasons(acting, job)
+
+
+async def test_a_team_and_preemptibility_have_windows_of_their_own(office: Office) -> None:
+    teams = (
+        "teams:\n  default: {title: A, quota: {gpu: 8}, idle: {window_seconds: 300, preemptible_window_seconds: 100}}\n"
+    )
+    (office.folder / "teams.yaml").write_text(teams)
+    async with office.manager() as acting:
+        guaranteed = await run(office, acting, "plain", gpus=0)
+        preemptible = await run(office, acting, "idle", preemptible=True)
+        await after(office, acting, 70)
+        assert told(acting, guaranteed) is None
+        assert told(acting, preemptible) is not None

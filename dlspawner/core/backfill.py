@@ -10,7 +10,6 @@ from dlspawner.core.decisions import Reason
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import first
-from dlspawner.core.rooms import Space
 from dlspawner.core.world import World
 
 
@@ -36,7 +35,7 @@ def kept_for_head(request: Job, world: World, now: datetime) -> tuple[Job | None
         nodes = first(
             ahead.charge.pods,
             lambda pod: world.pool(pod.resource, pod.placement).emptiest(),
-            lambda room, pod: Space(room.node.gpus_of(pod.resource), room.node.cpu_milli, room.node.memory_bytes),
+            lambda room, pod: room.whole(pod.resource),
         )
         nodes_of = world.memo["kept", ahead.id] = frozenset(nodes or ())
     return ahead, nodes_of

@@ -122,10 +122,11 @@ def _read(pod: Manifest, cluster: Cluster) -> _Pod:
     for container in (*containers, *inits):
         _check_names(container, cluster)
     needs = _most(_moments(containers, inits, _needs))
-    limits = _moments(containers, [one for one in inits if _is_sidecar(one)], _limits)[-1]
+    limits = _most(_moments(containers, inits, _limits))
     whole = spec.get("resources") or {}  # of the pod, which win over what its containers say of CPU and memory
-    for name, amount in _amounts(whole.get("requests") or whole.get("limits") or {}).items():
+    for name, amount in _amounts({**(whole.get("limits") or {}), **(whole.get("requests") or {})}).items():
         needs[name] = max(needs.get(name, Fraction(0)), amount)
+    limits = _most([limits, _limits(spec)])
     for name, amount in _amounts(spec.get("overhead") or {}).items():
         needs[name] = needs.get(name, Fraction(0)) + amount
     return _Pod(needs, limits, read_placement(spec))
@@ -225,10 +226,7 @@ def _type(pod: _Pod, cluster: Cluster) -> GpuType | None:
     if len(resources) > 1:
         raise _Wrong(Reason.NOT_ALLOWED, f"A job has GPUs of one type; this one asks for {' and '.join(resources)}.")
     kinds = [kind for kind in cluster.gpu_types if kind.resource == resources[0]]
-    implied = [kind for kind in kinds if _implies(pod.placement, kind)]
     possible = [kind for kind in kinds if not _contradicts(pod.placement, kind)]
-    if implied:
-        return max(implied, key=lambda kind: len(kind.node_selector))
     if len(possible) == 1:
         return possible[0]
     if possible:
@@ -241,11 +239,6 @@ def _type(pod: _Pod, cluster: Cluster) -> GpuType | None:
     raise _Wrong(
         Reason.UNKNOWN_TYPE, f"The pod asks for {resources[0]} on nodes that have none of its types ({names})."
     )
-
-
-def _implies(placement: Placement, kind: GpuType) -> bool:
-    """Whether every node that the pod may be on has all the labels of the type."""
-    return all(_values(placement, key) == {value} for key, value in kind.node_selector)
 
 
 def _contradicts(placement: Placement, kind: GpuType) -> bool:

@@ -13,9 +13,7 @@ from dlspawner.core.charge import PodCharge
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
-from dlspawner.core.nodes import Node
 from dlspawner.core.placing import ranked
-from dlspawner.core.rooms import Room, Space
 from dlspawner.core.world import World
 
 
@@ -72,11 +70,11 @@ def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
     if len(pods) == 1 and _some_room(pods[0], world):
         return None
     rooms = [room for room in world.rooms.values() if any(pod.placement.suits(room.node) for pod in pods)]
-    if ranked(pods, rooms, lambda room, pod: _whole(room, pod.resource), lambda _, left: left) is not None:
+    if ranked(pods, rooms, lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None:
         return None
     kind = request.charge.gpu_type
     largest = max(pods, key=lambda pod: pod.gpus)
-    most = max((_whole(room, largest.resource).gpus for room in rooms), default=0) if kind else 0
+    most = max((room.whole(largest.resource).gpus for room in rooms), default=0) if kind else 0
     if kind is not None and not most:
         return Refuse(Reason.TOO_MANY, f"No node has GPUs of type {kind} that this job could use.", 0)
     if kind is not None and most < largest.gpus:
@@ -86,21 +84,15 @@ def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
         return Refuse(Reason.TOO_MANY, sentence, most)
     if len(pods) > 1:
         return Refuse(Reason.TOO_MANY, f"The cluster's nodes can not hold the {len(pods)} pods of this job together.")
-    return Refuse(Reason.SHARE, "No node that this job could use has so much CPU and memory.")
+    beside = " beside what comes with its GPUs" if kind is None else ""
+    return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
 
 
 def _some_room(pod: PodCharge, world: World) -> bool:
     pool = world.pool(pod.resource, pod.placement)
-    if any(_whole(room, pod.resource).holds(pod) for room in pool.rooms.values()):
+    if any(room.whole(pod.resource).holds(pod) for room in pool.rooms.values()):
         return True
-    return any(
-        _whole(room, pod.resource).holds(pod) and pod.placement.suits(room.node) for room in world.rooms.values()
-    )
-
-
-def _whole(room: Room, resource: str) -> Space:
-    node: Node = room.node
-    return Space(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+    return any(room.whole(pod.resource).holds(pod) and pod.placement.suits(room.node) for room in world.rooms.values())
 
 
 def caps(request: Job, world: World) -> Blocked | None:

@@ -121,10 +121,14 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class CpuJobs:
-    """How many jobs without GPUs one person, and one team, may have at once; ``None`` for any number."""
+    """How many jobs without GPUs one person, and one team, may have at once; ``None`` for any number.
+
+    ``beside_gpus``: they may also use the CPU and memory that come with GPUs, so that those may lie idle.
+    """
 
     per_user: int | None = None
     per_team: int | None = None
+    beside_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)

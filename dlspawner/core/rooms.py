@@ -51,6 +51,8 @@ class Room:
     cpu_milli: int = 0
     memory_bytes: int = 0
     borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
+    kept: Space = NOTHING  # CPU and memory that come with the GPUs of the node, held or idle
+    with_gpus: Space = NOTHING  # CPU and memory that pods with GPUs hold
     holders: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
     promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
 
@@ -82,13 +84,23 @@ class Room:
         self.memory_bytes -= sign * pod.memory_bytes
         resource, milli = pod.resource, sign * pod.gpus
         if resource:
+            self.with_gpus = self.with_gpus + Space(0, sign * pod.cpu_milli, sign * pod.memory_bytes)
             self.gpus[resource] = self.gpus.get(resource, 0) - milli
             if job.preemptible:
                 self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
 
     def free(self, resource: str) -> Space:
-        """What nobody holds now, promised or not."""
-        return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+        """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""
+        if resource:
+            return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+        owed = (max(0, kept - held) for kept, held in zip(self.kept, self.with_gpus, strict=True))
+        return Space(0, self.cpu_milli, self.memory_bytes) - tuple(owed)
+
+    def whole(self, resource: str) -> Space:
+        """What there would be if nobody held anything."""
+        node = self.node
+        found = Space(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+        return found if resource else found - self.kept
 
     def guaranteed(self, resource: str) -> int:
         """What jobs that are not preemptible hold, and pods that are no jobs."""

@@ -42,7 +42,7 @@ def room_sentence(request: Job, world: World) -> str:
     """How much is free, for somebody who can not start."""
     pod, kind = max(request.charge.pods, key=lambda pod: pod.gpus), request.charge.gpu_type
     if kind is None:
-        return "No node has so much CPU and memory free."
+        return "No node has so much CPU and memory free beside what comes with its GPUs."
     rooms = world.pool(pod.resource, pod.placement).rooms.values()
     free = [max(0, room.gpus.get(pod.resource, 0)) for room in rooms]
     most = max(free, default=0)

@@ -23,13 +23,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, GpuType, Team, Teams
 from dlspawner.core.nodes import Node, Placement
 from dlspawner.core.pools import Pool
-from dlspawner.core.rooms import Room
+from dlspawner.core.rooms import NOTHING, Room, Space
 from dlspawner.core.shares import Layout, lay_out
 
 _MOST_POOLS = 200
@@ -86,7 +87,7 @@ class World:
     def of(cls, snapshot: Snapshot) -> World:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
-        world.rooms = {node.name: Room.empty(node) for node in snapshot.nodes}
+        world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
         for job in snapshot.jobs:
             if job.state is not State.ENDED:
                 world.jobs[job.id] = job
@@ -127,7 +128,7 @@ class World:
         """The node as it is now."""
         self.memo.clear()
         old = self.rooms.get(node.name)
-        room = Room.empty(node)
+        room = self._room(node)
         self._settle(room)
         if old is None or _lies(old.node) != _lies(node):
             self._forget_layouts()
@@ -149,6 +150,8 @@ class World:
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
+        for room in self.rooms.values():
+            room.kept = self._kept(room.node)
         self._pools.clear()
         self._forget_layouts()
 
@@ -274,17 +277,26 @@ class World:
         return pool
 
     def _nodes_of(self, kind: GpuType) -> dict[str, int]:
-        """Milli-GPUs of a type by node. A node of several types with one resource is of the one that says most."""
-        place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
-        others = [one for one in self.cluster.gpu_types if one.resource == kind.resource and one != kind]
-        closer = [one for one in others if set(one.node_selector) > set(kind.node_selector)]
-        found = {}
-        for name, room in self.rooms.items():
-            milli = room.node.gpus_of(kind.resource)
-            labels = set(room.node.labels)
-            if milli and place.suits(room.node) and not any(set(one.node_selector) <= labels for one in closer):
-                found[name] = milli
-        return found
+        """Milli-GPUs of a type by node."""
+        return {name: room.node.gpus_of(kind.resource) for name, room in self.rooms.items() if _is_of(kind, room.node)}
+
+    def _room(self, node: Node) -> Room:
+        room = Room.empty(node)
+        room.kept = self._kept(node)
+        return room
+
+    def _kept(self, node: Node) -> Space:
+        """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
+        kept = NOTHING
+        if self.cluster.cpu_jobs.beside_gpus:
+            return kept
+        others = dict(node.others.gpus)
+        for kind in self.cluster.gpu_types:
+            if _is_of(kind, node):
+                gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
+                share = kind.per_gpu.times(gpus)
+                kept = kept + Space(0, share.cpu_milli, share.memory_bytes)
+        return kept
 
     # counting
 
@@ -353,6 +365,12 @@ def _add(counts: dict[tuple[str, str], int], name: tuple[str, str], amount: int)
         counts[name] = left
     else:
         counts.pop(name, None)
+
+
+def _is_of(kind: GpuType, node: Node) -> bool:
+    """Whether a node has GPUs of a type; types with one resource are on different nodes."""
+    place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
+    return node.gpus_of(kind.resource) > 0 and place.suits(node)
 
 
 def _lies(node: Node) -> tuple[object, ...]:

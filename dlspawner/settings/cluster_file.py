@@ -49,12 +49,19 @@ def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
 
 def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
     """Two types with one resource must be on different nodes, or nobody could tell which of them a pod got."""
-    seen: dict[tuple[object, ...], str] = {}
-    for kind in kinds:
-        first = seen.setdefault((kind.resource, frozenset(kind.node_selector)), kind.name)
-        if first != kind.name:
-            entry = file.children("gpu_types")[kind.name]
-            entry.problem(f"it has the resource and the node_selector of {first}, so nothing tells them apart.")
+    for index, kind in enumerate(kinds):
+        for other in kinds[:index]:
+            if kind.resource == other.resource and not _are_apart(kind, other):
+                file.children("gpu_types")[kind.name].problem(
+                    f"it has the resource of {other.name}, and a node could be of both: "
+                    "give each a node_selector that names the same label with a value of its own."
+                )
+
+
+def _are_apart(one: GpuType, other: GpuType) -> bool:
+    """Whether no node can have the labels of both."""
+    labels = dict(other.node_selector)
+    return any(labels.get(key, value) != value for key, value in one.node_selector)
 
 
 def _default_template(file: Section, templates: Collection[str]) -> str | None:

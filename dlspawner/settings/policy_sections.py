@@ -12,7 +12,7 @@ _YEAR = 366 * 24 * _HOUR
 _MOST_JOBS = 1_000_000
 _HIGHEST = 1000
 
-CPU_JOBS = ("jobs_per_user", "jobs_per_team")
+CPU_JOBS = ("jobs_per_user", "jobs_per_team", "beside_gpus")
 _SCHEDULING = (
     *("notice_seconds", "min_run_seconds", "patience_seconds", "usage_half_life_seconds"),
     "priority_classes",
@@ -41,7 +41,9 @@ def read_priorities(file: Section, name: str, hint: str) -> tuple[Priority, ...]
 
 def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
     return CpuJobs(
-        cpu_only.maybe_integer("jobs_per_user", 0, _MOST_JOBS), cpu_only.maybe_integer("jobs_per_team", 0, _MOST_JOBS)
+        cpu_only.maybe_integer("jobs_per_user", 0, _MOST_JOBS),
+        cpu_only.maybe_integer("jobs_per_team", 0, _MOST_JOBS),
+        beside_gpus=cpu_only.boolean("beside_gpus", False),
     )
 
 

@@ -143,6 +143,16 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "CPUs must be at most 4",
     ),
     "helpers count": (pod(box({NVIDIA: 1, "cpu": 4}), box({"cpu": 1})), Reason.SHARE, "CPUs must be at most 4"),
+    "a first container may not have more": (
+        pod(box({NVIDIA: 1}), init=(box({"cpu": 64}),)),
+        Reason.SHARE,
+        "CPUs must be at most 4 for 1 × a100; the pod asks for 64",
+    ),
+    "nor may the pod as a whole": (
+        pod(box(), resources={"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"memory": "400Gi"}}),
+        Reason.SHARE,
+        "Memory must be at most 8Gi for a job without GPUs; the pod asks for 400Gi",
+    ),
     "more than a job without GPUs may have": (
         pod(box({"memory": "9Gi"})),
         Reason.SHARE,
@@ -193,12 +203,13 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
     assert (charged.pods[0].cpu_milli, charged.pods[0].memory_bytes) == (1510, 2 * GIB)
 
 
-def test_a_type_that_names_no_nodes_takes_what_no_other_claims() -> None:
+def test_of_types_that_a_node_could_have_both_none_is_guessed() -> None:
     anything = GpuType("any", "Any", NVIDIA, Amount(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
-    found = [charge([pod(box({NVIDIA: 1}), nodeSelector=one)], cluster) for one in (None, {"gpu": "v100"})]
+    found = charge([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
 
-    assert [one.gpu_type for one in found if isinstance(one, Charge)] == ["any", "v100"]
+    assert isinstance(found, Refuse)
+    assert "may get any or v100" in found.sentence
 
 
 def test_pods_that_are_no_jobs_hold_what_they_ask_for_until_they_have_ended() -> None:

@@ -171,6 +171,31 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 0),
         "admit z",
     ),
+    "jobs without GPUs leave GPUs the CPU that comes with them": (
+        world(team("a"), replace(N1, cpu_milli=33_000)),
+        wants("j", "a", 0, cpu=1001),
+        "refuse share",
+    ),
+    "jobs without GPUs use what is left beside it": (
+        world(team("a"), replace(N1, cpu_milli=33_000)),
+        wants("j", "a", 0, cpu=1000),
+        "admit n1",
+    ),
+    "jobs without GPUs do not take what a job with GPUs has left of its share": (
+        world(team("a", 8), replace(N1, cpu_milli=33_000), runs("r", "a", 8, "n1", cpu=100), runs("c", "a", 0, "n1")),
+        wants("j", "a", 0),
+        "wait no-node",
+    ),
+    "GPUs that pods of others hold keep nothing": (
+        world(team("a"), replace(N1, cpu_milli=33_000, others=Holding((("nvidia.com/gpu", 2 * GPU),), 1000))),
+        wants("j", "a", 0, cpu=4000),
+        "admit n1",
+    ),
+    "jobs without GPUs may use all of a node where the cluster says so": (
+        world(team("a"), replace(N1, cpu_milli=33_000), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(beside_gpus=True))),
+        wants("j", "a", 0, cpu=33_000),
+        "admit n1",
+    ),
     "jobs without GPUs go to nodes with GPUs if there is no other room": (
         world(team("a"), N1, node("z", 0, None, cpu_milli=500)),
         wants("j", "a", 0),

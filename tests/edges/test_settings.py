@@ -312,7 +312,11 @@ WRONG_CLUSTERS = {
     ),
     "two types that nothing tells apart": (
         "  b: {resource: nvidia.com/gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
-        "cluster.yaml:6: gpu_types.b: it has the resource and the node_selector of a100",
+        "cluster.yaml:6: gpu_types.b: it has the resource of a100, and a node could be of both",
+    ),
+    "two types that one node could be": (
+        "  b: {resource: nvidia.com/gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi, node_selector: {zone: x}}",
+        "cluster.yaml:6: gpu_types.b: it has the resource of a100, and a node could be of both",
     ),
     "two priorities of one level": (
         "priorities: {prod: 7, test: 7}",

@@ -30,7 +30,7 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, idle_api, jobs_api, notices_api, pages, waiting_page, web
+from dlspawner.manager import api, idle_api, jobs_api, notices_api, pages, waiting_api, waiting_page, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
@@ -300,6 +300,7 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
         (f"api/users/{name}/waiting", jobs_api.Waiting, own),
+        (f"api/wait/{name}/{name}", waiting_api.Wait, own),
         (f"wait/{name}/{name}", waiting_page.WaitPage, own),
         (f"wait/{name}/{name}/cancel", waiting_page.Cancel, own),
         (f"wait/{name}/{name}/go-on", waiting_page.GoOn, own),

@@ -36,16 +36,26 @@ _ENDS = {
 }
 
 
+def check_owner(who: Identity, user: str) -> None:
+    """Owners may look, and administrators of the Hub; never a job with its token."""
+    if who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
+        raise Problem(404, NOTHING_HERE)
+
+
+def page_path(prefix: str, user: str, server: str) -> str:
+    """Where the page of this server is."""
+    return f"{prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"
+
+
 class Waiting(PageHandler):
     """What the page and its buttons share."""
 
     def look_as(self, user: str) -> Identity:
-        """Who looks, if they may: the owner, or an administrator of the Hub; never a job with its token."""
+        """Who looks, if they may."""
         who = self.identity
         if who is None:
             raise Problem(403, STALE_PAGE)
-        if who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
-            raise Problem(404, NOTHING_HERE)
+        check_owner(who, user)
         return who
 
     def desk(self) -> Desk:
@@ -58,7 +68,7 @@ class Waiting(PageHandler):
         return acting.desk
 
     def page(self, user: str, server: str) -> str:
-        return f"{self.manager.service.prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"
+        return page_path(self.manager.service.prefix, user, server)
 
     def hub(self, path: str, user: str, server: str) -> str:
         service = self.manager.service

@@ -14,6 +14,7 @@ from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.records import Record
+from dlspawner.manager.starts import cancel
 from tests.edges.test_manager.office import Office, ask, until, wants
 
 
@@ -44,6 +45,11 @@ def is_due(acting: Acting, question: Question) -> bool:
 
 async def reasons(acting: Acting, question: Question) -> list[str]:
     return [reason for _, _, reason in await acting.ledger.events(question.job)]
+
+
+async def cancelled(acting: Acting, user: str = "alice") -> bool:
+    """Whether there was something to cancel."""
+    return await desk(acting).book.turn(lambda turn: cancel(turn, user, "", user))
 
 
 def plays(office: Office, acting: Acting, *questions: Question) -> None:
@@ -298,6 +304,56 @@ async def test_no_more_are_due_at_one_time_than_the_hub_takes(office: Office) ->
         assert (await ask(acting, wants("new"))).reason == "turn"
         plays(office, acting, *questions)
         await until(lambda: not due() and all(state(acting, q) is State.STARTING for q in questions), "all are started")
+
+
+async def test_who_waits_can_cancel(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, waits)
+        assert await cancelled(acting)
+        assert await reasons(acting, waits) == ["queued", "cancelled"]
+        assert not await cancelled(acting), "there is nothing any more"
+
+
+async def test_whose_turn_has_come_can_cancel_and_gives_back_what_was_reserved(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        await give_back()
+        await until(lambda: is_due(acting, waits), "its turn has come")
+        assert await cancelled(acting)
+        assert await reasons(acting, waits) == ["queued", "turn", "cancelled"]
+        assert (await ask(acting, wants("new", gpus=8))).decision == "admit"
+
+
+async def test_where_it_waits_for_a_login_it_can_be_cancelled(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(403, "auth has expired for alice, login again"), waits)
+        await give_back()
+        await until(lambda: state(acting, waits) is State.WAITING_LOGIN, "the Hub wants a login")
+        assert await cancelled(acting)
+        assert state(acting, waits) is State.ENDED
+
+
+async def test_who_was_let_in_can_cancel_and_holds_its_gpus_until_no_pod_can_come(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        plays(office, acting, waits)
+        await give_back()
+        await until(lambda: told(acting, waits), "the Hub may make its pod")
+        assert await cancelled(acting)
+        assert (await ask(acting, wants("new", gpus=8))).decision == "wait", "a pod may be on its way"
+        assert (await ask(acting, waits)).decision == "refuse", "no pod after this"
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: state(acting, waits) is State.ENDED, "it is over")
+        assert ("alice", "") in office.hub.stopped
 
 
 async def test_a_start_that_kubernetes_could_not_make_just_now_waits_on(office: Office) -> None:

@@ -12,6 +12,7 @@ import requests
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Person
 from tests.edges.test_manager.quota import GPUS, QuotaHub, running
 from tests.edges.test_manager.test_manager_page import FLAGS, Forms
 
@@ -98,6 +99,12 @@ def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
+def ask(person: Person, method: str, user: str = "") -> requests.Response:
+    """A program asks about the default server of this user, or its own."""
+    url = f"{person.hub.url}/services/jobs/api/wait/{user or person.name}/"
+    return requests.request(method, url, headers={"Authorization": f"token {person.token}"}, timeout=30)
+
+
 class Plain:
     """Somebody at a browser without JavaScript."""
 
@@ -149,6 +156,38 @@ def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full
     assert set(live(hub)) == {"holder", "other"}
     stop(hub, full)
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
+
+
+def test_programs_look_and_cancel_with_a_token_of_the_owner(hub: QuotaHub, full: str) -> None:
+    mine, nosy = Person(hub, "program"), Person(hub, "nosy-program")
+    assert mine.start("", gpus=3).status_code in {202, 429}
+    wait_for(lambda: live(hub).get("program") == "queued", "it waits", 60)
+    told = ask(mine, "GET").json()
+    assert {key: told[key] for key in ("state", "position", "waiting", "page")} == {
+        "state": "queued",
+        "position": 1,
+        "waiting": 1,
+        "page": "/services/jobs/wait/program/",
+    }
+    assert told["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 3."
+    assert [ask(nosy, method, "program").status_code for method in ("GET", "DELETE")] == [404, 404]
+    assert live(hub)["program"] == "queued"
+    assert ask(mine, "DELETE").status_code == 204
+    assert [ask(mine, method).status_code for method in ("GET", "DELETE")] == [404, 404]
+    assert set(live(hub)) == {"holder"}
+
+
+def test_a_job_that_is_being_started_is_cancelled_with_its_pod(hub: QuotaHub) -> None:
+    person = Person(hub, "going")
+    hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests=:NoSchedule")
+    try:
+        assert person.start("", gpus=1).status_code == 202
+        wait_for(lambda: hub.held() == 1, "its pod is there", 60)
+        wait_for(lambda: live(hub).get("going") == "starting", "that is written down", 60)
+        assert ask(person, "DELETE").status_code == 204
+        wait_for(lambda: not live(hub) and not hub.held() and not hub.servers(), "nothing is left of it", 60)
+    finally:
+        hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests-")
 
 
 def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:

@@ -11,14 +11,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from tests import faults
 from tests.e2e.people import wait_for
+from tests.edges.test_manager.crowds import serve, settle
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
 pytestmark = pytest.mark.slow
@@ -42,67 +41,6 @@ def crowd(hub: QuotaHub, size: int = CROWD) -> list[str]:
     names = [f"u{number}" for number in range(size)]
     hub.add_users(names)
     return names
-
-
-def live(hub: QuotaHub) -> list[tuple[str, str, str | None]]:
-    """The Manager's jobs that have not ended: user, state and pod."""
-    engine = create_engine(hub.db_url)
-    try:
-        with engine.connect() as connection:
-            rows = connection.execute(text("SELECT user_name, state, pod_uid FROM jobs WHERE state <> 'ended'"))
-            return [(row.user_name, row.state, row.pod_uid) for row in rows]
-    finally:
-        engine.dispose()
-
-
-def settled(hub: QuotaHub) -> bool:
-    """Everything that is held is held by a pod, every pod is a server's, every server has its pod."""
-    servers, jobs = hub.servers(), live(hub)
-    held = [(user, state, pod_uid) for user, state, pod_uid in jobs if state != "queued"]
-    pods = hub.kubectl("get", "pods", "-o", "name").split()
-    expected = sorted(f"pod/jupyter-{name.rstrip('/')}" for name in servers)
-    return (
-        all(state == "ready" for state in servers.values())
-        and sorted(pods) == expected
-        and all(pod_uid for _, _, pod_uid in held)
-        and len(held) == len(pods) == min(GPUS, len(jobs))
-    )
-
-
-def settle(hub: QuotaHub, users: list[str]) -> None:
-    """Until all of them hold or wait, and everything has settled.
-
-    Whoever had no answer, or was let in by something that was killed just then, asks again; who waits is not disturbed.
-    """
-
-    def all_ask() -> bool:
-        known = {user for user, _, _ in live(hub)}
-        missing = [user for user in users if user not in known]
-        if missing:
-            hub.storm(missing, gpus=1)
-        return not missing and settled(hub)
-
-    try:
-        wait_for(all_ask, "everything has settled", 300)
-    except AssertionError:
-        print(hub.servers(), live(hub), hub.kubectl("get", "pods"), sep="\n")  # pytest shows it with the failure
-        raise
-
-
-def serve(hub: QuotaHub, users: list[str]) -> None:
-    """Whoever has a server gives it back, until everybody has had one and nothing is left."""
-    served: set[str] = set()
-
-    def everybody() -> bool:
-        ready = [name.rstrip("/") for name in hub.ready()]
-        with ThreadPoolExecutor(GPUS) as pool:
-            list(pool.map(lambda user: hub.api("DELETE", f"/users/{user}/server"), ready))
-        served.update(ready)
-        return not live(hub) and not hub.servers()
-
-    wait_for(everybody, "everybody has had a server", 480)
-    assert served == set(users)
-    assert not hub.held()
 
 
 def test_of_200_people_eight_get_a_gpu_and_the_others_when_it_is_their_turn(hub: QuotaHub) -> None:

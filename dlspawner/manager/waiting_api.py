@@ -1,0 +1,69 @@
+"""A job that waits, for programs: what its page says, and the end of it, with a token of its owner or an administrator.
+
+    GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
+    DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
+
+404 when nothing waits there, and for everybody else. `DELETE` works once its turn has come, too, until it runs.
+"""
+
+from __future__ import annotations
+
+from dlspawner.hubapi import Identity
+from dlspawner.manager.desk import Desk
+from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.starts import cancel
+from dlspawner.manager.waiting_page import check_owner, page_path
+from dlspawner.manager.web import ApiHandler, Problem
+
+NOTHING_WAITS = "Nothing waits for this server."
+
+
+class Wait(ApiHandler):
+    """The request for one server; the default one has an empty name."""
+
+    async def get(self, user: str, server: str) -> None:
+        self._owner(user)
+        desk = self._desk()
+        record = desk.book.waiter(user, server)
+        if record is None:
+            raise Problem(404, NOTHING_WAITS)
+        look = desk.looks.look(record)
+        self.reply(
+            {
+                "job": look.job.id,
+                "state": look.state,
+                "position": look.position,
+                "waiting": look.waiting,
+                "why": look.sentence,
+                "submitted": look.job.submitted.isoformat(),
+                "alternatives": [
+                    {"gpus": one.gpus / 1000, "gpu_type": one.gpu_type, "preemptible": one.preemptible}
+                    for one in look.advice
+                ],
+                "page": page_path(self.manager.service.prefix, user, server),
+            }
+        )
+
+    async def delete(self, user: str, server: str) -> None:
+        who = self._owner(user)
+        try:
+            cancelled = await self._desk().book.turn(lambda turn: cancel(turn, user, server, who.name))
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        if not cancelled:
+            raise Problem(404, NOTHING_WAITS)
+        self.set_status(204)
+
+    def _owner(self, user: str) -> Identity:
+        who = self.known()
+        check_owner(who, user)
+        return who
+
+    def _desk(self) -> Desk:
+        acting = self.manager.acting
+        if acting is None:
+            raise Problem(404, NOT_HERE)
+        if acting.desk is None:
+            raise Problem(503, NOT_YET)
+        return acting.desk

@@ -16,13 +16,21 @@ from tests.edges.spawner_hub import Person
 from tests.edges.test_manager.quota import GPUS, QuotaHub, running
 from tests.edges.test_manager.test_manager_page import FLAGS, Forms
 
-# Whose name says so is answered later than a second after the form was sent.
-LATE = """
+# Whose name says so is answered later than a second after the form was sent; whose login is in the file is too old.
+MORE = """
 import asyncio
+from pathlib import Path
+from jupyterhub.auth import Authenticator
+
 async def late(spawner):
     if spawner.user.name.startswith("late"):
         await asyncio.sleep(3)
 c.Spawner.pre_spawn_hook = late
+
+async def refresh_user(self, user, handler=None, **more):
+    return user.name not in Path({stale!r}).read_text().split()
+Authenticator.refresh_user = refresh_user
+c.Authenticator.refresh_pre_spawn = c.Authenticator.auth_refresh_strict = True
 """
 PICTURES = Path("build/manager")
 expect.set_options(timeout=60_000)
@@ -33,7 +41,9 @@ ADMIN = "an admin password of thirty-two letters"
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("queue")
     settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
-    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=LATE)
+    (folder / "stale").touch()
+    extra = MORE.format(stale=str(folder / "stale"))
+    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=extra)
     with running(made):
         yield made
 
@@ -188,6 +198,26 @@ def test_a_job_that_is_being_started_is_cancelled_with_its_pod(hub: QuotaHub) ->
         wait_for(lambda: not live(hub) and not hub.held() and not hub.servers(), "nothing is left of it", 60)
     finally:
         hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests-")
+
+
+def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothing(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["weary", "next"])
+    hub.start_server("weary", gpus=GPUS)
+    wait_for(lambda: live(hub).get("weary") == "queued", "it waits", 60)
+    with Plain(hub, "weary") as person:
+        (hub.state / "stale").write_text("weary")
+        stop(hub, full)
+        wait_for(lambda: live(hub) == {"weary": "waiting-login"}, "the Hub has refused to start it", 60)
+        page = person.place("weary")
+        assert "waits for you to log in" in page.text
+        assert "/hub/login?next=/services/jobs/wait/weary/" in requests.utils.unquote(page.text)
+        assert hub.start_server("next", gpus=GPUS).status_code in {201, 202}, "what it waits for is free for others"
+        wait_for(lambda: hub.ready() == ["next/"], "the next one runs", 60)
+        (hub.state / "stale").write_text("")
+        person.press(page, r"/go-on$")
+    wait_for(lambda: live(hub).get("weary") == "queued", "it is in its place", 60)
+    stop(hub, "next")
+    wait_for(lambda: hub.ready() == ["weary/"], "it has started", 60)
 
 
 def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:

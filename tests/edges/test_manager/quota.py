@@ -165,7 +165,9 @@ class QuotaHub(Hub):
 
     def servers(self) -> dict[str, str]:
         """What the Hub says of every server: ready or what it waits for."""
-        users = self.api("GET", "/users?limit=1000").json()
+        users: list[Any] = []
+        while page := self.api("GET", f"/users?offset={len(users)}").json():  # it tells of 200 at one time
+            users += page
         return {
             f"{user['name']}/{name}": "ready" if server["ready"] else str(server["pending"])
             for user in users

@@ -91,8 +91,7 @@ def held_by_others(pods: Iterable[Manifest]) -> Holding:
             continue
         spec = pod.get("spec") or {}
         try:
-            moments = _moments(list(spec.get("containers") or ()), list(spec.get("initContainers") or ()), _needs)
-            total = _sum([total, _most(moments), _amounts(spec.get("overhead") or {})])
+            total = _sum([total, _asked(spec)])
         except _Wrong:
             continue
     gpus = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
@@ -121,15 +120,15 @@ def _read(pod: Manifest, cluster: Cluster) -> _Pod:
     containers, inits = list(spec.get("containers") or ()), list(spec.get("initContainers") or ())
     for container in (*containers, *inits):
         _check_names(container, cluster)
-    needs = _most(_moments(containers, inits, _needs))
-    limits = _most(_moments(containers, inits, _limits))
-    whole = spec.get("resources") or {}  # of the pod, which win over what its containers say of CPU and memory
-    for name, amount in _amounts({**(whole.get("limits") or {}), **(whole.get("requests") or {})}).items():
-        needs[name] = max(needs.get(name, Fraction(0)), amount)
-    limits = _most([limits, _limits(spec)])
-    for name, amount in _amounts(spec.get("overhead") or {}).items():
-        needs[name] = needs.get(name, Fraction(0)) + amount
-    return _Pod(needs, limits, read_placement(spec))
+    limits = _most([*_moments(containers, inits, _limits), _limits(dict(spec))])
+    return _Pod(_asked(spec), limits, read_placement(spec))
+
+
+def _asked(spec: Mapping[str, Any]) -> _Amounts:
+    """The most that a pod asks of its node at any moment."""
+    most = _most(_moments(list(spec.get("containers") or ()), list(spec.get("initContainers") or ()), _needs))
+    # What the pod says as a whole wins over what its containers say of CPU and memory; the larger is the safer.
+    return _sum([_most([most, _needs(dict(spec))]), _amounts(spec.get("overhead") or {})])
 
 
 def _moments(

@@ -263,8 +263,17 @@ class Teams:
 
     @property
     def has_quota(self) -> bool:
-        """Whether anybody's GPUs are counted: the Hub then asks before it makes a pod."""
+        """Whether teams are entitled to anything; without that everybody may use all GPUs, within the caps."""
         return any(team.quota for team in self.teams)
+
+    def has_limits(self, cluster: Cluster) -> bool:
+        """Whether anything is counted: the Hub then asks before it makes a pod."""
+        jobs = cluster.cpu_jobs
+        return (
+            self.has_quota
+            or (jobs.per_user, jobs.per_team) != (None, None)
+            or any(team.borrow_limit is not None or team.user_caps != UserCaps() for team in self.teams)
+        )
 
     def named(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlspawner.core import quantity
 from dlspawner.core.amounts import GPU
-from dlspawner.core.model import Toleration
+from dlspawner.core.model import GpuType, Toleration
 
 # Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -119,6 +119,12 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect not in {None, "", taint.effect} or toleration.key not in {None, "", taint.key}:
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.value
+
+
+def has_type(node: Node, kind: GpuType) -> bool:
+    """Whether a node has GPUs of a type; types with one resource are on different nodes."""
+    place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
+    return node.gpus_of(kind.resource) > 0 and place.suits(node)
 
 
 def read_placement(spec: Mapping[str, Any]) -> Placement:

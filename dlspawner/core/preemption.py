@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from dlspawner.core import limits
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.rooms import NOTHING, Space, needs
-from dlspawner.core.world import World
+from dlspawner.core.world import World, key
 
 
 def may_be_stopped(job: Job, request: Job, world: World) -> bool:
@@ -90,8 +91,25 @@ def spared(world: World) -> tuple[Job, ...]:
 
 
 def broken(world: World) -> tuple[Job, ...]:
-    """Waiting jobs whose promise is worth nothing any more: a node is closed or gone, or the quota was lowered."""
-    return tuple(job for job in _promised(world) if not (_nodes_open(job, world) and _quota_comes(job, world)))
+    """Waiting jobs whose promise is worth nothing any more; the last in the queue is the first to lose its own.
+
+    A node is closed or gone, or others are there now; the quota was lowered; the job may not start for other reasons.
+    """
+    found: list[Job] = []
+    back: dict[str, Space] = {}  # what those give back, by node
+    for job in sorted(_promised(world), key=key, reverse=True):
+        resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
+        wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NOTHING), resource)
+        may = limits.never(job, world) is None and limits.caps(job, world) is None
+        if may and _nodes_open(job, world) and _quota_comes(job, world):
+            comes = {name: world.rooms[name].soon(resource, world.jobs, job.id) for name in wants}
+            left = (space + back.get(name, NOTHING) - wants[name] for name, space in comes.items())
+            if all(part >= 0 for space in left for part in space):
+                continue
+        found.append(job)
+        for name, space in wants.items():
+            back[name] = back.get(name, NOTHING) + space
+    return tuple(found)
 
 
 def _promised(world: World) -> list[Job]:

@@ -28,7 +28,7 @@ from dlspawner.core.charge import PodCharge
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, GpuType, Team, Teams
-from dlspawner.core.nodes import Node, Placement
+from dlspawner.core.nodes import Node, Placement, has_type
 from dlspawner.core.pools import Pool
 from dlspawner.core.rooms import NOTHING, Room, Space
 from dlspawner.core.shares import Layout, lay_out
@@ -178,8 +178,8 @@ class World:
         return self.teams.paying(name)
 
     def quota(self, team: str, gpu_type: str) -> int:
-        """Milli-GPUs that a team is entitled to; all there are while no team is configured, none for an unknown one."""
-        if not self.teams.teams:
+        """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""
+        if not self.teams.has_quota:
             return self.capacity(gpu_type)
         known = self.team(team)
         return known.entitled(gpu_type) if known else 0
@@ -278,7 +278,9 @@ class World:
 
     def _nodes_of(self, kind: GpuType) -> dict[str, int]:
         """Milli-GPUs of a type by node."""
-        return {name: room.node.gpus_of(kind.resource) for name, room in self.rooms.items() if _is_of(kind, room.node)}
+        return {
+            name: room.node.gpus_of(kind.resource) for name, room in self.rooms.items() if has_type(room.node, kind)
+        }
 
     def _room(self, node: Node) -> Room:
         room = Room.empty(node)
@@ -292,7 +294,7 @@ class World:
             return kept
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
-            if _is_of(kind, node):
+            if has_type(node, kind):
                 gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
                 share = kind.per_gpu.times(gpus)
                 kept = kept + Space(0, share.cpu_milli, share.memory_bytes)
@@ -365,12 +367,6 @@ def _add(counts: dict[tuple[str, str], int], name: tuple[str, str], amount: int)
         counts[name] = left
     else:
         counts.pop(name, None)
-
-
-def _is_of(kind: GpuType, node: Node) -> bool:
-    """Whether a node has GPUs of a type; types with one resource are on different nodes."""
-    place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
-    return node.gpus_of(kind.resource) > 0 and place.suits(node)
 
 
 def _lies(node: Node) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -29,14 +30,16 @@ from dlspawner.core.world import Snapshot, World
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.notices import Board, Change, withdraw
 from dlspawner.manager.records import Entry, Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.store import StoreRefused, StoreUnavailable
 from dlspawner.settings import Settings
 
 T = TypeVar("T")
 Work = Callable[["Turn"], Any]
+_Asked = tuple[Work, asyncio.Future[Any]]
 
 OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
+_LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -114,6 +117,7 @@ class Book:
         self._ledger, self.epoch, self.now, self.reservation = ledger, epoch, now, reservation
         self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
+        self._alone = 0  # how many of the turns that wait are taken one by one
         self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
         self.stirred = asyncio.Event()  # something may have become free since the last pass over the queue
         self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
@@ -187,13 +191,15 @@ class Book:
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""
-        taken: list[tuple[Work, asyncio.Future[Any]]] = []
+        taken: list[_Asked] = []
         try:
             while True:
-                taken = [await self._waiting.get()]
+                if not taken:
+                    taken = [await self._waiting.get()]
                 while len(taken) < _TOGETHER and not self._waiting.empty():
                     taken.append(self._waiting.get_nowait())
-                await self._take(taken)
+                taken = await self._take(taken)
+                await asyncio.sleep(0)  # who waits for something else is not kept waiting for all of us
         finally:
             self._over = True
             while not self._waiting.empty():
@@ -203,53 +209,72 @@ class Book:
                     future.set_exception(Fenced(OVER))
                     future.exception()  # whoever asked may be gone
 
-    async def _take(self, taken: list[tuple[Work, asyncio.Future[Any]]]) -> None:
+    async def _take(self, taken: list[_Asked]) -> list[_Asked]:
+        """Take as many turns as fit into one transaction; those that are left."""
         try:
             if self._stale:
                 await self.load()
-            results = self._decide(taken)
         except StoreUnavailable as problem:
             _fail(taken, problem)
-            return
-        turns, answers = results
+            return []
+        turns, answers = self._decide(taken)
+        asked, left = taken[: len(answers)], taken[len(answers) :]
         entries = [entry for turn in turns for entry in turn.entries]
         told = [change for turn in turns for change in turn.told]
         usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
         try:
             if entries or told or usage is not None:
                 await self._ledger.write(self.epoch, entries, told, usage)
+        except StoreRefused as problem:
+            self._stale = True
+            if len(asked) > 1:  # one of them is to blame: each for itself
+                self._alone = len(asked)
+                return taken
+            log.exception("a turn cannot be written down, now or ever")
+            _fail(asked, problem)
+            return left
         except StoreUnavailable as problem:
             self._stale = True
-            _fail(taken, problem)
-            return
+            _fail(asked, problem)
+            return left
         self.board.publish(told)
-        for future, answer in answers:
+        for (_, future), answer in zip(asked, answers, strict=True):
             if not future.done():
                 if isinstance(answer, _Broken):
                     future.set_exception(answer.error)
                 else:
                     future.set_result(answer)
+        return left
 
-    def _decide(
-        self, taken: list[tuple[Work, asyncio.Future[Any]]]
-    ) -> tuple[list[Turn], list[tuple[asyncio.Future[Any], Any]]]:
-        """What the turns did that went well, and what everybody is answered when that is written."""
-        now = self.now()
+    def _decide(self, taken: list[_Asked]) -> tuple[list[Turn], list[Any]]:
+        """What the first turns did that went well, and what each is answered when that is written.
+
+        It ends early when others have waited for long enough, and after half a turn: what that wrote is in the world
+        and is not written down, so nobody may see it.
+        """
+        now, begun = self.now(), time.monotonic()
         turns: list[Turn] = []
-        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        answers: list[Any] = []
         for work, future in taken:
+            if answers and time.monotonic() - begun > _LONGEST_SECONDS:
+                break
             if future.done():
-                continue  # nobody waits for it any more
+                answers.append(None)  # nobody waits for it any more
+                continue
             turn = Turn(self, now)
             try:
                 answer = work(turn)
             except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
+                answers.append(_Broken(error))
                 if turn.entries or turn.told:
-                    self._stale = True  # half a turn: what it wrote is in the world, and is not written down
-                answers.append((future, _Broken(error)))
+                    self._stale = True
+                    break
                 continue
             turns.append(turn)
-            answers.append((future, answer))
+            answers.append(answer)
+            if self._alone:
+                break
+        self._alone = max(0, self._alone - len(answers))
         return turns, answers
 
 
@@ -258,7 +283,7 @@ class _Broken:
     error: Exception
 
 
-def _fail(taken: list[tuple[Work, asyncio.Future[Any]]], problem: Exception) -> None:
+def _fail(taken: list[_Asked], problem: Exception) -> None:
     for _, future in taken:
         if not future.done():
             future.set_exception(problem)

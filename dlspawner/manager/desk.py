@@ -10,6 +10,7 @@ for no more than before keeps the place, which is the first submit time; for mor
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,12 +80,20 @@ class Desk:
         self.book, self._ledger, self._queue = book, ledger, queue
         self._reservation = book.reservation
         self.looks = looks
+        self._advising = asyncio.Lock()
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
         kept = self.book.records.get(question.job)
         ended = kept is None and await self._ledger.find(question.job) is not None
-        return await self.book.turn(lambda turn: self._answer(turn, question, ended))
+        answer = await self.book.turn(lambda turn: self._answer(turn, question, ended))
+        waits = self.book.records.get(question.job)
+        if answer.decision != "wait" or waits is None:
+            return answer
+        async with self._advising:
+            await asyncio.sleep(0)  # many may be told to wait at once, and each advice costs as much as many decisions
+            advice = self.looks.advice(waits.job, self.book.now())
+        return replace(answer, sentences=(*answer.sentences, *_advice(advice)))
 
     def waiting(self, user: str, server: str | None = None) -> list[Place]:
         """What of this person's waits, at one server or at all of them."""
@@ -195,12 +204,11 @@ class Desk:
         if isinstance(found, Refuse):
             return _answered(question, found)
         position = queueing.position(job, world, turn.now)
-        advice = self.looks.advice(job, turn.now)
         if job.state is State.SUBMITTED:
             turn.write(waiting(record), "queued", found.reason.value)
         sentence = found.sentence if isinstance(found, Wait) else LENT
         where = f"It is number {position} in the queue and starts by itself."
-        return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes, *_advice(advice))))
+        return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes)))
 
     def _admit(self, turn: Turn, question: Question, record: Record, nodes: tuple[str | None, ...]) -> Answer:
         starting = replace(record.job, state=State.STARTING, nodes=nodes)

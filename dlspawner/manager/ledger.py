@@ -194,6 +194,8 @@ def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
 def _write(connection: Connection, entries: Sequence[Entry]) -> None:
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
+    if new:  # and not one that had ended, and is there after all
+        new -= set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(new))))
     inserted = [_row(latest[job]) for job in new]
     if inserted:
         connection.execute(insert(jobs), inserted)

@@ -16,7 +16,7 @@ from dlspawner.manager.book import Book
 from dlspawner.manager.records import Record
 
 LENT = "The GPUs that your team is entitled to are lent to preemptible jobs."
-_ADVICE_FOR = timedelta(seconds=15)  # many people look at once, and trying everything out costs as much as a decision
+_ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
 _NEXT = "Its turn comes any moment."
 _GOING = "The GPUs that it waits for are lent to preemptible jobs, which have been told to leave."
 
@@ -63,7 +63,8 @@ class Looks:
 
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
         """What would start at once, of what the job's person can choose."""
-        wish = (job.id, job.charge.gpus, job.charge.gpu_type)
+        held = self.book.world.held_by(job.team, job.user)
+        wish = (job.team, job.charge, job.preemptible, job.priority, job.approved, job.template, held)
         kept = self._kept.get(wish)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}

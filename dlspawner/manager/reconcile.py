@@ -9,8 +9,9 @@
   ours; they are nobody's quota and nobody stops them.
 * A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
-  of no quota, so nothing is stopped before it has asked for the first time.
-
+  of no limits, so nothing is stopped before it has asked for the first time.
+* Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
+  ended is its job's again, and the pods of the first list that the book knows nothing of go on if the Hub has them.
 * Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
 """
 
@@ -40,7 +41,7 @@ from dlspawner.manager.neighbours import Neighbours
 from dlspawner.manager.records import MOST_TURNS, PodRef, Record, ended, waiting
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.store import StoreRefused, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -134,6 +135,10 @@ class Reconciler:
         for delay in delays():
             try:
                 await self._note(change)
+            except StoreRefused:
+                log.error("a pod cannot be written down; what it holds is counted on its node only")  # noqa: TRY400
+                self._settle(*self._meet(change.object))
+                return
             except StoreUnavailable as problem:
                 log.warning("pod change waits for the database: %s", problem.__cause__)
                 await asyncio.sleep(delay)
@@ -147,9 +152,8 @@ class Reconciler:
                 self.ready.set()
         elif change.type == "DELETED":
             uid = str(change.object["metadata"]["uid"])
-            self._pods.pop(uid, None)
-            await self.book.turn(lambda turn: self._gone(turn, uid))
             self._settle(*self._neighbours.remove(uid))
+            await self._went(uid)
         elif naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
             await self._see(sight.read_pod(change.object))
         else:
@@ -157,14 +161,34 @@ class Reconciler:
 
     async def _see(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
-        await self.book.turn(lambda turn: self._covered(turn, pod))
+        before = await self._before(pod)
+        await self.book.turn(lambda turn: self._covered(turn, pod, before))
 
-    def _covered(self, turn: Turn, pod: Pod) -> None:
+    async def _went(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        await self.book.turn(lambda turn: self._gone(turn, uid))
+
+    async def _before(self, pod: Pod) -> _Before:
+        """What is known of a pod that nothing covers now."""
+        claimed, records = pod.job, self.book.records
+        if pod.over or claimed is None or claimed.id in records or f"{_OF_POD}{pod.uid}" in records:
+            return _Before()
+        old = await self.ledger.find(claimed.id)
+        if old is None:
+            listed = not self.ready.is_set()
+            return _Before(hub_has_it=listed and await self._has_owner(claimed.user, claimed.server))
+        same = (old.job.user, old.job.server) == (claimed.user, claimed.server)
+        return _Before(old if same and any(one.uid == pod.uid for one in old.seen) else None)
+
+    def _covered(self, turn: Turn, pod: Pod, before: _Before) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
         record = _of_pod(turn, pod)
+        if record is None and before.old is not None and turn.record(before.old.job.id) is None:
+            record = sight.found_again(before.old)
+            turn.write(record, "found-again", f"pod={pod.name}")
         if record is None:
             if not pod.over:
-                self._charge(turn, pod)
+                self._charge(turn, pod, before.hub_has_it)
             return
         world = turn.world
         reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
@@ -183,20 +207,20 @@ class Reconciler:
         pod = self._pods.get(uid)
         return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
-    def _charge(self, turn: Turn, pod: Pod) -> None:
+    def _charge(self, turn: Turn, pod: Pod, hub_has_it: bool) -> None:
         """A pod that nothing covers: what it holds is held by somebody, from now on."""
         claimed, world = pod.job, turn.world
-        self.book.asked = self.book.asked and world.teams.has_quota
-        adopting = claimed is not None and not self.book.asked
+        self.book.asked = self.book.asked and world.teams.has_limits(world.cluster)
+        adopting = claimed is not None and (hub_has_it or not self.book.asked)
         known = claimed is not None and turn.record(claimed.id) is None
         job = Job(
             id=claimed.id if adopting and claimed and known else f"{_OF_POD}{pod.uid}",
-            user=claimed.user if claimed else "",
-            team=claimed.team if claimed else "",
+            user=sight.name(claimed.user) if claimed else "",
+            team=sight.name(claimed.team) if claimed else "",
             submitted=turn.now,
             charge=sight.held(pod, world.cluster, self._nodes.get(pod.node or "")),
-            server=claimed.server if claimed else "",
-            template=claimed.template if claimed else "",
+            server=sight.name(claimed.server) if claimed else "",
+            template=sight.name(claimed.template) if claimed else "",
             priority=_level(world, claimed),
             preemptible=bool(claimed and claimed.preemptible),
             requeue=bool(claimed and claimed.requeue),
@@ -238,14 +262,16 @@ class Reconciler:
                         await _trying(f"expiry of job={record.job.id}", self._expire_one(record))
 
     async def _expire_one(self, record: Record) -> None:
-        found = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
-        for manifest in found:
-            await self._see(sight.read_pod(manifest))
+        listed = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
+        found = [pod for pod in map(sight.read_pod, listed) if not pod.over]
 
         def expire(turn: Turn) -> None:
             now = turn.record(record.job.id)
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
+            known = {pod.uid for pod in now.seen}
+            if any(pod.uid not in known and turn.record(f"{_OF_POD}{pod.uid}") is None for pod in found):
+                return  # the watch is about to tell, or has told already that it is gone: this list may be older
             left = sight.seen_only(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 turn.write(left, "never-seen")
@@ -269,8 +295,12 @@ class Reconciler:
         """Delete exactly this pod; it is charged until it is gone."""
         log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
         for pod in record.seen:
-            with contextlib.suppress(NotFound, Conflict):  # gone, or a namesake: the watch tells
+            try:
                 await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+            except NotFound:
+                await self._went(pod.uid)
+            except Conflict:
+                continue  # a namesake: the watch tells
 
     async def _look_for_owners(self) -> None:
         suspected: set[str] = set()
@@ -281,21 +311,32 @@ class Reconciler:
                 leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
                 if not record.pod_uid or leaves or record.job.id.startswith(_OF_POD):
                     continue
-                if await self._has_owner(record.job):
+                if await self._has_owner(record.job.user, record.job.server):
                     continue
                 found.add(record.job.id)
                 if record.job.id in suspected:
                     await _trying(f"stop of pod={record.pod_name}", self._stop(record, "the Hub has no such server"))
             suspected = found
 
-    async def _has_owner(self, job: Job) -> bool:
-        """Whether the Hub has the job's server; where it cannot tell, it has."""
+    async def _has_owner(self, name: str, server: str) -> bool:
+        """Whether the Hub has this server; where it cannot tell, it has."""
         try:
-            user = await self.hub.user(job.user)
+            user = await self.hub.user(name)
         except HubError:
             return True
-        server = user.servers.get(job.server) if user is not None else None
-        return server is not None and not server.stopped
+        found = user.servers.get(server) if user is not None else None
+        return found is not None and not found.stopped
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A pod that nothing covers: the job that it was before it was thought to be gone; whether the Hub has its server.
+
+    The latter is asked for pods of the first list only, that of a Manager which has lost its database or its way.
+    """
+
+    old: Record | None = None
+    hub_has_it: bool = False
 
 
 def _level(world: World, claimed: naming.Job | None) -> int:

@@ -13,16 +13,17 @@ from datetime import datetime
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.charge import MOST_GPUS, Charge, charge
+from dlspawner.core.charge import MOST_GPUS, Charge, PodCharge, charge, held_by_others
 from dlspawner.core.decisions import Refuse
 from dlspawner.core.essentials import essentials
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Amount, Cluster
-from dlspawner.core.nodes import Node
+from dlspawner.core.nodes import Node, has_type
 from dlspawner.manager.records import PodRef, Record
 
 log = logging.getLogger("dlspawner.manager")
+_LONGEST_NAME = 255
 _MOST = Amount(2**62, 2**62)
 
 
@@ -76,10 +77,23 @@ def held(pod: Pod, cluster: Cluster, node: Node | None) -> Charge:
     if isinstance(found, Refuse) and node is not None:
         spec = {**pod.manifest["spec"], "nodeSelector": dict(node.labels)}
         found = charge([{"spec": spec}], unlimited)
-    if isinstance(found, Refuse):
-        kinds = {kind.resource: kind for kind in reversed(unlimited.gpu_types)}
-        found = charge([pod.manifest], replace(unlimited, gpu_types=tuple(kinds.values())))
-    return Charge() if isinstance(found, Refuse) else found
+    return _as_it_is(pod, cluster, node) if isinstance(found, Refuse) else found
+
+
+def _as_it_is(pod: Pod, cluster: Cluster, node: Node | None) -> Charge:
+    """The charge of a pod that no job could have."""
+    found = held_by_others([pod.manifest])
+    known = [(milli, name) for name, milli in found.gpus if milli and name in cluster.gpu_resources]
+    gpus, resource = max(known, default=(0, ""))
+    kinds = [kind for kind in cluster.gpu_types if kind.resource == resource]
+    kinds = [kind for kind in kinds if node is not None and has_type(node, kind)] or kinds
+    charged = PodCharge(resource, gpus, found.cpu_milli, found.memory_bytes)
+    return Charge(kinds[0].name if kinds else None, (charged,))
+
+
+def name(text: str) -> str:
+    """A name that a pod claims, as far as every database takes it."""
+    return text.replace("\0", "").encode(errors="replace").decode()[:_LONGEST_NAME]
 
 
 def look(record: Record, pod: Pod, cluster: Cluster, node: Node | None, now: datetime) -> tuple[str, Record]:
@@ -131,6 +145,13 @@ def _charged(job: Job, index: int, actual: Charge, name: str) -> Job:
     return replace(
         job, charge=Charge(actual.gpu_type or job.charge.gpu_type if any(p.gpus for p in pods) else None, pods)
     )
+
+
+def found_again(record: Record) -> Record:
+    """A job that has ended because its pods were thought to be gone."""
+    job = record.job
+    state = State.STOPPING if record.stop else State.RUNNING if job.started else State.STARTING
+    return replace(record, job=replace(job, state=state, notice=None))
 
 
 def seen_only(record: Record) -> Record:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlspawner.core.accounts import UidRange
@@ -30,6 +30,10 @@ USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes on
 
 class StoreUnavailable(Exception):
     """The database failed; nothing was changed. The message may be shown to users."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The database answers, and will never take this; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,8 @@ class Store:
             try:
                 with engine.begin() as connection:
                     return work(connection)
+            except (IntegrityError, DataError, UnicodeError, OverflowError) as error:
+                raise StoreRefused("The Manager's database does not take this.") from error
             except (DBAPIError, PoolTimeout) as error:
                 raise StoreUnavailable("The Manager's database does not answer. Try again soon.") from error
 

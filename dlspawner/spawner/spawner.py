@@ -247,7 +247,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""
-        return bool(self.manager_url and self.manager_token) and self.settings.teams.has_quota
+        return bool(self.manager_url and self.manager_token) and self.settings.teams.has_limits(self.settings.cluster)
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

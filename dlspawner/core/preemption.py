@@ -97,16 +97,20 @@ def broken(world: World) -> tuple[Job, ...]:
     """
     found: list[Job] = []
     back: dict[str, Space] = {}  # what those give back, by node
+    quota: dict[tuple[str, str | None], int] = {}  # and to their teams
     for job in sorted(_promised(world), key=key, reverse=True):
         resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
         wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NOTHING), resource)
         may = limits.never(job, world) is None and limits.caps(job, world) is None
-        if may and _nodes_open(job, world) and _quota_comes(job, world):
+        if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.charge.gpu_type), 0)):
             comes = {name: world.rooms[name].soon(resource, world.jobs, job.id) for name in wants}
             left = (space + back.get(name, NOTHING) - wants[name] for name, space in comes.items())
             if all(part >= 0 for space in left for part in space):
                 continue
         found.append(job)
+        if not job.preemptible:
+            whose = (job.team, job.charge.gpu_type)
+            quota[whose] = quota.get(whose, 0) + job.charge.gpus
         for name, space in wants.items():
             back[name] = back.get(name, NOTHING) + space
     return tuple(found)
@@ -121,14 +125,14 @@ def _nodes_open(job: Job, world: World) -> bool:
     return all(name in world.rooms and world.rooms[name].node.open for name in job.nodes if name is not None)
 
 
-def _quota_comes(job: Job, world: World) -> bool:
-    """Whether the team's quota is enough for the job once its own jobs that have notice are gone."""
+def _quota_comes(job: Job, world: World, back: int) -> bool:
+    """Whether the team's quota is enough, with what is given back and without its own jobs that have notice."""
     kind = job.charge.gpu_type
     if kind is None or job.preemptible:
         return True
     leave = (one for one in world.jobs.values() if one.leaving and one.team == job.team and not one.preemptible)
     coming = sum(one.charge.gpus for one in leave if one.charge.gpu_type == kind)
-    return job.charge.gpus <= world.left(job.team, kind, job) + coming
+    return job.charge.gpus <= world.left(job.team, kind, job) + coming + back
 
 
 def _order(job: Job, world: World) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Team
-from dlspawner.core.nodes import Node
+from dlspawner.core.nodes import Holding, Node
 from dlspawner.core.preemption import broken, choose_victims, spared
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
@@ -118,6 +118,22 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
     "its node is gone": ([queues("p", "a", 8, nodes=("n9",))], "p"),
     "one of two nodes is gone": ([queues("p", "a", [4, 4], nodes=("n1", "n9"))], "p"),
     "its team has less quota now": ([team("d", 4), queues("p", "d", 8, nodes=("n1",))], "p"),
+    "its person may not start jobs any more": (
+        [team("d", 8, hard=4), queues("p", "d", 8, nodes=("n1",), user="bob")],
+        "p",
+    ),
+    "its person holds as much as one may by now": (
+        [team("d", 16, hard=8), node("n3"), runs("j", "d", 8, "n3"), queues("p", "d", 8, nodes=("n1",))],
+        "p",
+    ),
+    "somebody's pod is on its node and stays": (
+        [node("n3", others=Holding(((NVIDIA, GPU),))), queues("p", "a", 8, nodes=("n3",))],
+        "p",
+    ),
+    "of two promises of one place the later one": (
+        [node("n3"), queues("p", "a", 5, nodes=("n3",), waited=HOUR), queues("q", "a", 5, nodes=("n3",))],
+        "q",
+    ),
     "the quota is somebody's of the team who has notice": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),

@@ -11,7 +11,7 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import CpuJobs
+from dlspawner.core.model import Cluster, CpuJobs, Teams
 from dlspawner.core.nodes import Holding, Placement, Taint
 from dlspawner.core.quota import admit, excess
 from dlspawner.core.world import World
@@ -171,6 +171,8 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 0),
         "admit z",
     ),
+    "where nobody has a quota everybody may use everything": (world(team("a", {}), N1), wants("j", "a", 8), "admit n1"),
+    "and the caps count all the same": (world(team("a", {}, hard=2), N1), wants("j", "a", 3), "refuse too-many 2"),
     "jobs without GPUs leave GPUs the CPU that comes with them": (
         world(team("a"), replace(N1, cpu_milli=33_000)),
         wants("j", "a", 0, cpu=1001),
@@ -448,3 +450,19 @@ def test_a_clock_that_jumps_stops_no_guaranteed_job(seconds: int) -> None:
     decision = admit(wants("j", "a", 8), here, NOW + timedelta(seconds=seconds))
 
     assert not isinstance(decision, Preempt)
+
+
+LIMITS: dict[str, tuple[Teams, Cluster, bool]] = {
+    "a quota": (Teams((team("a", 1),)), CLUSTER, True),
+    "a cap": (Teams((team("a", {}, soft=1),)), CLUSTER, True),
+    "a borrow limit": (Teams((team("a", {}, borrow_limit=0),)), CLUSTER, True),
+    "a number of jobs without GPUs": (Teams(), replace(CLUSTER, cpu_jobs=CpuJobs(per_team=1)), True),
+    "teams alone": (Teams((team("a", {}),)), CLUSTER, False),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_hub_asks_where_there_is(name: str) -> None:
+    teams, cluster, expected = LIMITS[name]
+
+    assert teams.has_limits(cluster) is expected

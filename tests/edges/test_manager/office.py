@@ -95,6 +95,7 @@ class Office:
     lease_seconds: float = 60
     other_namespaces: bool = False
     starts_at_once: int = 20
+    namespace: str = NAMESPACE  # where Managers look for pods
     prometheus: Prometheus | None = None
 
     @contextlib.asynccontextmanager
@@ -107,7 +108,7 @@ class Office:
             files=files,
             settings=files.load(),
             hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked
-            namespace=NAMESPACE,
+            namespace=self.namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.look_seconds,
@@ -232,6 +233,6 @@ def prepare(folder: Path, gpus: int = 8) -> None:
     (folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
 
-async def make_namespace(cluster: Cluster) -> None:
+async def make_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
     with contextlib.suppress(Conflict):
-        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

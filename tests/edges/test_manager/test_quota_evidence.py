@@ -1,0 +1,145 @@
+"""What the Manager is told and cannot trust: lists that were wrong once, names no database takes, faults in a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlspawner.cluster import PODS, Cluster
+from dlspawner.core.amounts import GPU
+from dlspawner.core.jobs import State
+from dlspawner.manager import sight
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.records import ended
+from dlspawner.manager.store import StoreRefused
+from tests.core.worlds import CLUSTER
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, until, wants
+from tests.edges.test_manager.test_quota_decisions import stopped
+
+
+def book_of(acting: Acting) -> Book:
+    assert acting.desk is not None
+    return acting.desk.book
+
+
+def states(acting: Acting) -> dict[str, State]:
+    return {job: record.job.state for job, record in book_of(acting).records.items()}
+
+
+async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(office: Office, db_url: str) -> None:
+    jobs = [wants(user, gpus=2) for user in ("alice", "bob")]
+    running = dict.fromkeys((one.job for one in jobs), State.RUNNING)
+    async with office.manager() as acting:
+        for question in jobs:
+            await ask(acting, question)
+            await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting) == running, "both run")
+    office.namespace = "elsewhere"
+    await make_namespace(office.cluster, office.namespace)
+    async with office.manager() as acting:
+        assert not states(acting), "there is nothing"
+    office.namespace = NAMESPACE
+    async with office.manager() as acting:
+        assert states(acting) == running
+        assert (await ask(acting, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
+        assert (await ask(acting, wants("dave", gpus=4))).decision == "admit"
+        assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
+
+
+async def test_the_pods_of_a_database_that_was_lost_go_on_if_the_hub_has_them(office: Office) -> None:
+    mine, nobodys, other = wants("alice", gpus=2), wants("bob", gpus=2), wants("carol", gpus=0)
+    office.hub.servers = {("alice", "")}
+    async with office.manager() as acting:
+        await ask(acting, other)  # so that it is known that the Hub asks
+    for question in (mine, nobodys):
+        await office.bind(await office.make_pod(question))
+    async with office.manager() as acting:
+        await stopped(office, "jupyter-bob")
+        assert states(acting)[mine.job] is State.RUNNING
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+async def test_a_pod_whose_names_are_too_long_for_the_database_is_charged_and_stopped(
+    office: Office, db_url: str
+) -> None:
+    forged = wants("a\0" + "b" * 300, gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, wants("bob", gpus=0))
+        await office.bind(await office.make_pod(forged, name="forged"))
+        await until(lambda: any(job.startswith("pod-") for job in states(acting)), "it is charged")
+        assert (await ask(acting, wants("carol"))).decision == "wait"
+        await stopped(office, "forged")
+
+
+def test_what_no_job_may_have_is_counted_all_the_same_once_it_is_there() -> None:
+    resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
+    question = replace(wants(), pods=({"spec": {"containers": [{"name": "c", "resources": resources}]}},))
+    found = sight.held(sight.read_pod(with_uid(pod_of(question))), CLUSTER, None)
+    assert (found.gpu_type, found.gpus, found.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
+
+
+def with_uid(pod: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "metadata": {**pod["metadata"], "uid": "u"}}
+
+
+async def test_a_question_that_the_database_never_takes_fails_alone(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        good = [wants(f"u{number}") for number in range(4)]
+        bad = replace(wants("bob"), server="\ud800", job="j-" + "a" * 12)
+        questions = [*good[:2], bad, *good[2:]]
+        answers = await asyncio.gather(*(ask(acting, one) for one in questions), return_exceptions=True)
+        assert isinstance(answers.pop(2), StoreRefused)
+        assert [one.decision for one in answers if not isinstance(one, BaseException)] == ["admit"] * 4
+        assert set(states(acting)) == {one.job for one in good}
+
+
+async def test_after_a_fault_within_a_turn_nobody_sees_what_it_had_written(office: Office, db_url: str) -> None:
+    alice, bob = wants("alice", gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, alice)
+
+        def half(turn: Turn) -> None:
+            record = turn.record(alice.job)
+            assert record is not None
+            turn.write(ended(record), "gone")
+            raise ZeroDivisionError
+
+        book = book_of(acting)
+        found = await asyncio.gather(
+            book.turn(half), book.turn(lambda turn: alice.job in turn.book.records), return_exceptions=True
+        )
+        assert isinstance(found[0], ZeroDivisionError)
+        assert found[1] is True
+        assert (await ask(acting, bob)).decision == "wait"
+
+
+async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = wants(gpus=8)
+    office.reservation_seconds = 1
+    listed = Cluster.list
+
+    async def late(self: Cluster, *args: Any, **more: Any) -> list[dict[str, Any]]:
+        """The pod comes and goes while this list is on its way."""
+        if not more.get("labels") or "came" in seen:
+            return await listed(self, *args, **more)
+        pod = await office.cluster.create(PODS, pod_of(question), NAMESPACE)
+        found = await listed(self, *args, **more)
+        await until(lambda: states(acting).get(question.job) and book_of(acting).records[question.job].seen, "seen")
+        await office.delete(pod, grace=0)
+        await until(lambda: question.job not in states(acting), "gone")
+        seen.add("came")
+        return found
+
+    seen: set[str] = set()
+    async with office.manager() as acting:
+        await ask(acting, question)
+        monkeypatch.setattr(Cluster, "list", late)
+        await until(lambda: "came" in seen, "the reservation is over")
+        assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
+        assert question.job not in states(acting)

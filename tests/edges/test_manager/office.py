@@ -212,6 +212,12 @@ async def ask(acting: Acting, question: Question) -> Answer:
     return await acting.desk.ask(question)
 
 
+async def settled(acting: Acting) -> None:
+    """What the book knows by now is in the database as well."""
+    assert acting.desk is not None
+    await acting.desk.book.turn(lambda turn: None)
+
+
 async def until(question: Any, what: str, seconds: float = 60) -> None:
     """Until it is true; `question` may be asynchronous."""
     async with asyncio.timeout(seconds):

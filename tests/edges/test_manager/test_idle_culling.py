@@ -21,7 +21,7 @@ from dlspawner.manager.notices import Kind
 from dlspawner.manager.prometheus import Prometheus
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.metrics import Gpu
-from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, settled, until, wants
 
 WINDOW = 1000
 CULLING = "idle: {window_seconds: %d, silent_ssh_seconds: 400, keep_alive_seconds: 3000, metrics_age_seconds: 100}\n"
@@ -110,6 +110,7 @@ def why(acting: Acting, question: Question) -> Why | None:
 
 
 async def reasons(acting: Acting, question: Question) -> list[str]:
+    await settled(acting)
     return [reason for _, _, reason in await acting.ledger.events(question.job)]
 
 

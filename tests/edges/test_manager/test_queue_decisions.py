@@ -15,7 +15,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.records import Record
 from dlspawner.manager.starts import cancel
-from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.office import Office, ask, settled, until, wants
 
 
 def desk(acting: Acting) -> Desk:
@@ -44,6 +44,7 @@ def is_due(acting: Acting, question: Question) -> bool:
 
 
 async def reasons(acting: Acting, question: Question) -> list[str]:
+    await settled(acting)
     return [reason for _, _, reason in await acting.ledger.events(question.job)]
 
 

@@ -4,7 +4,8 @@
   (init containers that restart always), or one init container with the sidecars before it; and its overhead.
 * GPUs are whole, of one type in all of a job's pods. The type follows from the resource and from the nodes that the pod
   demands. What may be one of several types is refused, never guessed: a guess too cheap would be a way around a quota.
-* What looks like a GPU and is of no type is refused, and so are claims of devices, which ask for GPUs without a number.
+* What looks like a GPU, or is of a vendor whose GPUs are known, and is of no type is refused, and so are claims of
+  devices, which ask for GPUs without a number.
 
 https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 """
@@ -29,6 +30,9 @@ MOST_GPUS = 1_000_000
 
 # Extended resources that give a share of an accelerator, by the words in their names.
 _ACCELERATOR = re.compile(r"gpu|mig-|tpu|npu|xpu|gaudi|neuron|fpga|cuda|mlu|dcu|gcu|ascend|accelerator")
+
+# What vendors of GPUs sell beside them, by the words in the names.
+_NETWORK = re.compile(r"rdma|roce|sriov|infiniband|hostdev|nic|vf")
 
 _Amounts = dict[str, Fraction]
 
@@ -202,13 +206,21 @@ def _check_names(container: Manifest, cluster: Cluster) -> None:
         raise _Wrong(Reason.NOT_ALLOWED, "Devices can not be claimed here (claims); ask for GPUs by their type.")
     for part in ("limits", "requests"):
         for name, value in (resources.get(part) or {}).items():
-            known = name in cluster.gpu_resources
-            if not known and "/" in name and _ACCELERATOR.search(name.lower()) and str(value) != "0":
+            if _is_unknown_gpu(name, cluster) and value is not None and _amount(name, value):
                 have = ", ".join(sorted(cluster.gpu_resources)) or "none"
                 raise _Wrong(
                     Reason.UNKNOWN_TYPE,
                     f"The pod asks for {show(name)}, which is no GPU type of this cluster. It has: {have}.",
                 )
+
+
+def _is_unknown_gpu(name: str, cluster: Cluster) -> bool:
+    """Whether a resource may be a GPU, or a share of one, that nobody counts: all there is of a known vendor may be."""
+    if "/" not in name or name in cluster.gpu_resources:
+        return False
+    vendors = {one.split("/")[0] for one in cluster.gpu_resources}
+    vendor, resource = name.lower().split("/", 1)
+    return bool(_ACCELERATOR.search(name.lower())) or (vendor in vendors and not _NETWORK.search(resource))
 
 
 def _one_type(pods: Sequence[_Pod], cluster: Cluster) -> GpuType | None:

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from dlspawner.core import quantity
+
 Manifest = dict[str, Any]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -55,7 +57,7 @@ def _containers(pod: Manifest) -> list[Manifest]:
 def _asks(container: Manifest, gpu_resources: Collection[str]) -> bool:
     resources = container.get("resources") or {}
     amounts = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests") for name in gpu_resources]
-    return any(str(amount) not in {"0", "None", ""} for amount in amounts)
+    return any(quantity.parse(str(amount)) for amount in amounts)  # neither "0.0" nor what is no number is a GPU
 
 
 def _merge(key: str, old: Any, new: Any) -> Any:

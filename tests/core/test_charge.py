@@ -71,6 +71,9 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
         pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"], "zone": ["x"]}, {"gpu": ["v100"]})),
         "v100 1",
     ),
+    "zero is zero however it is written": (pod(box({NVIDIA: "0.0"})), "None 0"),
+    "nothing of what is no GPU type is nothing": (pod(box({NVIDIA: 1, "nvidia.com/A100": "0.0"})), "a100 1"),
+    "a network card is no GPU, whoever made it": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
     "what is no accelerator is Kubernetes' business": (
         pod(box({NVIDIA: 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"})),
         "a100 1",
@@ -108,6 +111,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "a vendor without a type": (pod(box({"gpu.intel.com/i915": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "a slice of a GPU": (pod(box({"nvidia.com/mig-1g.10gb": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "a share of a GPU": (pod(box({"alnair/vgpu-memory": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
+    "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), Reason.NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
         pod({"name": "c", "resources": {"claims": [{"name": "gpu"}]}}),

@@ -108,6 +108,9 @@ HIDDEN: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a GPU in the limits": ({"resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [_ALL]}, []),
     "a GPU in the requests": ({"resources": {"requests": {"amd.com/gpu": "2"}}, "env": [_VOID]}, []),
     "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, [_VOID]),
+    "zero is zero however it is written": ({"resources": {"limits": {"nvidia.com/gpu": "0.0"}}}, [_VOID]),
+    "so is zero of a thousand": ({"resources": {"requests": {"nvidia.com/gpu": "0m"}}}, [_VOID]),
+    "what is no number is none": ({"resources": {"limits": {"nvidia.com/gpu": "all"}}, "env": [_ALL]}, [_VOID]),
     "another resource is none": ({"resources": {"limits": {"cpu": "8"}}}, [_VOID]),
     "resources that are null": ({"resources": None, "env": None}, [_VOID]),
 }

@@ -28,7 +28,7 @@ BUILT_IN = {
     "gpu_type": Option("gpu_type", Kind.CHOICE, "GPU type"),
     "cpu": Option("cpu", Kind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
     "memory": Option("memory", Kind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
-    "team": Option("team", Kind.CHOICE, "Team"),
+    "team": Option("team", Kind.CHOICE, "Team", "Whose quota the job is charged to."),
     "preemptible": Option("preemptible", Kind.BOOLEAN, "Preemptible"),
     "requeue": Option("requeue", Kind.BOOLEAN, "Start again after being stopped for others"),
     "priority": Option("priority", Kind.CHOICE, "Priority"),

@@ -18,6 +18,7 @@ from jinja2 import Environment
 from jupyterhub.utils import url_path_join
 
 from dlspawner.core import naming, options, rendering
+from dlspawner.core.model import Team
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
@@ -111,11 +112,19 @@ def form(spawner: DLSpawner) -> str:
     return _render(
         spawner,
         "job_form.html",
-        panels=forms.panels(templates, settings.cluster, person.teams, checked.name, given),
+        panels=forms.panels(templates, settings.cluster, _payer_first(spawner, person.teams), checked.name, given),
         server=server,
         ssh_login=ssh_command(spawner, server),
         home_url=url_path_join(spawner.hub.base_url, "home"),
     )
+
+
+def _payer_first(spawner: DLSpawner, teams: tuple[Team, ...]) -> tuple[Team, ...]:
+    """The person's teams, first the one that paid for the server they have used last; the form proposes that one."""
+    orm_spawners = spawner.user.orm_user.orm_spawners.values()
+    latest = sorted((one for one in orm_spawners if one.last_activity), key=lambda one: one.last_activity, reverse=True)
+    chosen = [team for team in (_stored(one).get("team") for one in latest) if team]
+    return tuple(sorted(teams, key=lambda team: team.name not in chosen[:1]))
 
 
 def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, object]:

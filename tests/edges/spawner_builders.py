@@ -29,7 +29,7 @@ OPTIONS = (
     Option("gpu_type", Kind.CHOICE, "GPU type"),
     Option("cpu", Kind.QUANTITY, "CPUs"),
     Option("memory", Kind.QUANTITY, "Memory"),
-    Option("team", Kind.CHOICE, "Team"),
+    Option("team", Kind.CHOICE, "Team", "Whose quota the job is charged to."),
     Option("log_dir", Kind.PATH, "Log directory", default="logs"),
 )
 NOTEBOOK = Template(
@@ -92,6 +92,7 @@ def person(name: str = "alice", *groups: str) -> Any:
         url=f"/user/{name}/",
         groups=[SimpleNamespace(name=group) for group in groups],
         spawners={},
+        orm_user=SimpleNamespace(orm_spawners={}),
         encrypted_auth_state=None,
         get_auth_state=_no_auth_state,
     )

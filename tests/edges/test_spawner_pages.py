@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
+from dlspawner.core.model import Team, Teams
 from dlspawner.spawner import Refused, forms, pages
 from tests.edges.spawner_builders import BATCH, CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
 
@@ -40,6 +44,29 @@ def test_there_is_no_question_with_one_answer() -> None:
     shown = forms.panels((NOTEBOOK,), CLUSTER, (VISION,), "ipython", {})
 
     assert "team" not in [one.name for one in shown[0].fields]
+
+
+@pytest.mark.parametrize(("last", "first"), [("language", "language"), ("gone", "vision"), (None, "vision")])
+def test_the_form_of_a_new_server_proposes_the_team_that_paid_last(
+    monkeypatch: pytest.MonkeyPatch, last: str | None, first: str
+) -> None:
+    settings = replace(SETTINGS, teams=Teams((VISION, Team("language", members=("alice",)))))
+    spawner = make_spawner(monkeypatch, server="new", settings=settings)
+    spawner.templates_dir = str(TEMPLATES)
+    day = datetime(2030, 1, 1, tzinfo=UTC)
+    servers = [
+        SimpleNamespace(user_options={"team": "vision"}, last_activity=day),
+        SimpleNamespace(user_options={"team": last} if last else {}, last_activity=day + timedelta(days=1)),
+        SimpleNamespace(user_options=None, last_activity=None),
+    ]
+    spawner.user.orm_user = SimpleNamespace(orm_spawners=dict(enumerate(servers)))
+
+    page = pages.form(spawner)
+
+    options = re.findall(r'<option value="(vision|language)"( selected)?', page)
+    assert options[0][0] == first
+    assert [name for name, selected in options if selected] == [first]
+    assert "Whose quota the job is charged to." in page
 
 
 def test_controls_fit_their_options() -> None:

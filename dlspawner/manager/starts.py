@@ -19,8 +19,9 @@ from functools import partial
 
 from dlspawner.backoff import delays
 from dlspawner.core.jobs import Job, State
-from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
+from dlspawner.hubapi import HubApi, HubError, HubRefused, Server
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Stop, ended, waiting
@@ -70,6 +71,8 @@ class Starts:
             await self._until_asked(job)
         except StoreUnavailable as problem:
             log.warning("job=%s start waits for the database: %s", job, problem.__cause__)
+        except Fenced:
+            return  # this epoch is over; the next one goes on
         finally:
             self._going.discard(job)
 
@@ -85,7 +88,7 @@ class Starts:
                 return
             try:
                 said = await self._tell(record.job)
-            except HubUnavailable as problem:
+            except HubError as problem:
                 log.warning("job=%s start has to wait: %s", job, problem)
             else:
                 begun = begun or said is State.STARTING
@@ -97,8 +100,7 @@ class Starts:
 
     async def _tell(self, job: Job) -> State | _End | None:
         """Ask the Hub for the start; what has become of it, ``None`` when it has to be asked for again."""
-        user = await self.hub.user(job.user)
-        server = user.servers.get(job.server) if user is not None else None
+        server = await self._server(job)
         if server is None:
             return _End("no-server", "The server, or its owner, was removed from the Hub.")
         if server.ready:
@@ -108,10 +110,20 @@ class Starts:
         try:
             await self.hub.start_server(job.user, job.server)
         except HubRefused as no:
-            if no.wants_login:
-                return State.WAITING_LOGIN
-            return None if no.status == 429 else _End("start-refused", str(no))
+            return await self._refused(job, no)
         return State.STARTING
+
+    async def _refused(self, job: Job, no: HubRefused) -> State | _End | None:
+        if no.wants_login:
+            return State.WAITING_LOGIN
+        # Whose person was quicker is started or runs already, which the Hub refuses to start.
+        server = await self._server(job)
+        later = no.status == 429 or (server is not None and (server.ready or server.pending))
+        return None if later else _End("start-refused", str(no))
+
+    async def _server(self, job: Job) -> Server | None:
+        user = await self.hub.user(job.user)
+        return user.servers.get(job.server) if user is not None else None
 
     def _over(self, turn: Turn, *, job: str, begun: bool) -> None:
         record = turn.record(job)

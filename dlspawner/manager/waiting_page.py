@@ -104,12 +104,14 @@ class WaitPage(Waiting):
             f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
             for one in (look.advice if look else ())
         ]
+        team = self.desk().book.world.team(look.job.team) if look else None
         self.show(
             "wait.html",
             look=look,
+            team=(team.title or team.name) if team else "",
             ended=ended,
             server=server,
-            title=server or "default server",
+            title=server or "Default server",
             owner=user,
             gpus=counted(look.job.charge.gpus) if look and look.job.charge.gpus else "",
             alternatives=alternatives,

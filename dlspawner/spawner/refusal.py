@@ -84,7 +84,7 @@ class Waits(Refused):
         self.message = self.jupyterhub_message = f"{self.message} Its place in the queue: {page}"
         link = f'<p><a data-waits href="{html.escape(page)}">Its place in the queue</a></p>'
         self.message_html = self.jupyterhub_html_message = f"{self.message_html}{link}"
-        self.log_message = f"{' '.join(sentences)} It waits.".replace("%", "%%")
+        self.log_message = self.message.replace("%", "%%")  # what JupyterHub 5.5 answers by REST
 
     @property
     def _leads(self) -> bool:

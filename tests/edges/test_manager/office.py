@@ -16,7 +16,7 @@ from typing import Any
 from dlspawner.cluster import NAMESPACES, NODES, PODS, Cluster, Conflict
 from dlspawner.core import naming
 from dlspawner.core.essentials import essentials
-from dlspawner.hubapi import HubUnavailable, HubUser, Server
+from dlspawner.hubapi import HubRefused, HubUnavailable, HubUser, Server
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
 from dlspawner.manager.files import Files
@@ -52,14 +52,19 @@ class FakeHub:
     started: list[tuple[str, str]] = field(default_factory=list)
     stopped: list[tuple[str, str]] = field(default_factory=list)
     used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
+    pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
+    refusals: list[HubRefused] = field(default_factory=list)  # raised first, one for each question about a user
 
     async def user(self, name: str) -> HubUser | None:
         self.looks += 1
+        if self.refusals:
+            raise self.refusals.pop(0)
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
-            server: Server(server, self.starts is None, None, False, "", {}, self.used.get((name, server)))
+            server: Server(server, self.starts is None, spawns, False, "", {}, self.used.get((name, server)))
             for user, server in self.servers
+            for spawns in ["spawn" if (user, server) in self.pending else None]
             if user == name
         }
         return HubUser(name, mine)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -73,6 +74,7 @@ class QuotaHub(Hub):
     hub_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
     resource: str = GPU
+    python_path: str = field(default_factory=lambda: os.environ.get("JUPYTERHUB_PATH", ""))  # another JupyterHub
 
     def prepare(self) -> None:
         """Write the administrators' files."""

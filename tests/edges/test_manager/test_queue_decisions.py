@@ -206,6 +206,35 @@ async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(off
         assert office.hub.started == [("alice", "")]
 
 
+async def test_a_person_who_starts_it_just_then_is_not_in_the_way(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        office.hub.servers = {("alice", "")}
+
+        async def starts(user: str, server: str) -> None:
+            office.hub.pending.add((user, server))
+            raise HubRefused(400, "alice is pending spawn")
+
+        office.hub.starts = starts
+        await give_back()
+        await until(lambda: office.hub.pending, "the Hub has said that it is starting")
+        assert (await ask(acting, waits)).decision == "admit"
+        assert await reasons(acting, waits) == ["queued", "turn", "admitted"]
+
+
+async def test_a_hub_that_tells_nothing_of_the_person_is_asked_again(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        plays(office, acting, waits)
+        office.hub.refusals = [HubRefused(403, "Action is not authorized with current scopes")]
+        await give_back()
+        await until(lambda: told(acting, waits), "it has started after all")
+
+
 async def test_a_server_that_was_removed_is_not_started(office: Office) -> None:
     waits = wants()
     async with office.manager() as acting:

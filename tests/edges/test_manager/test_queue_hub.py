@@ -264,24 +264,26 @@ def test_from_the_form_to_the_page_and_from_there_to_the_job(
 
 
 @pytest.mark.browser
-def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, full: str, browser: Page) -> None:
+def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, browser: Page) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    hub.add_users(["look"])
-    hub.start_server("look", gpus=3)
+    hub.add_users(["some", "look"])
+    hub.start_server("some", gpus=5)
+    hub.start_server("look", gpus=8)
     enter(browser, hub, "look")
     card = browser.locator("section.job")
     expect(card).to_contain_text("waiting")
     expect(card).to_contain_text("It is number 1 in the queue and starts by itself.")
     browser.screenshot(path=PICTURES / "home-waiting.png", full_page=True)
-    browser.get_by_role("link", name="See its place in the queue").click()
+    browser.get_by_role("link", name="See its place in the queue").press("Enter")
     expect(browser.locator("#place")).to_have_text("1")
+    expect(browser.get_by_role("listitem").filter(has_text="of type gpu")).to_have_text("3 GPUs of type gpu")
     browser.screenshot(path=PICTURES / "wait.png", full_page=True)
     browser.get_by_role("button", name="Toggle dark mode").click()
     browser.screenshot(path=PICTURES / "wait-dark.png", full_page=True)
     browser.set_viewport_size({"width": 390, "height": 900})
     browser.screenshot(path=PICTURES / "wait-phone.png", full_page=True)
     assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-    browser.get_by_role("button", name="Cancel the request").click()
+    browser.get_by_role("button", name="Cancel the request").press("Enter")
     expect(browser.get_by_text("The request was cancelled.")).to_be_visible()
     browser.screenshot(path=PICTURES / "wait-cancelled.png", full_page=True)
     assert "look" not in live(hub)

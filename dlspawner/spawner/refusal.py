@@ -28,6 +28,9 @@ except ImportError:  # JupyterHub 5.5
 COUNTS_REFUSALS = _Base is web.HTTPError
 
 
+_TOLD = "refused ("  # with this a refusal's line in the log begins
+
+
 def limit_problem(limit: int) -> str | None:
     """What is wrong with this ``consecutive_failure_limit`` on this JupyterHub."""
     if not limit or not COUNTS_REFUSALS:
@@ -65,7 +68,7 @@ class Refused(_Base):
         self._line = line
 
     def __str__(self) -> str:
-        return f"refused ({self.reason}): {self.message}"
+        return f"{_TOLD}{self.reason}): {self.message}"
 
 
 class Waits(Refused):
@@ -120,6 +123,9 @@ class QuietRefusals(logging.Filter):
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
             return record.name not in _ECHOES
+        if record.exc_info and problem is None and _TOLD in record.getMessage():  # JupyterHub 5.5 has lost it by then
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
         return True
 
     @classmethod

@@ -49,6 +49,18 @@ def test_the_log_has_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture)
     assert len(log.filters) == 1
 
 
+def test_a_refusal_that_is_logged_when_it_was_caught_already_has_no_traceback_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    log.exception(f"Error starting server: {Refused('No.', reason='quota')}")  # as JupyterHub 5.5 does
+    log.exception("Error starting server: a bug")
+
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.ERROR]
+    assert caplog.records[0].exc_info is None
+
+
 @pytest.mark.parametrize("name", ["asyncio", "tornado.application"])
 def test_a_task_that_nobody_asked_is_not_logged_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
     QuietRefusals.install(logging.getLogger("test-refusals"))

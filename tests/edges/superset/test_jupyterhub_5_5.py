@@ -1,5 +1,5 @@
-"""The same on JupyterHub 5.5, which Zero-to-JupyterHub ships: the comparison, and the spawner in a real Hub,
-also in one that is killed."""
+"""The same on JupyterHub 5.5, which Zero-to-JupyterHub ships: the comparison, the spawner in a real Hub, also
+in one that is killed, and the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ import pytest
 from tests.edges.spawner_hub import ROOT
 
 OTHER = Path(sys.prefix) / "jupyterhub-5.5"  # put there by the Makefile
-TESTS = ("tests/edges/superset", "tests/edges/test_spawner_hub.py", "tests/edges/test_spawner_restarts.py")
+TESTS = (
+    "tests/edges/superset",
+    "tests/edges/test_spawner_hub.py",
+    "tests/edges/test_spawner_restarts.py",
+    "tests/edges/test_manager/test_queue_hub.py",
+)
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> No
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("user", ["quick", "late"])
+@pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
 def test_from_the_form_to_the_page_and_from_there_to_the_job(
     hub: QuotaHub, full: str, browser: Page, user: str
 ) -> None:

@@ -213,6 +213,7 @@ class Acting:
         )
         culler = Culler(evidence, self.ledger, self.idle_look_seconds)
         await culler.load()
+        book.keep_alive = culler.keep_alive
         return culler
 
     async def _reload(self, book: Book) -> None:

@@ -109,6 +109,19 @@ class Culler:
         self.evidence.activities.ssh(gateway, told, self.evidence.now())
         await self._save()
 
+    async def keep_alive(self, job: str) -> str:
+        """The button of a notice; what its owner is told."""
+        record = self.record(job)
+        if record is None or record.job.state is not State.RUNNING:
+            raise notices.CannotKeep("This job does not run any more.")
+        try:
+            kept = await self.keep(record)
+        except HubError:
+            raise notices.CannotKeep("The Hub does not answer at the moment; try again soon.") from None
+        if kept.longest:
+            raise notices.CannotKeep(kept.sentence)
+        return kept.sentence
+
     async def keep(self, record: Record) -> Kept:
         """Somebody wants to keep a job."""
         job, known = record.job, self.evidence.activities

@@ -9,6 +9,7 @@ It speaks the public Kubernetes API and nothing else, so it works against any AP
     endpoint     logs and exec for the API server: execution, channels (spdy, websocket), logs
     serving      the endpoint's certificate, and who may use it
     forward      NodePorts;  provision: claims;  recorder: events;  addresses, probes, volumes, image
+    gpu_metrics  what pretended GPUs do, for a Prometheus
     facts        what the environment refers to
     pure         status, env, quantities, devices, description, spdy, websocket
 """

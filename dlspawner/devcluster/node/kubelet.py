@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
 from dlspawner.devcluster.node.description import NodeDescription
 from dlspawner.devcluster.node.endpoint import Endpoint
+from dlspawner.devcluster.node.gpu_metrics import Exporter, Holder
 from dlspawner.devcluster.node.pod import Pod
 from dlspawner.devcluster.node.recorder import Recorder
 
@@ -73,6 +74,9 @@ class Kubelet:
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._endpoint = Endpoint(self.find)
+        model = next((value for key, value in description.labels.items() if key.endswith("gpu.product")), "GPU")
+        devices_ = [device for all_ in self.holdings.devices.values() for device in all_]
+        self._exporter = Exporter(self.name, model, devices_, self._holders) if devices_ else None
         self._port = PORT
 
     @property
@@ -91,6 +95,7 @@ class Kubelet:
         except OSError:  # a real kubelet listens on every address of the machine
             await self._endpoint.start(doorkeeper, self.ip, 0)
         self._port = self._endpoint.port
+        await self._export()
         await self._register()
         await self._renew()
         self._tasks = [
@@ -107,7 +112,25 @@ class Kubelet:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(pod.halt(grace) for pod in self.pods))
         await self._endpoint.stop()
+        if self._exporter:
+            await self._exporter.stop()
         await self._end_lease()
+
+    async def _export(self) -> None:
+        if self._exporter:
+            try:
+                await self._exporter.start(self.ip)
+            except OSError as error:
+                log.warning("node=%s serves no metrics of GPUs: %s", self.name, error)
+
+    def _holders(self) -> Iterator[Holder]:
+        for pod in self.pods:
+            held = self.holdings.held.get(pod.uid, {})
+            for container in pod.containers:
+                mine = tuple(device for all_ in held.get(container.name, {}).values() for device in all_)
+                if mine:
+                    pid = container.process.pid if container.process else None
+                    yield Holder(pod.namespace, pod.name, container.name, mine, pid)
 
     # The Host of its pods
 

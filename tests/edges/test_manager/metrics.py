@@ -63,7 +63,7 @@ def write_history(folder: Path, gpus: list[Gpu], begin: datetime, end: datetime)
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, targets: Mapping[str, str] | None = None) -> Iterator[str]:
+def prometheus(folder: Path, targets: Mapping[str, str] | None = None, port: int = 0) -> Iterator[str]:
     """The address of one that runs; ``targets``: names of jobs and the addresses to scrape, once a second."""
     config = folder / "prometheus.yml"
     scrapes = [
@@ -72,7 +72,7 @@ def prometheus(folder: Path, targets: Mapping[str, str] | None = None) -> Iterat
     ]
     scrape = ["scrape_configs:", *scrapes] if scrapes else []
     config.write_text("\n".join(["global: {scrape_interval: 1s, scrape_timeout: 1s}", *scrape]) + "\n")
-    port = free_port()
+    port = port or free_port()
     command = [
         program("prometheus"),
         f"--config.file={config}",

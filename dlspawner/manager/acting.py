@@ -30,6 +30,7 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
+from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.preempting import Preempting, begin, shift
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
@@ -40,6 +41,7 @@ from dlspawner.manager.store import StoreUnavailable
 from dlspawner.settings import Settings
 
 _POLL_SECONDS = 1.0
+_FILES_SECONDS = 2.0
 _USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
 _JUMP = timedelta(seconds=30)  # a clock that is this far from where it should be has been set
 log = logging.getLogger("dlspawner.manager")
@@ -217,12 +219,32 @@ class Acting:
         return culler
 
     async def _reload(self, book: Book) -> None:
+        # What an earlier epoch has said may be over.
+        told = -1 if book.board.pending(("", Kind.FILE_BROKEN)) else 0
         while True:
-            await asyncio.sleep(2)
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
                 await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
+            if self.files.problems != told:
+                told = self.files.problems
+                await book.turn(partial(_tell_of_files, problems=told))
+            await asyncio.sleep(_FILES_SECONDS)
+
+
+def _tell_of_files(turn: Turn, *, problems: int) -> None:
+    if problems:
+        text = (
+            f"cluster.yaml, teams.yaml or a job template was changed and has {_counted(problems)}: the last good "
+            "version stays in use. dlspawner validate, and the Manager's log, say what is wrong."
+        )
+        post_to_admins(turn, Kind.FILE_BROKEN, text, cause=str(problems))
+    else:
+        withdraw(turn, "", Kind.FILE_BROKEN)
+
+
+def _counted(problems: int) -> str:
+    return "a mistake" if problems == 1 else f"{problems} mistakes"
 
 
 async def _keep_usage(book: Book) -> None:

@@ -30,7 +30,17 @@ from traitlets.config import Application, catch_config_error
 import dlspawner
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import api, idle_api, jobs_api, notices_api, pages, waiting_api, waiting_page, web
+from dlspawner.manager import (
+    api,
+    idle_api,
+    jobs_api,
+    notices_api,
+    notices_page,
+    pages,
+    waiting_api,
+    waiting_page,
+    web,
+)
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
@@ -241,7 +251,7 @@ class Manager(Application):
     def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "wait.html", "error.html"):
+            for name in ("keys.html", "wait.html", "told.html", "error.html"):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
@@ -292,6 +302,8 @@ def make_web(manager: web.Manager) -> WebApplication:
         (f"api/users/{name}/keys", api.UserKeys, own),
         (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
         (f"api/users/{name}/account", api.Account, own),
+        ("notices", notices_page.Notices, own),
+        (r"notices/([0-9a-f]{16})/keep", notices_page.Keep, own),
         ("api/notices", notices_api.Notices, own),
         (r"api/notices/([0-9a-f]{16})/seen", notices_api.Seen, own),
         (r"api/notices/([0-9a-f]{16})/keep", notices_api.Keep, own),

@@ -1,6 +1,7 @@
 """The administrators' files as the Manager sees them: read at start, and again whenever one of them changes.
 
-A file that breaks while the Manager runs changes nothing: the last good version stays, and the log says what is wrong.
+A file that breaks while the Manager runs changes nothing: the last good version stays, the log says what is wrong, and
+administrators are told that something is.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ class Files:
     templates: Path
     cluster: Path
     teams: Path
+    problems: int = 0  # in the version that is there now and not used
     _seen: tuple[tuple[int, int], ...] = field(default=())
 
     def load(self) -> settings.Settings:
         """Read them now; InvalidConfiguration has every problem of all of them."""
         self._seen = self._stamps()
-        return settings.load(self.templates, self.cluster, self.teams)
+        found = settings.load(self.templates, self.cluster, self.teams)
+        self.problems = 0
+        return found
 
     def changed(self) -> settings.Settings | None:
         """The new version, if there is one and it is good."""
@@ -36,6 +40,7 @@ class Files:
         try:
             found = self.load()
         except InvalidConfiguration as wrong:
+            self.problems = len(wrong.problems)
             log.error(  # noqa: TRY400 - a file with mistakes is no fault of ours
                 "the files were changed and are not used, the last good version stays:\n%s", wrong
             )

@@ -20,6 +20,7 @@ from tornado.web import HTTPError
 from dlspawner.hubapi import HubUnavailable, Identity
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import identify, may_manage_keys
+from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.ssh_keys import PublicKey, Rejected, describe_type
 from dlspawner.manager.store import StoredKey, TooMany
 from dlspawner.manager.web import Handler, PageHandler, Problem, log
@@ -116,6 +117,7 @@ class Keys(PageHandler):
             removed=self.get_query_argument("removed", "") == "1",
             now=self.manager.now(),
             limit=self.manager.keys_per_user,
+            told=told_to(self.manager, person),
             **values,
         )
 

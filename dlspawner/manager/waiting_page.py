@@ -15,10 +15,12 @@ from urllib.parse import quote
 from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.manager import notices
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.looks import Look
+from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.starts import cancel, log_in
 from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
@@ -121,6 +123,7 @@ class WaitPage(Waiting):
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
             + quote(self.page(user, server), safe=""),
             every=4,
+            told=told_to(self.manager, self.identity, besides=frozenset({notices.Kind.WAITING_LOGIN})),
         )
 
 

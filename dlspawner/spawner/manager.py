@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from yarl import URL
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 from dlspawner.core.accounts import Numbers, UidRange
 from dlspawner.core.link import link_token
+from dlspawner.core.telling import told
 from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0
@@ -47,6 +49,16 @@ class Place:
 
     state: str
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A notice as a page shows it; ``server`` is ``None`` in what administrators are told."""
+
+    server: str | None
+    level: str
+    text: str
+    keep: bool
 
 
 Waiting = Callable[[Sequence[str], str], Refused]  # of sentences and a reason
@@ -91,6 +103,15 @@ class Manager:
             return {str(one["server"]): Place(str(one["state"]), int(one["position"])) for one in answer["waiting"]}
         except (KeyError, TypeError, ValueError, Refused):
             return {}
+
+    async def notices(self, user: str, *, admin: bool) -> Sequence[Told]:
+        """What this user is told, and administrators besides; nothing when nobody answers in time."""
+        asked, now = replace(self, seconds=PLACES_SECONDS), datetime.now(UTC)
+        try:
+            _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/notices?admin={int(admin)}")
+            return [_told(one, now) for one in answer["notices"]]
+        except (KeyError, TypeError, ValueError, Refused):
+            return ()
 
     async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> float:
         """Until when, by the event loop's clock, the pod of this job may be asked for; Refused: not now, or never.
@@ -167,6 +188,12 @@ class Manager:
     def _refused(self, sentence: str, line: str) -> Refused:
         self.log.error("manager=%s %s", self.url, line)
         return Refused(sentence, reason="manager", status=429 if sentence is self.silent else 403)
+
+
+def _told(one: Mapping[str, Any], now: datetime) -> Told:
+    until = datetime.fromisoformat(one["until"]) if one["until"] else None
+    server = str(one["server"]) if one["user"] else None
+    return Told(server, str(one["level"]), told(str(one["text"]), until, now), bool(one["keep"]))
 
 
 async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -6,7 +6,7 @@ Everything here is for showing. It reads the Hub's spawners and the pods that th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +22,7 @@ from dlspawner.core.model import Team
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
-from dlspawner.spawner.manager import Place
+from dlspawner.spawner.manager import Place, Told
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import STATE_ENDED
 
@@ -73,6 +73,14 @@ class JobView:
     wait_url: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the home page shows."""
+
+    jobs: Sequence[JobView]
+    notices: Sequence[Told]
+
+
 @cache
 def _environment(directory: str) -> Environment:
     return forms.pages(Path(directory))
@@ -91,6 +99,11 @@ def wait_url(spawner: DLSpawner, server: str) -> str:
     """The Manager's page about a job that waits."""
     parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
     return f"{base_url(spawner)}services/jobs/wait/{'/'.join(parts)}"
+
+
+def notices_url(spawner: DLSpawner) -> str:
+    """The Manager's page of what a person is told."""
+    return f"{base_url(spawner)}services/jobs/notices"
 
 
 def keys_url(spawner: DLSpawner) -> str | None:

@@ -115,9 +115,17 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     def keys_url(self) -> str | None:
         return pages.keys_url(self)
 
-    async def job_views(self) -> list[pages.JobView]:
-        """All servers of this person, for the home page."""
-        return pages.job_views(self, await self.places())
+    @property
+    def notices_url(self) -> str:
+        return pages.notices_url(self)
+
+    async def home(self) -> pages.Home:
+        """All servers of this person and what they are told, for the home page."""
+        if not self._has_quota:
+            return pages.Home(pages.job_views(self, {}), ())
+        admin, name = bool(self.user.admin), str(self.user.name)
+        places, notices = await asyncio.gather(self._manager.places(name), self._manager.notices(name, admin=admin))
+        return pages.Home(pages.job_views(self, places), notices)
 
     # What people choose
 

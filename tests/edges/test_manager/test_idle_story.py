@@ -197,11 +197,16 @@ def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
 def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
     hub.start({"carol": {"template": "short", "gpus": 1}})
     wait_for(lambda: hub.told("carol"), "she is warned", SECONDS)
-    notice = hub.told("carol")[0]
-    assert notice["text"].startswith("1 gpu GPU unused for ")
-    assert notice["keep"]
-    kept = hub.manager(hub.token("carol"), "POST", f"notices/{notice['id']}/keep")
-    assert (kept.status_code, kept.json()) == (200, {"said": "It is kept for 1 min, longer while it is used."})
+    carol = hub.browser("carol")
+    home = carol.get(f"{hub.url}/hub/home", timeout=60).text
+    assert "1 gpu GPU unused for " in home
+    page = re.search(r'<a[^>]+href="([^"]+)"[^>]*>Keep it running</a>', home)
+    assert page is not None
+    told = carol.get(f"{hub.url}{page[1]}", timeout=60).text
+    button = re.search(r'<form method="post" action="([^"]+/keep)">\s*<input[^>]+name="_xsrf" value="([^"]+)"', told)
+    assert button is not None
+    kept = carol.post(f"{hub.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
+    assert "It is kept for 1 min, longer while it is used." in kept
     assert hub.told("carol") == []
     wait_for(lambda: hub.told("carol"), "she is warned again", SECONDS)
     wait_for(lambda: "carol/" not in hub.servers(), "it is stopped after all", SECONDS)

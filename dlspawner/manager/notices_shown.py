@@ -1,0 +1,44 @@
+"""Notices as the Manager's pages show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlspawner.core.telling import told
+from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.manager import notices
+from dlspawner.manager.identity import audience
+from dlspawner.manager.notices_api import as_json
+from dlspawner.manager.web import Manager
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A notice as a page shows it; ``server`` is ``None`` in what administrators are told."""
+
+    id: str
+    server: str | None
+    level: str
+    text: str
+    keep: bool
+
+
+def told_to(
+    manager: Manager, identity: Identity | None, *, besides: frozenset[notices.Kind] = frozenset()
+) -> list[Told]:
+    """What this person is told now; nothing where nobody knows it, or a job asks with its token."""
+    desk = manager.acting.desk if manager.acting else None
+    if desk is None or identity is None or identity.kind is not Kind.USER or own_server(identity) is not None:
+        return []
+    now = manager.now()
+    return [
+        Told(
+            one.id,
+            one.server if one.user else None,
+            str(as_json(one)["level"]),
+            told(one.text, one.until, now),
+            one.keep,
+        )
+        for one in desk.book.board.read(audience(identity), now)
+        if one.kind not in besides
+    ]

@@ -48,6 +48,7 @@ class Hub:
     namespace: str = "jobs"
     address: str = "127.0.0.1"  # where pods reach the Hub
     cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
+    nodes: Path | None = None  # what the embedded one's nodes are, if not the usual ones
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -100,7 +101,8 @@ class Hub:
             self.running[name] = subprocess.Popen(command, env=self.env(), cwd=ROOT, stdout=log, stderr=log)
 
     def start_cluster(self) -> None:
-        self.run("cluster", sys.executable, "-m", "dlspawner.devcluster", f"--state={self.state / 'cluster'}")
+        nodes = [f"--nodes={self.nodes}"] if self.nodes else []
+        self.run("cluster", sys.executable, "-m", "dlspawner.devcluster", f"--state={self.state / 'cluster'}", *nodes)
         wait_for(self.kubeconfig.exists, "the kubeconfig", 30)
         ready = ["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
 

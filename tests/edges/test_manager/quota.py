@@ -213,8 +213,8 @@ class Sampler:
     What is known is complete after the end of the ``with``.
     """
 
-    def __init__(self, hub: QuotaHub) -> None:
-        self._client, self._resource = Client(hub.kubeconfig), hub.resource
+    def __init__(self, hub: QuotaHub, resource: str = "") -> None:
+        self._client, self._resource = Client(hub.kubeconfig), resource or hub.resource
         self._path = f"/api/v1/namespaces/{hub.namespace}/pods"
         self._held: dict[str, int] = {}
         self._enough = threading.Event()

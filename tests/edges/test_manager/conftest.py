@@ -5,24 +5,17 @@ And an office: the deciding part of a Manager with a real API server and databas
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy
 
 from dlspawner.cluster import Cluster
 from dlspawner.devcluster.api import start
+from tests.edges.test_manager import databases
 from tests.edges.test_manager.office import Office, make_namespace, prepare
 from tests.edges.test_manager.world import World, running
-
-POSTGRES = Path("/usr/lib/postgresql/15/bin")
 
 
 @pytest.fixture(scope="session")
@@ -40,24 +33,11 @@ def person() -> str:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The socket directory of a PostgreSQL of our own."""
-    if not (POSTGRES / "initdb").exists():
+    if not databases.INSTALLED:
         pytest.skip("PostgreSQL 15 is not installed here")
     pytest.importorskip("psycopg")
-    directory = Path(tempfile.mkdtemp(prefix="dlspawner-pg-"))
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    if as_nobody:
-        os.chown(directory, 65534, 65534)  # PostgreSQL refuses to run as root
-    data = directory / "data"
-    quiet: dict[str, Any] = {"cwd": directory, "stdout": subprocess.DEVNULL, "timeout": 60}
-    subprocess.run(
-        [*as_nobody, POSTGRES / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"], check=True, **quiet
-    )
-    control = [*as_nobody, POSTGRES / "pg_ctl", "-D", data, "-w", "-l", directory / "log"]
-    options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c shared_buffers=16MB"
-    subprocess.run([*control, "-o", options, "start"], check=True, **quiet)
-    yield str(directory)
-    subprocess.run([*control, "-m", "immediate", "stop"], check=True, **quiet)
-    shutil.rmtree(directory)
+    with databases.postgresql() as directory:
+        yield directory
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -66,13 +46,7 @@ def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'manager.sqlite'}"
     directory = request.getfixturevalue("postgres")
-    name = f"db_{uuid.uuid4().hex[:12]}"
-    server = sqlalchemy.create_engine(
-        f"postgresql+psycopg://postgres@/postgres?host={directory}", poolclass=sqlalchemy.NullPool
-    )
-    with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    return f"postgresql+psycopg://postgres@/{name}?host={directory}"
+    return databases.create(directory)
 
 
 @pytest.fixture

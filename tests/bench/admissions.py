@@ -1,0 +1,209 @@
+"""Admissions through the Manager's REST, each durable before it is answered, and what they cost a spawn.
+
+`python -m tests.bench.admissions`, with `--rest` without the spawns. The Manager is a process of its own on the embedded
+cluster, once with SQLite (`synchronous=FULL`) and once with PostgreSQL (its defaults); whoever asks is DLSpawner's own
+client, in this process. The peer is the rate at which one connection can insert the same row into the same kind of
+database, a transaction each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import requests
+import sqlalchemy
+
+from dlspawner.cluster import NODES as NODES_OF
+from dlspawner.cluster import Cluster
+from dlspawner.core import naming
+from dlspawner.manager.database import open_engine
+from dlspawner.spawner.manager import Manager
+from dlspawner.spawner.refusal import Refused
+from tests.bench import spawn
+from tests.bench.figures import Figure, publish
+from tests.contract.conftest import Server
+from tests.edges.test_manager import databases
+from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
+from tests.edges.test_manager.quota import QuotaHub, running
+from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
+
+ROUNDS, EACH, AT_ONCE = 5, 200, 4
+NODES, GPUS_EACH = 32, 64
+PAIRS = 20
+ROOT = Path(__file__).parents[2]
+NO_HUB = "http://127.0.0.1:9/hub/api"
+TOKEN = "secret-token"
+log = logging.getLogger(__name__)
+
+
+def question(number: int) -> dict[str, Any]:
+    asked = wants(f"u{number}", 1)
+    names = ("user", "server", "team", "template", "preemptible", "priority", "requeue")
+    return {**{name: getattr(asked, name) for name in names}, "request_milliseconds": 3000, "pods": [*asked.pods]}
+
+
+async def ask(manager: Manager, numbers: range) -> list[float]:
+    """Seconds of each of these admissions, asked for by a few at once."""
+    waiting, seconds = iter(numbers), []
+
+    async def one_after_the_other() -> None:
+        for number in waiting:
+            begun = time.perf_counter()
+            await manager.admission(naming.job_id(secrets.token_bytes(8)), question(number), _no_wait)
+            seconds.append(time.perf_counter() - begun)
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
+    return seconds
+
+
+def _no_wait(said: list[str], reason: str) -> Refused:
+    raise AssertionError(f"{reason}: {said}")
+
+
+def bare_inserts(url: str, count: int) -> float:
+    """Rows a second: as many bytes as a job and its event, one durable transaction each."""
+    engine = open_engine(url, 1)
+    text = json.dumps(question(1)) * 3
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE IF NOT EXISTS bare (id TEXT PRIMARY KEY, content TEXT)"))
+        connection.commit()
+        begun = time.perf_counter()
+        for _ in range(count):
+            row = {"id": secrets.token_hex(8), "content": text}
+            connection.execute(sqlalchemy.text("INSERT INTO bare VALUES (:id, :content)"), row)
+            connection.commit()
+        taken = time.perf_counter() - begun
+    engine.dispose()
+    return count / taken
+
+
+@contextlib.contextmanager
+def manager(folder: Path, db_url: str) -> Iterator[tuple[str, int]]:
+    """Its address and its process."""
+    url = f"http://127.0.0.1:{free_port()}"
+    env = {
+        **manager_environment(url, NO_HUB, TOKEN),
+        "KUBECONFIG": str(folder / "cluster" / "kubeconfig"),
+        "PATH": os.environ["PATH"],
+    }
+    command = [
+        *(sys.executable, "-m", "dlspawner.manager", f"--db-url={db_url}", "--Manager.namespace=jobs"),
+        f"--Manager.cluster_file={folder / 'cluster.yaml'}",
+        f"--Manager.teams_file={folder / 'teams.yaml'}",
+        f"--Manager.templates_dir={folder}",
+        "--Manager.reservation_seconds=3000",
+    ]
+    with process(command, folder / "manager.log", env=env) as child:
+        wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
+        yield f"{url}/services/jobs", child.pid
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of its processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def furnish(folder: Path, kubeconfig: Path) -> None:
+    async with await Cluster.connect(kubeconfig) as cluster:
+        await make_namespace(cluster)
+        for number in range(NODES):
+            await Office(folder, "", cluster).make_node(f"gpu-{number}", GPUS_EACH)
+
+
+async def report(kubeconfig: Path) -> None:
+    """What nodes say every few seconds."""
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    async with await Cluster.connect(kubeconfig) as cluster:
+        for number in range(NODES):
+            status = {"status": {"conditions": [ready]}}
+            await cluster.patch(NODES_OF, f"gpu-{number}", status, subresource="status")
+
+
+def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figure]:
+    """The Manager and the peer in turn; the first round of each is to warm up."""
+    rates, ratios, seconds, used = [], [], [], []
+    with manager(folder, db_url) as (url, pid):
+        client = Manager(url, TOKEN, log)
+        for round_ in range(ROUNDS + 1):
+            asyncio.run(report(folder / "cluster" / "kubeconfig"))
+            begun, before = time.perf_counter(), cpu_seconds(pid)
+            taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))
+            rate, cpu = EACH / (time.perf_counter() - begun), cpu_seconds(pid) - before
+            bare = bare_inserts(bare_url, EACH)
+            if round_:
+                rates.append(rate)
+                ratios.append(rate / bare)
+                seconds += taken
+                used.append(cpu / EACH)
+    worst = quantiles(seconds, n=100)[98]
+    name = f"admissions by REST, {kind}"
+    return [
+        Figure(f"{name}: a second, {AT_ONCE} at once", median(rates), "1/s", "higher", 100),
+        Figure(f"{name}: median", 1000 * median(seconds), "ms"),
+        Figure(f"{name}: p99", 1000 * worst, "ms", "lower", 50),
+        Figure(f"{name}: processor time of the Manager", 1000 * median(used), "ms"),
+        Figure(f"{name}: ratio to bare inserts", median(ratios), "ratio", "higher", None, "one connection"),
+    ]
+
+
+def added_time(state: Path) -> list[Figure]:
+    """POST to ready of one job, with the Manager and without, in turn."""
+    hubs, seconds = {}, {"with": [], "without": []}  # type: ignore[var-annotated]
+    with contextlib.ExitStack() as stack:
+        for name, extra in (("with", ""), ("without", 'c.DLSpawner.manager_url = ""\n')):
+            (state / name).mkdir()
+            made = QuotaHub(state / name, db_url=f"sqlite:///{state / name / 'manager.sqlite'}", extra=extra)
+            stack.enter_context(running(made))
+            made.add_users(["bench"])
+            hubs[name] = spawn.Hub(made.url, "tests-token", {"user_options": {"gpus": 1}})
+        for round_ in range(PAIRS + 2):
+            for name, hub in hubs.items():
+                taken = spawn.one_at_a_time(hub, "bench")
+                if round_ > 1:
+                    seconds[name].append(taken)
+    more = [a - b for a, b in zip(seconds["with"], seconds["without"], strict=True)]
+    return [
+        Figure("POST to ready with the Manager", median(seconds["with"]), "s"),
+        Figure("POST to ready without", median(seconds["without"]), "s"),
+        Figure("added by the Manager: median of the differences", 1000 * median(more), "ms", "lower", 10, "no Manager"),
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder)
+        prepare(state, NODES * GPUS_EACH)
+        server = Server(state / "cluster")
+        server.start()
+        try:
+            asyncio.run(furnish(state, server.kubeconfig))
+            figures = admissions(
+                state, "SQLite", f"sqlite:///{state / 'manager.sqlite'}", f"sqlite:///{state / 'bare.sqlite'}"
+            )
+            if databases.INSTALLED:
+                with databases.postgresql() as directory:
+                    urls = databases.create(directory), databases.create(directory)
+                    figures += admissions(state, "PostgreSQL", *urls)
+        finally:
+            server.stop()
+        if "--rest" not in sys.argv:
+            figures += added_time(state)
+    publish(figures, ROOT / "build" / "bench-admissions.json")
+
+
+if __name__ == "__main__":
+    main()

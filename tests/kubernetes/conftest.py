@@ -131,7 +131,7 @@ def priority_classes(kubernetes: Client) -> Iterator[None]:
     """The classes that our cluster.yaml names; those that were not there go again."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     wanted = list(yaml.safe_load_all(PRIORITIES.read_text()))
-    made = [one for one in wanted if kubernetes.request("POST", path, one).status == 201]
+    made = [one for one in wanted if kubernetes.request("POST", path, one).code == 201]
     yield
     for one in made:
         kubernetes.request("DELETE", f"{path}/{one['metadata']['name']}")

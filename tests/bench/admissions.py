@@ -1,9 +1,9 @@
 """Admissions through the Manager's REST, each durable before it is answered, and what they cost a spawn.
 
-`python -m tests.bench.admissions`, with `--rest` without the spawns. The Manager is a process of its own on the embedded
-cluster, once with SQLite (`synchronous=FULL`) and once with PostgreSQL (its defaults); whoever asks is DLSpawner's own
-client, in this process. The peer is the rate at which one connection can insert the same row into the same kind of
-database, a transaction each.
+`python -m tests.bench.admissions`, with `--rest` without the spawns. The Manager is a process of its own on the
+embedded cluster, once with SQLite (`synchronous=FULL`) and once with PostgreSQL (its defaults); whoever asks is
+DLSpawner's own client, in this process. The peer is the rate at which one connection can insert the same row into the
+same kind of database, a transaction each.
 """
 
 from __future__ import annotations

@@ -31,10 +31,9 @@ class Search:
         self.share = world.layout(kind).get(request.team, {})
         # Whoever was promised nothing sees the same of a node as everybody else, until something changes.
         own = request.id if request.promised else ""
-        seen = world.memo.setdefault(("seen", self.resource, own, now), ({}, {}, {}))
-        self._counted: dict[str, dict[str, int]] = seen[0]
-        self._coming: dict[str, Space] = seen[1]
-        self._lent: dict[str, Space] = seen[2]
+        seen = world.memo.setdefault(("seen", self.resource, own, now), ({}, {}))
+        self._coming: dict[str, Space] = seen[0]
+        self._lent: dict[str, Space] = seen[1]
         self._young: Blocked | bool | None = False  # not looked at yet
 
     def decide(self) -> Admit | Preempt | Blocked:
@@ -213,15 +212,11 @@ class Search:
 
     def _guaranteed_on(self, room: Room) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
-        held = self._counted.get(room.node.name)
-        if held is not None:
-            return held
-        held = self._counted[room.node.name] = {}
-        for pods_of in (room.holders, room.promises):
-            for name, pods in pods_of.items():
-                job = self.world.jobs[name]
-                if not job.preemptible and name != self.request.id:
-                    held[job.team] = held.get(job.team, 0) + needs(pods, self.resource).gpus
+        held = room.entitled.get(self.resource, {})
+        own = room.promises.get(self.request.id)
+        if own and not self.request.preemptible:
+            team = self.request.team
+            held = {**held, team: held.get(team, 0) - needs(own, self.resource).gpus}
         return held
 
     def _claimed_by_nobody(self, room: Room) -> int:
@@ -244,20 +239,20 @@ class Search:
         found = self._lent.get(room.node.name) if stop == self._stops_borrowed else None
         if found is None:
             found = self._soon(room)
-            for name, pods in room.holders.items():
+            for name in room.lent if stop == self._stops_borrowed else room.holders:
                 if stop(self.world.jobs[name]):
-                    found = found + needs(pods, self.resource)
+                    found = found + needs(room.holders[name], self.resource)
             if stop == self._stops_borrowed:
                 self._lent[room.node.name] = found
         return Space(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
 
     def _now(self, room: Room) -> Space:
-        return room.now(self.resource, self.world.jobs, self.request.id)
+        return room.now(self.resource, self.request.id)
 
     def _soon(self, room: Room) -> Space:
         found = self._coming.get(room.node.name)
         if found is None:
-            found = self._coming[room.node.name] = room.soon(self.resource, self.world.jobs, self.request.id)
+            found = self._coming[room.node.name] = room.soon(self.resource, self.request.id)
         return found
 
     def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:

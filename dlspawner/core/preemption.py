@@ -83,7 +83,7 @@ def spared(world: World) -> tuple[Job, ...]:
         resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
         holds = _gives(job, {name: NOTHING for name in job.nodes if name in world.rooms}, resource)
         keeps = {name: kept.get(name, NOTHING) + space for name, space in holds.items()}
-        left = (world.rooms[name].soon(resource, world.jobs) - space for name, space in keeps.items())
+        left = (world.rooms[name].soon(resource) - space for name, space in keeps.items())
         if all(part >= 0 for space in left for part in space):
             found.append(job)
             kept.update(keeps)
@@ -103,7 +103,7 @@ def broken(world: World) -> tuple[Job, ...]:
         wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NOTHING), resource)
         may = limits.never(job, world) is None and limits.caps(job, world) is None
         if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.charge.gpu_type), 0)):
-            comes = {name: world.rooms[name].soon(resource, world.jobs, job.id) for name in wants}
+            comes = {name: world.rooms[name].soon(resource, job.id) for name in wants}
             left = (space + back.get(name, NOTHING) - wants[name] for name, space in comes.items())
             if all(part >= 0 for space in left for part in space):
                 continue

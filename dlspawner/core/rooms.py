@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,8 +53,11 @@ class Room:
     borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
     kept: Space = NOTHING  # CPU and memory that come with the GPUs of the node, held or idle
     with_gpus: Space = NOTHING  # CPU and memory that pods with GPUs hold
+    entitled: dict[str, dict[str, int]] = field(default_factory=dict)  # guaranteed or promised so, by resource and team
     holders: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
     promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
+    lent: set[str] = field(default_factory=set)  # of the holders those that are preemptible
+    leavers: set[str] = field(default_factory=set)  # and those that are leaving
 
     @classmethod
     def empty(cls, node: Node) -> Room:
@@ -67,17 +70,35 @@ class Room:
 
     def take(self, job: Job, pod: PodCharge) -> None:
         self.holders.setdefault(job.id, []).append(pod)
+        if job.preemptible:
+            self.lent.add(job.id)
+        if job.leaving:
+            self.leavers.add(job.id)
         self._shift(job, pod, 1)
 
     def give(self, job: Job, pod: PodCharge) -> None:
         _take_out(self.holders, job.id, pod)
+        if job.id not in self.holders:
+            self.lent.discard(job.id)
+            self.leavers.discard(job.id)
         self._shift(job, pod, -1)
 
     def promise(self, job: Job, pod: PodCharge) -> None:
         self.promises.setdefault(job.id, []).append(pod)
+        self._entitle(job, pod, 1)
 
     def break_promise(self, job: Job, pod: PodCharge) -> None:
         _take_out(self.promises, job.id, pod)
+        self._entitle(job, pod, -1)
+
+    def _entitle(self, job: Job, pod: PodCharge, sign: int) -> None:
+        if pod.resource and not job.preemptible:
+            teams = self.entitled.setdefault(pod.resource, {})
+            milli = teams.get(job.team, 0) + sign * pod.gpus
+            if milli:
+                teams[job.team] = milli
+            else:
+                teams.pop(job.team, None)
 
     def _shift(self, job: Job, pod: PodCharge, sign: int) -> None:
         self.cpu_milli -= sign * pod.cpu_milli
@@ -86,6 +107,7 @@ class Room:
         if resource:
             self.with_gpus = self.with_gpus + Space(0, sign * pod.cpu_milli, sign * pod.memory_bytes)
             self.gpus[resource] = self.gpus.get(resource, 0) - milli
+            self._entitle(job, pod, sign)
             if job.preemptible:
                 self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
 
@@ -106,24 +128,23 @@ class Room:
         """What jobs that are not preemptible hold, and pods that are no jobs."""
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
-    def now(self, resource: str, jobs: Mapping[str, Job], but: str = "") -> Space:
+    def now(self, resource: str, but: str = "") -> Space:
         """What may be taken now; the promise of the job ``but`` is its own.
 
         What is promised to others is theirs, except as far as those who leave will make up for it.
         """
         free = self.free(resource)
-        missing = self._promised(resource, but) - self.leaving(resource, jobs) if self.promises else NOTHING
+        missing = self._promised(resource, but) - self.leaving(resource) if self.promises else NOTHING
         return Space(*(have - max(0, lack) for have, lack in zip(free, missing, strict=True)))
 
-    def soon(self, resource: str, jobs: Mapping[str, Job], but: str = "") -> Space:
+    def soon(self, resource: str, but: str = "") -> Space:
         """What may be taken when those who leave are gone."""
-        return self.free(resource) + self.leaving(resource, jobs) - self._promised(resource, but)
+        return self.free(resource) + self.leaving(resource) - self._promised(resource, but)
 
-    def leaving(self, resource: str, jobs: Mapping[str, Job]) -> Space:
+    def leaving(self, resource: str) -> Space:
         gone = NOTHING
-        for name, pods in self.holders.items():
-            if jobs[name].leaving:
-                gone = gone + needs(pods, resource)
+        for name in self.leavers:
+            gone = gone + needs(self.holders[name], resource)
         return gone
 
     def _promised(self, resource: str, but: str) -> Space:

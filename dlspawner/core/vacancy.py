@@ -25,7 +25,7 @@ def first_free(request: Job, world: World, kept: frozenset[str]) -> Nodes | None
         )
         return _lenders_last(found, pod.resource) if request.preemptible and pod.gpus else found
 
-    return first(request.charge.pods, rooms, lambda room, pod: room.now(pod.resource, world.jobs, request.id))
+    return first(request.charge.pods, rooms, lambda room, pod: room.now(pod.resource, request.id))
 
 
 def _lenders_last(rooms: Iterable[Room], resource: str) -> Iterator[Room]:

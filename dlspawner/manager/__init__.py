@@ -1,4 +1,4 @@
-"""The Hub service `jobs`: it keeps people's SSH keys and uids, and alone decides which job may hold GPUs.
+"""The Hub service `jobs`: it keeps people's SSH keys and uids, and alone decides which job holds GPUs, waits or ends.
 
     app        the process: settings, HTTP server, start and stop
     identity   who is asking, and what that lets them do (the only user of HubOAuth)
@@ -12,6 +12,12 @@ About jobs, from the question to the cluster; what is decided is `dlspawner.core
     book       the world and its one writer           ledger     its SQL: jobs, events, the lease
     reconcile  the book and the cluster in agreement  acting     who of several Managers acts
     files      cluster.yaml and teams.yaml, read anew when they change
+    queue      whose turn it is, over and over        starts     has the Hub start whose turn has come
+    looks      why a job waits, and what would do     waiting_page, waiting_api    people and programs read it
+    preempting who has to leave, with notice          stopping   stops that were decided, carried out
+    notices    what people are told before it happens noticerows, notices_api, notices_page, notices_shown
+    activity   how jobs are used, as far as known     gathering, gpu_metrics, prometheus, activityrows    from where
+    culling    warns of jobs that are not used, and stops them    culling_words, idle_api
     records    PURE: a job with its pod               sight      PURE: what is seen of a pod
 
 `app` imports all of them; handlers know `identity`, `store` and `desk`; the others know no HTTP.

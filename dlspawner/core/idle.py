@@ -5,7 +5,8 @@ A job is idle since the last thing that counts as use. Rules:
 * Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
   busy kernel, no HTTP or kernel activity, no SSH bytes. What nobody has seen counts as use: a GPU is idle only from the
   moment since which its samples are without a gap.
-* Missing or stale metrics never stop a job, neither do reports of kernels that cease. Only the lifetime does not care.
+* Missing or stale metrics never stop a job, neither do reports of kernels that cease or never began where they should
+  be. Only the lifetime does not care.
 * An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last
   real use: pressing it again does not add up.
 * TensorBoard: an open tab asks again and again by itself. A template may say for how long HTTP counts alone; a job that
@@ -63,7 +64,8 @@ class Warned:
 class Activity:
     """Everything that is known of a job's use. ``None`` where nothing of a kind was ever seen.
 
-    ``kernel_report`` is when the pod last said anything of its kernels, ``kernel_busy`` when it last said that one is.
+    ``tells_kernels``: it is a notebook server, which should tell of its kernels. ``kernel_report`` is when the pod last
+    said anything of them, ``kernel_busy`` when it last said that one is.
     ``ssh`` is the last byte of a session, ``ssh_open`` whether there is one; ``kept`` when *keep alive* was last
     pressed; ``watched`` when a job last ran that writes the logs which this one shows. All ``gpu_count`` GPUs must
     be known before any of them counts as idle.
@@ -71,6 +73,7 @@ class Activity:
 
     started: datetime
     http: datetime | None = None
+    tells_kernels: bool = False
     kernel_busy: datetime | None = None
     kernel_report: datetime | None = None
     ssh: datetime | None = None
@@ -208,8 +211,8 @@ def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | N
             return None
         for gpu in activity.gpus:
             times += [gpu.since, gpu.last_busy or gpu.since]
-    if Evidence.KERNEL in policy.counts and activity.kernel_report is not None:
-        if activity.kernel_report < stale:
+    if Evidence.KERNEL in policy.counts and (activity.tells_kernels or activity.kernel_report is not None):
+        if activity.kernel_report is None or activity.kernel_report < stale:
             return None
         times.append(activity.kernel_busy or activity.started)
     if Evidence.SSH in policy.counts:

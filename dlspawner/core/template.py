@@ -157,6 +157,13 @@ class Template:
         return sum(role.count for role in self.roles)
 
     @property
+    def tells_kernels(self) -> bool:
+        """Whether its jobs say if a kernel is busy: `start.sh` has them do so where it starts the notebook server."""
+        program = self.command[0].rpartition("/")[2] if self.command else ""
+        itself = self.ssh is not None and self.work_container == NOTEBOOK_CONTAINER
+        return itself and program in {"jupyterhub-singleuser", "jupyter", "jupyter-lab"}
+
+    @property
     def ssh(self) -> Endpoint | None:
         """The endpoint that is a real sshd, if the template offers one."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol is Protocol.SSH), None)

@@ -116,7 +116,9 @@ class Activities:
                 known = fresh  # a GPU that the pod no longer has
             self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
 
-    def activity(self, job: Job, http: datetime | None, now: datetime, culling: Culling) -> Activity:
+    def activity(
+        self, job: Job, http: datetime | None, now: datetime, culling: Culling, *, tells_kernels: bool = False
+    ) -> Activity:
         """All that is known of a job's use."""
         facts = self.of(job.id)
         ssh = facts.ssh
@@ -125,6 +127,7 @@ class Activities:
         return Activity(
             started=job.started or now,
             http=http,
+            tells_kernels=tells_kernels,
             kernel_busy=facts.kernel_busy,
             kernel_report=facts.kernel_report,
             ssh=ssh,

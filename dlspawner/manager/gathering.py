@@ -82,8 +82,9 @@ class Gathering:
 
     def judge(self, job: Job, now: datetime) -> Judged:
         """The verdict on a job that is listed, by what is known now."""
-        policy = self.policy(job)
-        activity = self.activities.activity(job, self._http[job.user, job.server], now, policy.culling)
+        policy, template = self.policy(job), self.settings().template(job.template)
+        http, tells = self._http[job.user, job.server], template is not None and template.tells_kernels
+        activity = self.activities.activity(job, http, now, policy.culling, tells_kernels=tells)
         return Judged(job, activity, policy, judge(activity, policy, now), is_idle(activity, policy, now))
 
     def policy(self, job: Job) -> Policy:

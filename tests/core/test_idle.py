@@ -57,6 +57,9 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "a new job is used": (Activity(ago(1)), POLICY, "keep used"),
     # every kind of evidence
     "the Hub's activity": (old(http=ago(1)), POLICY, "keep used"),
+    "a notebook server of which nothing is heard": (old(tells_kernels=True), POLICY, "keep unknown"),
+    "a notebook server without a busy kernel": (old(tells_kernels=True, kernel_report=ago(0)), POLICY, "stop unused"),
+    "kernels that do not count need not tell": (old(tells_kernels=True), SHELL, "stop unused"),
     "a busy kernel": (old(kernel_report=ago(0), kernel_busy=ago(1)), POLICY, "keep used"),
     "no busy kernel for the window": (old(kernel_report=ago(0), kernel_busy=ago(11)), POLICY, "stop unused"),
     "a pod that never reported kernels has none": (old(kernel_report=None), POLICY, "stop unused"),

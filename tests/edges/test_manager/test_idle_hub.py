@@ -86,7 +86,7 @@ def test_the_gateway_alone_tells_of_sessions(hub: IdleHub) -> None:
 
 def test_people_tell_of_no_kernels_keep_their_own_jobs_only_and_see_no_report(hub: IdleHub) -> None:
     alice, bob, admin = hub.token("alice"), hub.token("bob"), hub.token("admin")
-    wait_for(lambda: hub.job(admin, "alice"), "the report", 60)
+    wait_for(lambda: hub.job(admin, "alice").get("used", {}).get("kernels_told"), "its kernels are known", 120)
     job = hub.job(admin, "alice")["job"]
     assert hub.manager(alice, "PUT", "kernels", {"busy": True, "seconds": None}).status_code == 403
     assert hub.manager(bob, "GET", "idle").status_code == 403

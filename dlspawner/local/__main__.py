@@ -1,9 +1,10 @@
 """The whole product on one machine: `make run`, `dlspawner run`, and what the end-to-end tests start.
 
 It starts the embedded cluster (with `--kubeconfig` only its nodes, which join that one), the proxy, the Manager, the
-Hub and the gateway, each a process of its own with a log in the state directory, keeps them running, and stops them in
-reverse order. Everything that must survive lives in the state directory: the cluster's objects and volumes, the Hub's
-and the Manager's databases, keys, passwords, and the ports that running jobs remember.
+Hub and the gateway, and a Prometheus where this machine has one, each a process of its own with a log in the state
+directory, keeps them running, and stops them in reverse order. Everything that must survive lives in the state
+directory: the cluster's objects and volumes, the Hub's and the Manager's databases, keys, passwords, and the ports that
+running jobs remember.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from dlspawner import cluster, settings
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.local.processes import NAMESPACE, children, environment
+from dlspawner.local.processes import NAMESPACE, children, environment, point_at_nodes
 from dlspawner.local.state import (
     CannotRun,
     Options,
@@ -147,6 +148,12 @@ async def start_all(
             group.create_task(make_gateway_keys(options), name="make the gateway's keys")
     except* (CannotRun, ChildFailed) as failures:
         raise failures.exceptions[0] from None
+    if "prometheus" in processes:
+        await point_at_nodes(options)
+        try:
+            await supervisor.start(processes["prometheus"])
+        except ChildFailed as problem:  # it is of use, and nothing depends on it
+            say(f"The use of GPUs will not be known: {problem}")
     await make_team_claims(options.cluster_config, wanted)
     await make_priority_classes(options.cluster_config, wanted)
     await supervisor.start(processes["hub"])

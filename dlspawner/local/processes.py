@@ -6,6 +6,7 @@ They are wired exactly as on Kubernetes: through `hub_config/jupyterhub_config.p
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -13,11 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from dlspawner import cluster
-from dlspawner.local.state import CannotRun, Options, Ports, Secrets
+from dlspawner.local.state import CannotRun, Options, Ports, Secrets, write_private
 from dlspawner.local.supervisor import Child
 
 NAMESPACE = "jobs"
 OUR_NODES = "node.kubernetes.io/instance-type=devcluster"  # the label of simulated nodes
+GPU_METRICS_PORT = 9400
 Question = Callable[[], Awaitable[bool]]
 
 
@@ -28,6 +30,45 @@ def find_proxy() -> str:
     if found is None:
         raise CannotRun("configurable-http-proxy is missing: npm install --global configurable-http-proxy")
     return found
+
+
+def find_prometheus() -> str | None:
+    """Where this machine has a Prometheus it looks at the pretended GPUs; without one nobody knows who uses them."""
+    beside = Path(sys.prefix) / "debian" / "usr" / "bin" / "prometheus"
+    return str(beside) if beside.exists() else shutil.which("prometheus")
+
+
+def prometheus(options: Options, ports: Ports, program: str) -> Child:
+    """It finds the nodes in a file, which is written when they are there."""
+    folder = options.state / "prometheus"
+    folder.mkdir(exist_ok=True)
+    found = "{job_name: gpus, file_sd_configs: [{files: [nodes.json]}]}"
+    (folder / "prometheus.yml").write_text(
+        f"global: {{scrape_interval: 15s}}\nscrape_configs: [{found}]\n", encoding="utf-8"
+    )
+    command = [
+        program,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--storage.tsdb.retention.time=1d",
+        f"--web.listen-address=127.0.0.1:{ports.prometheus}",
+        "--log.level=warn",
+    ]
+    return Child("prometheus", command, http_ok(ports.prometheus, "/-/ready"), {"PATH": os.environ.get("PATH", "")})
+
+
+async def point_at_nodes(options: Options) -> None:
+    """Tell Prometheus where the nodes serve the metrics of their GPUs."""
+    async with await cluster.Cluster.connect(options.cluster_config) as client:
+        nodes = await client.list(cluster.NODES, labels=OUR_NODES)
+    addresses = [
+        entry["address"]
+        for node in nodes
+        for entry in node.get("status", {}).get("addresses", ())
+        if entry["type"] == "InternalIP"
+    ]
+    targets = [{"targets": [f"{address}:{GPU_METRICS_PORT}" for address in addresses]}]
+    write_private(options.state / "prometheus" / "nodes.json", json.dumps(targets))
 
 
 def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]:
@@ -129,6 +170,9 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
         "JUPYTERHUB_SERVICE_URL": env["DLSPAWNER_MANAGER_URL"],
         "DLSPAWNER_MANAGER_DB_URL": f"sqlite:///{state / 'manager.sqlite'}",
     }
+    meter = find_prometheus()
+    if meter:
+        manager_env["DLSPAWNER_PROMETHEUS_URL"] = f"http://127.0.0.1:{ports.prometheus}"
     found = (
         Child(
             "cluster",
@@ -187,4 +231,5 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
             {**service, "KUBECONFIG": env["KUBECONFIG"], "JUPYTERHUB_API_TOKEN": env["DLSPAWNER_GATEWAY_TOKEN"]},
         ),
     )
-    return {child.name: child for child in found}
+    metered = (prometheus(options, ports, meter),) if meter else ()
+    return {child.name: child for child in (*found, *metered)}

@@ -52,6 +52,7 @@ class Ports:
     proxy_api: int
     manager: int
     api: int
+    prometheus: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ cost a scan of everything that is held for every job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -232,6 +233,7 @@ class Book:
                 return taken
             log.exception("a turn cannot be written down, now or ever")
             _fail(asked, problem)
+            await self._reload()
             return left
         except StoreUnavailable as problem:
             self._stale = True
@@ -244,7 +246,14 @@ class Book:
                     future.set_exception(answer.error)
                 else:
                     future.set_result(answer)
+        await self._reload()
         return left
+
+    async def _reload(self) -> None:
+        """Forget at once what was not written, for those who look without a turn; else the next turn does it."""
+        if self._stale:
+            with contextlib.suppress(StoreUnavailable):
+                await self.load()
 
     def _decide(self, taken: list[_Asked]) -> tuple[list[Turn], list[Any]]:
         """What the first turns did that went well, and what each is answered when that is written.

@@ -17,7 +17,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.records import ended
 from dlspawner.manager.store import StoreRefused
 from tests.core.worlds import CLUSTER
-from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, until, wants
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, settled, until, wants
 from tests.edges.test_manager.test_quota_decisions import stopped
 
 
@@ -94,6 +94,7 @@ async def test_a_question_that_the_database_never_takes_fails_alone(office: Offi
         answers = await asyncio.gather(*(ask(acting, one) for one in questions), return_exceptions=True)
         assert isinstance(answers.pop(2), StoreRefused)
         assert [one.decision for one in answers if not isinstance(one, BaseException)] == ["admit"] * 4
+        await settled(acting)
         assert set(states(acting)) == {one.job for one in good}
 
 

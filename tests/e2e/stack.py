@@ -43,6 +43,17 @@ class Launched(Stack):
         return dict(json.loads((self.state / "secrets.json").read_text()))
 
     @property
+    def secret_values(self) -> dict[str, str]:
+        """What nobody but the product may read, by its name; of keys, a line that is in no other."""
+        gateway, cluster = self.state / "gateway", self.state / "cluster"
+        keys = {name: (gateway / name).read_text().splitlines()[4] for name in ("user_ca", "ssh_host_ed25519_key")}
+        more = {"cookie secret": (self.state / "hub_cookie_secret").read_text().strip()}
+        if not CLUSTER:
+            more["cluster token"] = (cluster / "token").read_text().strip()
+            more["server.key"] = (cluster / "server.key").read_text().splitlines()[2]
+        return {**self.secrets, **keys, **more}
+
+    @property
     def kubectl_env(self) -> dict[str, str]:
         return {**os.environ, "KUBECONFIG": str(self.state / "cluster" / "kubeconfig")}
 

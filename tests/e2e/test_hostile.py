@@ -39,10 +39,11 @@ print(json.dumps({"read": read, "found": sorted(found)}), flush=True)
 """
 
 
-def searching(values: Mapping[str, str], since: float, passing: str) -> str:
-    """A shell's command that looks everywhere but at the path ``passing``."""
+def searching(values: Mapping[str, str], stack: Stack) -> str:
+    """The shell's command for it."""
     backwards = json.dumps({name: value[::-1] for name, value in values.items()})
-    return f"{shlex.join(['python3', '-c', SEARCH, backwards, str(int(since)), passing])}; sleep 600"
+    command = ["python3", "-c", SEARCH, backwards, str(int(stack.secrets_since)), stack.said_to_people]
+    return f"{shlex.join(command)}; sleep 600"
 
 
 @pytest.mark.parametrize("prefix", ["", "opt-"])
@@ -79,15 +80,14 @@ def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: 
     victim.close()
 
 
-@pytest.mark.launcher
 @pytest.mark.slow
-def test_no_file_or_process_that_a_job_can_read_holds_a_secret(stack: Launched, alice: Person) -> None:
+def test_no_file_or_process_that_a_job_can_read_holds_a_secret(stack: Stack, alice: Person) -> None:
     diary, planted = secrets.token_hex(16), secrets.token_hex(16)
     victim = stack.person("vera")
-    victim.launch("mine", template="custom", command=f"echo {diary} >~/diary; sleep 600", gpus=0)
+    of_all = {"template": "custom", "image": stack.image, "gpus": 0}
+    victim.launch("mine", command=f"echo {diary} >~/diary; sleep 600", **of_all)
     values = {**stack.secret_values, "vera's token": victim.token, "vera's diary": diary, "planted": planted}
-    since = (stack.state / "secrets.json").stat().st_mtime - 60
-    alice.launch("spy", template="custom", gpus=0, command=searching(values, since, f"{stack.state}.said"))
+    alice.launch("spy", command=searching(values, stack), **of_all)
     pod = json.loads(stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=spy", "-o", "json"))["items"][0]
     name = pod["metadata"]["name"]
     log = wait_for(lambda: "found" in (said := stack.kubectl("logs", name, "-c", "main")) and said, "it searched", 300)

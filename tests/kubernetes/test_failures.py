@@ -254,9 +254,15 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
         elif name == "removed":
             kubectl("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")
         else:
-            # By a child that outlives the command: the program's end would take the command along.
-            said = f"(sleep 0.3; echo {name} > /tmp/next; mv /tmp/next /tmp/do) >/dev/null 2>&1 &"
+            wait_for(lambda: told(name, pod), f"{name} is provoked")
+
+    def told(name: str, pod: str) -> bool:
+        """Whether the program was told; the command may end with the program, or not reach it on a busy machine."""
+        said = f"echo {name} > /tmp/next; mv /tmp/next /tmp/do"
+        with contextlib.suppress(AssertionError):
             kubectl("-n", NAMESPACE, "exec", pod, "--", "/bin/sh", "-c", said)
+            return True
+        return not alice.server(f"end-{name}").get("ready")
 
     def run(name: str) -> str:
         server = f"end-{name}"

@@ -206,7 +206,7 @@ def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | N
     times = [activity.started]
     if activity.watched is not None:
         times.append(activity.watched)
-    if Evidence.GPU in policy.counts and activity.gpu_count:
+    if Evidence.GPU in policy.counts and (activity.gpu_count or activity.gpus):
         if len(activity.gpus) < activity.gpu_count or any(gpu.last < stale for gpu in activity.gpus):
             return None
         for gpu in activity.gpus:

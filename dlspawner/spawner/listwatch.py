@@ -31,7 +31,7 @@ from traitlets import Int
 from dlspawner.backoff import delays
 from dlspawner.spawner.packed import Object, Packed, number
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.wire import ListAgain, Page, lines, read_change, uncollected
+from dlspawner.spawner.wire import ListAgain, Page, keep_loaded, lines, read_change, uncollected
 
 PAGE = 50  # objects: a third of a MiB, which the API server sends and we receive in one or two milliseconds
 SLICE_SECONDS = 0.002
@@ -103,6 +103,7 @@ class ListWatch(ResourceReflector):
         if self.watch_task and not self.watch_task.done():
             raise RuntimeError(f"{self.kind} are followed already")
         self.log.info("kind=%s %s are followed", self.kind, self.where)
+        keep_loaded()
         self.watch_task = asyncio.create_task(self._follow(), name=f"watch of {self.kind}")
         await self.first_load_future
 

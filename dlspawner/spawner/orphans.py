@@ -27,7 +27,7 @@ is in the pod already says the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from traitlets import Integer
 from traitlets.config import Configurable
 
 from dlspawner.spawner import phrases, verdict
+from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.pods import Pods, variable
 from dlspawner.spawner.refusal import Refused
 
@@ -45,7 +46,6 @@ Thing = TypeVar("Thing")
 PERSON = "hub.jupyter.org/username"
 ADDRESS = "JUPYTERHUB_API_URL"
 _LONGEST_PAUSE = 60.0
-_SLICE = 50  # pods or servers that are looked at without a pause: one millisecond
 
 # Namespace (or all of them) -> its watch and the task that looks after its pods, as KubeSpawner keeps its reflectors.
 _tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
@@ -86,14 +86,23 @@ class Orphans:
 async def owned(users: Mapping[Any, Any]) -> set[str]:
     """Namespace/name of the pods that the Hub's servers have, or may be about to have."""
     found = set[str]()
-    for some in _sliced([spawner for user in list(users.values()) for spawner in list(user.spawners.values())]):
-        found |= {spawner.pod_key for spawner in some if spawner.server is not None or spawner.pending}
-        await asyncio.sleep(0)
+    async for spawner in _in_turns(
+        [spawner for user in list(users.values()) for spawner in list(user.spawners.values())]
+    ):
+        if spawner.server is not None or spawner.pending:
+            found.add(spawner.pod_key)
     return found
 
 
-def _sliced(things: Sequence[Thing]) -> Iterator[Sequence[Thing]]:
-    return (things[start : start + _SLICE] for start in range(0, len(things), _SLICE))
+async def _in_turns(things: Iterable[Thing]) -> AsyncIterator[Thing]:
+    """One after the other; whoever else has something to do gets a turn when our slice of time is used up."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for thing in things:
+        yield thing
+        if loop.time() - began > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            began = loop.time()
 
 
 def without_server(
@@ -178,12 +187,11 @@ async def _look(looking: Looking) -> None:
 
 
 async def _found(looking: Looking, pods: Mapping[str, PodDict]) -> dict[str, PodDict]:
-    """The pods without a server; whoever else has something to do gets a turn after every few."""
+    """The pods without a server."""
     known, found = await owned(looking.users), dict[str, PodDict]()
-    for some in _sliced(list(pods)):
-        part = {key: pod for key in some if key not in known and (pod := pods.get(key)) is not None}
+    async for key in _in_turns(list(pods)):
+        part = {key: pod} if key not in known and (pod := pods.get(key)) is not None else {}
         found |= {key: part[key] for key in without_server(part, (), looking.address, keep_ended=looking.keep_ended)}
-        await asyncio.sleep(0)
     if found:  # a server may have begun meanwhile
         known = await owned(looking.users)
     return {key: pod for key, pod in found.items() if key not in known}

@@ -4,8 +4,8 @@ A pod of 7 KiB is a tree of hundreds of Python objects, 34 KiB that every full g
 bytes are one object that the collector does not see, and parsing them takes less than a tenth of a millisecond. Who
 looks gets a whole, ordinary dictionary of their own; only ``managedFields``, which nobody here reads, are left out.
 
-Refused: dictionaries with fewer fields (a hook may read any) and ``gc.freeze`` (it must be repeated after every change,
-and hides everybody's garbage, not only ours).
+Refused: dictionaries with fewer fields (a hook may read any) and ``gc.freeze`` of the objects (it must be repeated
+after every change, and hides everybody's garbage each time).
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner an
 
 * POST to ready, one at a time and in crowds;
 * what one spawn asks of the API server and is sent by it, stop included (``counting``);
-* with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up. A
-  task in the Hub's own loop sleeps for a millisecond again and again: a stall is the processor time that the loop's
-  thread used between two of its turns. Time that the machine gave to others is not the spawner's, and is left out.
+* with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up
+  (``pair``). Time that the machine gave to others is not the spawner's, and is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -34,15 +32,14 @@ import yaml
 
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.kwok import running
-from tests.bench.spawn import Hub, answers, crowd, one_at_a_time
+from tests.bench.pair import SPAWNERS, Bench, hub
+from tests.bench.spawn import crowd, one_at_a_time
 from tests.contract.client import Client
-from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
 from tests.kubernetes.conftest import made_node, renew_lease
 from tests.ports import free_port
 
 PEER = "stock KubeSpawner"
-SPAWNERS = {"ours": "dlspawner.spawner.DLSpawner", "stock": "kubespawner.KubeSpawner"}
 ROUNDS = 9
 CROWDS = {50: 3, 200: 2}  # how many at once: rounds
 COUNTED, AMONG = 20, 1000  # spawns, and other people's pods beside them
@@ -50,125 +47,6 @@ FILLED = tuple(map(int, os.environ.get("BENCH_FILLED", "1000 5000").split()))
 WATCHED_SECONDS = 70.0  # six or seven lists of stock KubeSpawner's
 CHANGES_A_SECOND = 5
 POD_BYTES = 6800
-CONFIG = """
-import asyncio, json, os, time
-c.JupyterHub.bind_url = os.environ["BENCH_URL"]
-c.JupyterHub.hub_ip = "127.0.0.1"
-c.JupyterHub.hub_port = int(os.environ["BENCH_HUB_PORT"])
-c.JupyterHub.db_url = "sqlite:///" + os.environ["BENCH_STATE"] + "/hub.sqlite"
-c.JupyterHub.cookie_secret_file = os.environ["BENCH_STATE"] + "/cookie_secret"
-c.ConfigurableHTTPProxy.pid_file = os.environ["BENCH_STATE"] + "/proxy.pid"
-c.ConfigurableHTTPProxy.command = [os.environ["BENCH_PROXY"]]
-c.ConfigurableHTTPProxy.api_url = os.environ["BENCH_PROXY_API"]
-c.JupyterHub.authenticator_class = "null"
-c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
-c.JupyterHub.spawner_class = os.environ["BENCH_SPAWNER"]
-c.JupyterHub.concurrent_spawn_limit = 0
-c.KubeSpawner.namespace = os.environ["BENCH_NAMESPACE"]
-c.KubeSpawner.image = "example.org/tiny:1"
-c.KubeSpawner.scheduler_name = "kwok"
-c.KubeSpawner.port = int(os.environ["BENCH_POD_PORT"])
-c.KubeSpawner.delete_grace_period = 1
-c.KubeSpawner.start_timeout = c.KubeSpawner.http_timeout = 300  # 200 at once take minutes on a busy machine
-c.KubeSpawner.k8s_api_request_timeout, c.KubeSpawner.k8s_api_request_retry_timeout = 60, 300  # stock fails otherwise
-
-async def tick(path):
-    # A turn that had no work costs a few hundredths of a millisecond itself.
-    turns, written = [], time.monotonic()
-    while True:
-        began = time.thread_time()
-        await asyncio.sleep(0.001)
-        turns.append(time.thread_time() - began)
-        if os.path.exists(path + ".ask"):
-            os.unlink(path + ".ask")
-            turns.sort()
-            with open(path + ".new", "w") as file:
-                json.dump({"turns": len(turns), "max": turns[-1], "p99": turns[int(len(turns) * 0.99)],
-                           "worst": turns[-20:]}, file)
-            os.rename(path + ".new", path)
-            turns = []
-
-ticking = []
-async def first(spawner):
-    if os.environ.get("BENCH_TICKS") and not ticking:
-        ticking.append(asyncio.create_task(tick(os.environ["BENCH_TICKS"])))
-c.Spawner.pre_spawn_hook = first
-"""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A cluster to measure on, its kubeconfig, and the port at which all pods answer."""
-
-    cluster: Client
-    folder: Path
-    pod_port: int
-
-    @contextlib.contextmanager
-    def namespace(self) -> Iterator[str]:
-        name = f"bench-{secrets.token_hex(4)}"
-        self.cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        self.cluster.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda _account: True)
-        try:
-            yield name
-        finally:
-            self.cluster.request("DELETE", f"/api/v1/namespaces/{name}")
-
-
-@dataclass(frozen=True)
-class Measured(Hub):
-    """A Hub of ours or stock, its process and where it writes what its loop did."""
-
-    pid: int
-    ticks: Path
-
-    def stalls(self) -> dict[str, float]:
-        """What the event loop's turns took since the last time somebody asked, in seconds."""
-        self.ticks.unlink(missing_ok=True)
-        self.ticks.with_name(f"{self.ticks.name}.ask").touch()
-        wait_for(self.ticks.exists, "the Hub tells of its loop", 30)
-        return dict(json.loads(self.ticks.read_text()))
-
-    def memory(self) -> float:
-        """MiB resident."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
-
-@contextlib.contextmanager
-def hub(
-    bench: Bench, which: str, namespace: str, kubeconfig: Path | None = None, *, ticks: bool = False
-) -> Iterator[Measured]:
-    with tempfile.TemporaryDirectory(dir=bench.folder) as name:
-        state = Path(name)
-        (state / "config.py").write_text(CONFIG)
-        url = f"http://127.0.0.1:{free_port()}"
-        env = {
-            **os.environ,
-            "KUBECONFIG": str(kubeconfig or bench.cluster.kubeconfig),
-            "BENCH_URL": url,
-            "BENCH_HUB_PORT": str(free_port()),
-            "BENCH_STATE": name,
-            "BENCH_PROXY": str(Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"),
-            "BENCH_PROXY_API": f"http://127.0.0.1:{free_port()}",
-            "BENCH_TOKEN": os.urandom(16).hex(),
-            "BENCH_SPAWNER": SPAWNERS[which],
-            "BENCH_NAMESPACE": namespace,
-            "BENCH_POD_PORT": str(bench.pod_port),
-            "BENCH_TICKS": f"{name}/ticks" if ticks else "",
-        }
-        log = bench.folder / f"{which}.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterhub", f"--config={state / 'config.py'}"],
-                cwd=state, env=env, stdout=output, stderr=output,
-            )  # fmt: skip
-        try:
-            wait_for(lambda: answers(url), f"the Hub answers, else see {log}", 180)
-            yield Measured(url, env["BENCH_TOKEN"], {}, process.pid, state / "ticks")
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 def spawns(bench: Bench) -> list[Figure]:
@@ -339,15 +217,20 @@ def full_namespace(bench: Bench, namespace: str, which: str) -> dict[str, float]
         changes = threads.submit(churn, bench, namespace, stop)
         try:
             measured.spawn("one")  # the ticking begins before the first list
+            first = measured.stalls()
             time.sleep(WATCHED_SECONDS)
-            stalls, memory = measured.stalls(), measured.memory()
+            later, memory = measured.stalls(), measured.memory()
             measured.stop("one")
         finally:
             stop.set()
         changes.result(60)
-    found = {"max": stalls["max"] * 1000, "p99": stalls["p99"] * 1000, "memory": memory, "more": memory - before}
-    worst = ", ".join(f"{1000 * turn:.1f}" for turn in stalls["worst"])  # type: ignore[attr-defined]
-    print(f"{which}: {found}; {stalls['turns']:.0f} turns, the longest in ms: {worst}", flush=True)
+    for part, stalls in (("first", first), ("later", later)):
+        worst = ", ".join(f"{1000 * turn:.1f}" for turn in stalls["worst"])
+        print(f"{which}, {part}: {stalls['turns']} turns, the longest in ms: {worst}", flush=True)
+        print("".join(f"    {1000 * took:.1f} ms: {what}\n" for took, what in stalls["long"]), end="", flush=True)
+    longest = max(first["max"], later["max"]) * 1000
+    found = {"max": longest, "p99": later["p99"] * 1000, "memory": memory, "more": memory - before}
+    print(f"{which}: {found}", flush=True)
     return found
 
 
@@ -366,8 +249,8 @@ def crowded(bench: Bench, node: str) -> list[Figure]:
             figures += [
                 Figure(f"{where}: longest stall of the loop", ours["max"], "ms", aim=aim),
                 Figure(f"{where}: longest stall of the loop, {PEER}", stock["max"], "ms"),
-                Figure(f"{where}: stall, 99 %", ours["p99"], "ms"),
-                Figure(f"{where}: stall, 99 %, {PEER}", stock["p99"], "ms"),
+                Figure(f"{where}: stall, 99 %, once it runs", ours["p99"], "ms"),
+                Figure(f"{where}: stall, 99 %, once it runs, {PEER}", stock["p99"], "ms"),
                 Figure(f"{where}: memory of the Hub", ours["memory"], "MiB", aim=round(stock["memory"], 1), peer=PEER),
                 Figure(f"{where}: memory of the Hub, {PEER}", stock["memory"], "MiB"),
                 Figure(f"{where}: memory that the pods take", ours["more"], "MiB"),

@@ -252,6 +252,10 @@ def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:
     assert isinstance(judge(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), Stop)
 
 
+def test_a_busy_gpu_that_a_job_should_not_have_is_use_all_the_same() -> None:
+    assert isinstance(judge(old(gpu_count=0, gpus=(gpu(busy=3),)), POLICY, NOW), Keep)
+
+
 TIMES = st.none() | st.integers(-3000, 3000).map(lambda minutes: NOW + minutes * MINUTE)
 ACTIVITIES = st.builds(
     Activity,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.e2e.people import Stack
+from tests.e2e.people import Stack, last_whole_line
 from tests.e2e.stack import KUBECTL
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
 from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy, remove
@@ -35,6 +37,20 @@ class Deployed(Stack):
 
     def password(self, name: str) -> str:
         return self.deployment.admin_password if name == "admin" else self.deployment.password
+
+    @property
+    def secret_values(self) -> dict[str, str]:
+        listed = json.loads(kubectl("get", "secrets", f"--namespace={self.namespace}", "-o", "json"))["items"]
+        texts = {
+            f"{each['metadata']['name']}/{key}": base64.b64decode(value).decode()
+            for each in listed
+            for key, value in each["data"].items()
+        }
+        return {
+            name: last_whole_line(text) if "PRIVATE KEY" in text else text.strip()
+            for name, text in texts.items()
+            if not text.startswith("ssh-")
+        }
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         return kubectl(f"--namespace={JOBS}", *arguments, input=input)

@@ -24,6 +24,11 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
     return answer
 
 
+def last_whole_line(key: str) -> str:
+    """A line of a private key in PEM that nothing else has: the lines before it hold the public part too."""
+    return key.strip().splitlines()[-3]
+
+
 class Stack(ABC):
     """A running product, wherever it runs: where people find it, and the cluster under it."""
 
@@ -36,6 +41,21 @@ class Stack(ABC):
     @abstractmethod
     def password(self, name: str) -> str:
         """What this person types on the login page."""
+
+    @property
+    @abstractmethod
+    def secret_values(self) -> dict[str, str]:
+        """What nobody but the product may read, by its name; of a private key, its last whole line."""
+
+    @property
+    def secrets_since(self) -> float:
+        """No file that was changed before this time holds one of them."""
+        return 0.0
+
+    @property
+    def said_to_people(self) -> str:
+        """A file of the tests' own that jobs can read, and that has passwords in it."""
+        return ""
 
     @abstractmethod
     def kubectl(self, *arguments: str) -> str:

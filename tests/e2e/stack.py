@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.people import Stack, wait_for
+from tests.e2e.people import Stack, last_whole_line, wait_for
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,24 @@ class Launched(Stack):
     @property
     def secrets(self) -> dict[str, str]:
         return dict(json.loads((self.state / "secrets.json").read_text()))
+
+    @property
+    def secret_values(self) -> dict[str, str]:
+        gateway, cluster = self.state / "gateway", self.state / "cluster"
+        keys = {name: last_whole_line((gateway / name).read_text()) for name in ("user_ca", "ssh_host_ed25519_key")}
+        more = {"cookie secret": (self.state / "hub_cookie_secret").read_text().strip()}
+        if not CLUSTER:
+            more["cluster token"] = (cluster / "token").read_text().strip()
+            more["server.key"] = last_whole_line((cluster / "server.key").read_text())
+        return {**self.secrets, **keys, **more}
+
+    @property
+    def secrets_since(self) -> float:
+        return (self.state / "secrets.json").stat().st_mtime - 60
+
+    @property
+    def said_to_people(self) -> str:
+        return str(self._output)
 
     @property
     def kubectl_env(self) -> dict[str, str]:

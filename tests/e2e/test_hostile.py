@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 import json
+import secrets
+import shlex
+from collections.abc import Mapping
 
 import pytest
 
 from tests.e2e.people import Person, Stack, wait_for
 from tests.e2e.stack import Launched
+
+# What a job runs to find values in every file that it can read and that has changed since they were made, and in the
+# command lines and environments of all processes that it sees. It gets them backwards, so that what tells it of them is
+# none of its finds, and writes one of them itself, to find at least that.
+SEARCH = """
+import glob, json, os, subprocess, sys
+wanted = {value[::-1].encode(): name for name, value in json.loads(sys.argv[1]).items()}
+with open(os.path.expanduser("~/planted"), "wb") as file:
+    file.write(next(value for value, name in wanted.items() if name == "planted"))
+nowhere = ["(", "-path", "/proc", "-o", "-path", "/sys", "-o", "-path", sys.argv[3], ")", "-prune", "-o"]
+files = ["-type", "f", "-newerct", "@" + sys.argv[2], "-readable", "-print0"]
+listed = subprocess.run(["find", "/", *nowhere, *files], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+processes = glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline")
+found, read, most = set(), 0, max(map(len, wanted))
+for path in processes + [os.fsdecode(name) for name in listed.stdout.split(b"\\0") if name]:
+    try:
+        with open(path, "rb") as file:
+            end = b""
+            while part := file.read(1 << 20):
+                found |= {(name, path) for value, name in wanted.items() if value in end + part}
+                end = part[-most:]
+            read += 1
+    except OSError:
+        pass
+print(json.dumps({"read": read, "found": sorted(found)}), flush=True)
+"""
+
+
+def searching(values: Mapping[str, str], stack: Stack) -> str:
+    """The shell's command for it."""
+    backwards = json.dumps({name: value[::-1] for name, value in values.items()})
+    command = ["python3", "-c", SEARCH, backwards, str(int(stack.secrets_since)), stack.said_to_people]
+    return f"{shlex.join(command)}; sleep 600"
 
 
 @pytest.mark.parametrize("prefix", ["", "opt-"])
@@ -42,6 +78,26 @@ def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: 
     for person, server in ((victim, "mine"), (alice, "spy")):
         person.stop(server)
     victim.close()
+
+
+@pytest.mark.slow
+def test_no_file_or_process_that_a_job_can_read_holds_a_secret(stack: Stack, alice: Person) -> None:
+    diary, planted = secrets.token_hex(16), secrets.token_hex(16)
+    victim = stack.person("vera")
+    of_all = {"template": "custom", "image": stack.image, "gpus": 0}
+    victim.launch("mine", command=f"echo {diary} >~/diary; sleep 600", **of_all)
+    values = {**stack.secret_values, "vera's token": victim.token, "vera's diary": diary, "planted": planted}
+    alice.launch("spy", command=searching(values, stack), **of_all)
+    pod = json.loads(stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=spy", "-o", "json"))["items"][0]
+    name = pod["metadata"]["name"]
+    log = wait_for(lambda: "found" in (said := stack.kubectl("logs", name, "-c", "main")) and said, "it searched", 300)
+    searched = json.loads(log.splitlines()[-1])
+    for person, server in ((victim, "mine"), (alice, "spy")):
+        person.stop(server)
+    victim.close()
+
+    assert [place for what, place in searched["found"] if what == "planted"], "it can find what is there"
+    assert [(what, place) for what, place in searched["found"] if what != "planted"] == []
 
 
 def test_the_last_words_of_a_failed_command_reach_its_owner(alice: Person) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -87,6 +89,17 @@ async def test_a_watch_that_never_begins_is_asked_for_again(
 
     assert api.resumed[:2] == ["10", "10"]
     assert watch.request_timeout > listwatch.BEGIN_SECONDS
+
+
+async def test_a_full_garbage_collection_leaves_out_what_the_hub_had_loaded(watch: PodWatch) -> None:
+    await watch.start()
+    kept = gc.get_freeze_count()
+    more = [[] for _ in range(1000)]
+    await watch.stop()
+    await watch.start()
+
+    assert kept > len(sys.modules), "all modules, at the least"
+    assert gc.get_freeze_count() <= kept, f"once in a process, so {len(more)} later objects are still looked at"
 
 
 async def test_an_expired_page_starts_the_list_again(api: ScriptedApi, watch: PodWatch) -> None:

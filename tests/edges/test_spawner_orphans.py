@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import gc
 import logging
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -166,21 +167,45 @@ async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch
     assert "a test's" not in module._tasks
 
 
+def busy() -> None:
+    """As long as a slice of time, and a moment."""
+    end = time.monotonic() + 1.5 * module.SLICE_SECONDS
+    while time.monotonic() < end:
+        pass
+
+
+class Large(dict[str, Any]):
+    """Pods that take long to parse."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        busy()
+        return super().get(key, default)
+
+
+class LargeServer(SimpleNamespace):
+    pending = "spawn"
+    server = None
+
+    @property
+    def pod_key(self) -> str:
+        busy()
+        return "jobs/p"
+
+
 async def test_many_pods_hold_nobody_up() -> None:
-    pods = {f"jobs/{number}": pod("http://other/hub/api") for number in range(20 * module._SLICE)}
+    pods = Large({f"jobs/{number}": pod("http://other/hub/api") for number in range(40)})
     async with others() as turns:
         await module._look(Hub(pods).looking())
 
-    assert len(turns) >= 20
+    assert len(turns) >= 40
 
 
 async def test_many_servers_hold_nobody_up() -> None:
-    server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
-    person = SimpleNamespace(spawners=dict.fromkeys(range(10), server))
+    person = SimpleNamespace(spawners=dict.fromkeys(range(4), LargeServer()))
     async with others() as turns:
-        await owned(dict.fromkeys(range(2 * module._SLICE), person))
+        assert await owned(dict.fromkeys(range(10), person)) == {"jobs/p"}
 
-    assert len(turns) >= 20
+    assert len(turns) >= 40
 
 
 async def test_a_server_that_begins_while_pods_are_looked_at_has_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Hub, Person
 
@@ -111,6 +115,7 @@ class Outcome:
     """What a person saw of one start: sentences, and when, in seconds after the request."""
 
     server: str
+    began: float = field(default_factory=time.monotonic)
     steps: list[tuple[float, str]] = field(default_factory=list)
     refused: str = ""
     ready: bool = False
@@ -125,8 +130,8 @@ def start(person: Person, server: str, patch: Mapping[str, Any] | None = None, t
     """Start a server with this patch on its pod, and watch until it is ready or given up."""
     if patch:
         (person.hub.state / "patches" / f"{server}.json").write_text(json.dumps(patch))
-    began = time.monotonic()
     outcome = Outcome(server)
+    began = outcome.began
     answer = person.start(server, template=template)
     if answer.status_code not in {201, 202}:
         outcome.refused, outcome.seconds = str(answer.json()["message"]), time.monotonic() - began
@@ -157,3 +162,35 @@ def reason(person: Person, server: str) -> str:
     page = person.get("/hub/home").content.decode()
     part = page.split(f'data-server="{server}"')[1].split("data-server=")[0]
     return part.split('role="status">')[1].split("</p>")[0] if 'role="status">' in part else ""
+
+
+@dataclass
+class Witness:
+    """What Kubernetes said of the pods of a namespace, and when: a watch of its own, beside the Hub's."""
+
+    said: list[tuple[float, str, str]] = field(default_factory=list)  # when, of which pod, the whole object
+
+    def first(self, pod: str, words: str) -> float | None:
+        """When it first said these words of this pod; ``None``: never."""
+        return next((when for when, name, text in list(self.said) if name == pod and words in text), None)
+
+    def listen(self, kubernetes: Client, path: str, until: threading.Event) -> None:
+        while not until.is_set():
+            with contextlib.suppress(EOFError), kubernetes.watch(path, timeoutSeconds=5) as watcher:
+                while True:
+                    found = watcher.event()["object"]
+                    name = (found.get("involvedObject") or found["metadata"]).get("name", "")
+                    self.said.append((time.monotonic(), name, json.dumps(found, ensure_ascii=False)))
+
+
+@contextlib.contextmanager
+def witnessed(kubernetes: Client, namespace: str) -> Iterator[Witness]:
+    witness, over, core = Witness(), threading.Event(), f"/api/v1/namespaces/{namespace}"
+    with ThreadPoolExecutor(2) as threads:
+        heard = [threads.submit(witness.listen, kubernetes, f"{core}/{kind}", over) for kind in ("pods", "events")]
+        try:
+            yield witness
+        finally:
+            over.set()
+    for each in heard:
+        each.result()

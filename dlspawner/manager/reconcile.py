@@ -7,7 +7,7 @@
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
-* A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped.
+* A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped (`strays`).
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no limits, so nothing is stopped before it has asked for the first time.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
@@ -23,17 +23,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import NODES, PODS, Change, Cluster, ClusterError, Conflict, NotFound, Unavailable
+from dlspawner.cluster import NODES, PODS, Change, Cluster
 from dlspawner.core import naming
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Node, read_node
 from dlspawner.core.world import World
-from dlspawner.hubapi import HubApi, HubError
+from dlspawner.hubapi import HubApi
 from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
@@ -42,12 +42,12 @@ from dlspawner.manager.records import MOST_TURNS, PodRef, Record, ended, waiting
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
+from dlspawner.manager.strays import OF_POD, Strays, trying
 
 T = TypeVar("T")
 
 _LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
 _OTHERS_SECONDS = 2.0
-_OF_POD = "pod-"
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -68,6 +68,10 @@ class Reconciler:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: Neighbours = field(default_factory=Neighbours)
 
+    @property
+    def _strays(self) -> Strays:
+        return Strays(self.book, self.cluster, self.hub, self.namespace, self.look_seconds, self._went)
+
     def named(self) -> dict[str, naming.Job]:
         """What pods say of the jobs that they are, by uid."""
         return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
@@ -86,8 +90,8 @@ class Reconciler:
             group.create_task(self._watch_pods(), name="watch pods")
             await self.ready.wait()
             group.create_task(self._expire(), name="expire reservations")
-            group.create_task(self._stop_uncovered(), name="stop pods that nothing covers")
-            group.create_task(self._look_for_owners(), name="look for owners")
+            group.create_task(self._strays.stop_uncovered(), name="stop pods that nothing covers")
+            group.create_task(self._strays.look_for_owners(), name="look for owners")
 
     # Nodes
 
@@ -171,12 +175,12 @@ class Reconciler:
     async def _before(self, pod: Pod) -> _Before:
         """What is known of a pod that nothing covers now."""
         claimed, records = pod.job, self.book.records
-        if pod.over or claimed is None or claimed.id in records or f"{_OF_POD}{pod.uid}" in records:
+        if pod.over or claimed is None or claimed.id in records or f"{OF_POD}{pod.uid}" in records:
             return _Before()
         old = await self.ledger.find(claimed.id)
         if old is None:
-            listed = not self.ready.is_set()
-            return _Before(hub_has_it=listed and await self._has_owner(claimed.user, claimed.server))
+            listed = self.book.asked and not self.ready.is_set()
+            return _Before(hub_has_it=listed and await self._strays.has_owner(claimed.user, claimed.server))
         same = (old.job.user, old.job.server) == (claimed.user, claimed.server)
         return _Before(old if same and any(one.uid == pod.uid for one in old.seen) else None)
 
@@ -214,7 +218,7 @@ class Reconciler:
         adopting = claimed is not None and (hub_has_it or not self.book.asked)
         known = claimed is not None and turn.record(claimed.id) is None
         job = Job(
-            id=claimed.id if adopting and claimed and known else f"{_OF_POD}{pod.uid}",
+            id=claimed.id if adopting and claimed and known else f"{OF_POD}{pod.uid}",
             user=sight.name(claimed.user) if claimed else "",
             team=sight.name(claimed.team) if claimed else "",
             submitted=turn.now,
@@ -259,7 +263,7 @@ class Reconciler:
                 if record.reserved and not record.due and record.deadline is not None:
                     late = timedelta(seconds=record.request_seconds + _LATE_SECONDS)
                     if now > record.deadline + late:
-                        await _trying(f"expiry of job={record.job.id}", self._expire_one(record))
+                        await trying(f"expiry of job={record.job.id}", self._expire_one(record))
 
     async def _expire_one(self, record: Record) -> None:
         listed = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
@@ -270,7 +274,7 @@ class Reconciler:
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
             known = {pod.uid for pod in now.seen}
-            if any(pod.uid not in known and turn.record(f"{_OF_POD}{pod.uid}") is None for pod in found):
+            if any(pod.uid not in known and turn.record(f"{OF_POD}{pod.uid}") is None for pod in found):
                 return  # the watch is about to tell, or has told already that it is gone: this list may be older
             left = sight.seen_only(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
@@ -281,51 +285,6 @@ class Reconciler:
                 turn.write(ended(left), "never-seen")
 
         await self.book.turn(expire)
-
-    # Pods that must not be
-
-    async def _stop_uncovered(self) -> None:
-        while True:
-            for record in tuple(self.book.records.values()):
-                if record.job.id.startswith(_OF_POD) and record.job.state is not State.STOPPING:
-                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "uncovered"))
-            await asyncio.sleep(1)
-
-    async def _stop(self, record: Record, why: str) -> None:
-        """Delete exactly this pod; it is charged until it is gone."""
-        log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
-        for pod in record.seen:
-            try:
-                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
-            except NotFound:
-                await self._went(pod.uid)
-            except Conflict:
-                continue  # a namesake: the watch tells
-
-    async def _look_for_owners(self) -> None:
-        suspected: set[str] = set()
-        while True:
-            await asyncio.sleep(self.look_seconds)
-            found: set[str] = set()
-            for record in tuple(self.book.records.values()):
-                leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
-                if not record.pod_uid or leaves or record.job.id.startswith(_OF_POD):
-                    continue
-                if await self._has_owner(record.job.user, record.job.server):
-                    continue
-                found.add(record.job.id)
-                if record.job.id in suspected:
-                    await _trying(f"stop of pod={record.pod_name}", self._stop(record, "the Hub has no such server"))
-            suspected = found
-
-    async def _has_owner(self, name: str, server: str) -> bool:
-        """Whether the Hub has this server; where it cannot tell, it has."""
-        try:
-            user = await self.hub.user(name)
-        except HubError:
-            return True
-        found = user.servers.get(server) if user is not None else None
-        return found is not None and not found.stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,19 +308,10 @@ def _level(world: World, claimed: naming.Job | None) -> int:
 
 def _of_pod(turn: Turn, pod: Pod) -> Record | None:
     """The record that covers a pod: its own, or the reservation of the job that it says it is."""
-    own = turn.record(f"{_OF_POD}{pod.uid}")
+    own = turn.record(f"{OF_POD}{pod.uid}")
     if own is not None or pod.job is None:
         return own
     record = turn.record(pod.job.id)
     if record is None or record.waits or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
         return None  # who waits was told of no pod
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
-
-
-async def _trying(what: str, work: Any) -> None:
-    """What fails because something is away is tried again at the next round."""
-    try:
-        await work
-    except (ClusterError, StoreUnavailable) as problem:
-        level = logging.WARNING if isinstance(problem, Unavailable) else logging.ERROR
-        log.log(level, "%s has to wait: %s", what, problem)

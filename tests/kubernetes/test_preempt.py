@@ -11,8 +11,8 @@ from tests.contract.client import Client
 from tests.edges.test_manager.preempt_story import EXTRA, LendingHub, an_owner_gets_their_gpus_back, lendable
 from tests.edges.test_manager.quota import running
 from tests.kubernetes.conftest import Image
+from tests.kubernetes.counted import MORE
 from tests.kubernetes.failing import address
-from tests.kubernetes.test_quota import MORE
 
 pytestmark = pytest.mark.kubernetes
 RESOURCE = f"lent-{secrets.token_hex(3)}.example.com/gpu"

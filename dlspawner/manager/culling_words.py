@@ -9,6 +9,7 @@ from dlspawner.core import quantity
 from dlspawner.core.amounts import counted
 from dlspawner.core.idle import Why
 from dlspawner.core.jobs import Job
+from dlspawner.core.telling import WHEN
 
 
 def held(job: Job) -> str:
@@ -31,12 +32,12 @@ def lasted(span: timedelta) -> str:
 
 
 def warning(job: Job, why: Why, span: timedelta) -> str:
-    """Before the stop; when that will be is said beside it."""
+    """Before the stop."""
     match why:
         case Why.LIFETIME:
-            return f"This job has run for {lasted(span)} and is near the end of its lifetime. Files stay."
+            return f"This job has run for {lasted(span)} and stops {WHEN}, at the end of its lifetime; files stay."
         case Why.UNUSED:
-            return f"{held(job)} unused for {lasted(span)}. The job will be stopped unless it is used; files stay."
+            return f"{held(job)} unused for {lasted(span)}. The job stops {WHEN} unless it is used; files stay."
         case Why.USED | Why.UNKNOWN | Why.EXEMPT:
             raise ValueError(why)
         case _:

@@ -19,7 +19,7 @@ PLAIN = replace(JOB, charge=Charge(None, (PodCharge(cpu_milli=500, memory_bytes=
 
 def test_a_warning_names_what_is_held_and_for_how_long() -> None:
     assert warning(JOB, Why.UNUSED, timedelta(hours=1)) == (
-        "2 a100 GPUs unused for 1 h. The job will be stopped unless it is used; files stay."
+        "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
     )
 
 

@@ -16,9 +16,9 @@ import os
 import secrets
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -26,7 +26,6 @@ from typing import Any
 import requests
 import sqlalchemy
 
-from dlspawner.cluster import NODES as NODES_OF
 from dlspawner.cluster import Cluster
 from dlspawner.core import naming
 from dlspawner.manager.database import open_engine
@@ -117,20 +116,26 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def furnish(folder: Path, kubeconfig: Path) -> None:
-    async with await Cluster.connect(kubeconfig) as cluster:
-        await make_namespace(cluster)
-        for number in range(NODES):
-            await Office(folder, "", cluster).make_node(f"gpu-{number}", GPUS_EACH)
+@contextlib.contextmanager
+def furnished(folder: Path, kubeconfig: Path) -> Iterator[None]:
+    """Nodes that report."""
+    there, over = threading.Event(), threading.Event()
 
+    async def furnish() -> None:
+        async with await Cluster.connect(kubeconfig) as cluster:
+            await make_namespace(cluster)
+            office = Office(folder, "", cluster)
+            for number in range(NODES):
+                await office.make_node(f"gpu-{number}", GPUS_EACH)
+            there.set()
+            await asyncio.to_thread(over.wait)
 
-async def report(kubeconfig: Path) -> None:
-    """What nodes say every few seconds."""
-    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    async with await Cluster.connect(kubeconfig) as cluster:
-        for number in range(NODES):
-            status = {"status": {"conditions": [ready]}}
-            await cluster.patch(NODES_OF, f"gpu-{number}", status, subresource="status")
+    thread = threading.Thread(target=lambda: asyncio.run(furnish()))
+    thread.start()
+    there.wait()
+    yield
+    over.set()
+    thread.join()
 
 
 def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figure]:
@@ -139,7 +144,6 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     with manager(folder, db_url) as (url, pid):
         client = Manager(url, TOKEN, log)
         for round_ in range(ROUNDS + 1):
-            asyncio.run(report(folder / "cluster" / "kubeconfig"))
             begun, before = time.perf_counter(), cpu_seconds(pid)
             taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))
             rate, cpu = EACH / (time.perf_counter() - begun), cpu_seconds(pid) - before
@@ -190,14 +194,14 @@ def main() -> None:
         server = Server(state / "cluster")
         server.start()
         try:
-            asyncio.run(furnish(state, server.kubeconfig))
-            figures = admissions(
-                state, "SQLite", f"sqlite:///{state / 'manager.sqlite'}", f"sqlite:///{state / 'bare.sqlite'}"
-            )
-            if databases.INSTALLED:
-                with databases.postgresql() as directory:
-                    urls = databases.create(directory), databases.create(directory)
-                    figures += admissions(state, "PostgreSQL", *urls)
+            with furnished(state, server.kubeconfig):
+                figures = admissions(
+                    state, "SQLite", f"sqlite:///{state / 'manager.sqlite'}", f"sqlite:///{state / 'bare.sqlite'}"
+                )
+                if databases.INSTALLED:
+                    with databases.postgresql() as directory:
+                        urls = databases.create(directory), databases.create(directory)
+                        figures += admissions(state, "PostgreSQL", *urls)
         finally:
             server.stop()
         if "--rest" not in sys.argv:

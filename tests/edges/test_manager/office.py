@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import NAMESPACES, NODES, PODS, Cluster, Conflict
+from dlspawner.cluster import LEASES, NAMESPACES, NODES, PODS, Cluster, ClusterError, Conflict
 from dlspawner.core import naming
 from dlspawner.core.essentials import essentials
 from dlspawner.hubapi import HubRefused, HubUnavailable, HubUser, Server
@@ -101,6 +101,7 @@ class Office:
     other_namespaces: bool = False
     starts_at_once: int = 20
     namespace: str = NAMESPACE  # where Managers look for pods
+    reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
     prometheus: Prometheus | None = None
 
     @contextlib.asynccontextmanager
@@ -144,6 +145,7 @@ class Office:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
         await self.cluster.create(NODES, node)
         await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
+        self.reports.append(asyncio.create_task(report(self.cluster, name)))
 
     def set_quota(self, gpus: int) -> None:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
@@ -215,6 +217,19 @@ def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
 async def ask(acting: Acting, question: Question) -> Answer:
     assert acting.desk is not None
     return await acting.desk.ask(question)
+
+
+async def report(cluster: Cluster, node: str) -> None:
+    """A node that is alive says so; one that is silent for 40 seconds is taken for lost, and tests may be slow."""
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}}
+    try:
+        await cluster.create(LEASES, lease, "kube-node-lease")
+        while True:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            await cluster.patch(LEASES, node, {"spec": {"renewTime": now}}, "kube-node-lease")
+            await asyncio.sleep(5)
+    except (ClusterError, RuntimeError):  # the cluster is gone, and the test with it
+        return
 
 
 async def settled(acting: Acting) -> None:

@@ -32,21 +32,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     server = Server(made / "cluster")
     server.start()
 
+    there, over = threading.Event(), threading.Event()
+
     async def furnish() -> None:
         async with await Cluster.connect(server.kubeconfig) as cluster:
             await make_namespace(cluster)
             await Office(made, "", cluster).make_node()
+            there.set()
+            await asyncio.to_thread(over.wait)  # and the node reports
 
-    _elsewhere(furnish())
-    yield made
-    server.stop()
-
-
-def _elsewhere(work: Any) -> None:
-    """Run it in a thread: a test session may have an event loop of its own here."""
-    thread = threading.Thread(target=lambda: asyncio.run(work))
+    # In a thread: a test session may have an event loop of its own here.
+    thread = threading.Thread(target=lambda: asyncio.run(furnish()))
     thread.start()
+    assert there.wait(60)
+    yield made
+    over.set()
     thread.join()
+    server.stop()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Who uses GPUs is known with `make run`, where this machine has a Prometheus."""
+"""What is known of the use of jobs with `make run`, where this machine has a Prometheus."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.edges.test_manager.metrics import program
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
 
-def test_the_report_for_administrators_knows_the_pretended_gpus_of_a_job(stack: Stack, alice: Person) -> None:
+def test_the_report_for_administrators_knows_of_gpus_and_ssh(stack: Stack, alice: Person, tmp_path: Path) -> None:
     program("prometheus")
     admin = stack.person("admin")
     alice.launch("metered", template="ssh", gpus=2)
@@ -26,5 +27,10 @@ def test_the_report_for_administrators_knows_the_pretended_gpus_of_a_job(stack: 
 
     found = wait_for(job, "its two GPUs are known", 180)
     assert {gpu["memory_bytes"] for gpu in found["gpus"]} == {512 * 1024**2}
+    assert found["used"]["ssh"] is None
+
+    assert alice.ssh(tmp_path).run("metered", "echo hello").stdout == "hello\n"
+    wait_for(lambda: job().get("used", {}).get("ssh"), "the bytes of the session are known", 180)
+    wait_for(lambda: job().get("used", {}).get("ssh_open") is False, "its end is known", 180)
     alice.stop("metered")
     admin.close()

@@ -19,7 +19,7 @@ def test_fifty_starts_survive_kills_at_any_moment(kubernetes: Client, jobs_names
     hub.mkdir()
     node.mkdir()
     with machines.simulated(kubernetes, node) as machine:
-        extra = "c.KubeSpawner.storage_class = ''\n"  # claims that the node binds
+        extra = "c.KubeSpawner.storage_class = 'standard'\n"  # claims that the node binds
         extra += f"c.KubeSpawner.node_selector = {machine.placement['nodeSelector']!r}\n"
         extra += f"c.KubeSpawner.tolerations = {machine.placement['tolerations']!r}\n"
         made = hub_of(

@@ -10,11 +10,11 @@ import pytest
 
 from dlspawner.cluster import PODS, Cluster
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import Job, State
 from dlspawner.manager import sight
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.records import ended
+from dlspawner.manager.records import PodRef, Record, ended
 from dlspawner.manager.store import StoreRefused
 from tests.core.worlds import CLUSTER
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, settled, until, wants
@@ -144,3 +144,14 @@ async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
         await until(lambda: "came" in seen, "the reservation is over")
         assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
         assert question.job not in states(acting)
+
+
+async def test_a_stray_pod_whose_end_nobody_saw_holds_nothing_any_more(office: Office) -> None:
+    async with office.manager() as acting:
+
+        def charged(turn: Turn) -> None:
+            job = Job("pod-u", "", "default", turn.now, state=State.RUNNING, nodes=("gpu-1",))
+            turn.write(Record(job, pods=(PodRef("u", "nobody-has-this-pod"),)), "uncovered")
+
+        await book_of(acting).turn(charged)
+        await until(lambda: "pod-u" not in states(acting), "Kubernetes has no such pod")

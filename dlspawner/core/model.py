@@ -137,7 +137,8 @@ class Culling:
 
     ``silent_ssh``: how long an open SSH session without a byte protects. ``keep_alive``: how long after their last real
     use people may keep jobs by the button. ``gpu_busy``: percent from which a GPU is used. ``metrics_age``: what is
-    older, or has a larger gap, is not known. ``dry_run``: say what would be stopped, stop nothing, warn nobody.
+    older, or has a larger gap, is not known. ``dry_run``: say what would be stopped, stop nothing, warn nobody; so it
+    is until an administrator has read what would be.
     """
 
     window: timedelta | None = None
@@ -147,7 +148,7 @@ class Culling:
     keep_alive: timedelta = timedelta(hours=24)
     gpu_busy: float = 5.0
     metrics_age: timedelta = timedelta(minutes=5)
-    dry_run: bool = False
+    dry_run: bool = True
 
 
 @dataclass(frozen=True, slots=True)

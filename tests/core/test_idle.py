@@ -30,7 +30,7 @@ from dlspawner.core.template import Evidence, IdlePolicy
 from tests.core.worlds import GIB, HOUR, MINUTE, NOW
 
 DAY = 24 * HOUR
-CULLING = Culling(window=10 * HOUR)
+CULLING = Culling(window=10 * HOUR, dry_run=False)
 POLICY = policy_of(IdlePolicy(), IdleWindows(), CULLING, preemptible=False)
 SHELL = replace(POLICY, counts=frozenset({Evidence.GPU, Evidence.SSH}))
 BOARD = replace(POLICY, counts=frozenset({Evidence.HTTP}), http_alone=4 * HOUR)
@@ -143,6 +143,11 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "a clock that jumped forward warns first": (Activity(ago(1000), http=ago(900)), POLICY, "warn 90 unused"),
     "a warning in the future has not stood": (Activity(ago(48), warned=(Warned(NOW + DAY, 90),)), POLICY, "keep used"),
     # dry run
+    "a cluster that says nothing of idle jobs stops nobody": (
+        old(warned=(*old().warned, Warned(ago(2), 90, Why.LIFETIME))),
+        Policy(HOUR, DAY, frozenset(Evidence), None, Culling()),
+        "would stop lifetime",
+    ),
     "a dry run says what it would stop": (
         Activity(ago(48)),
         replace(POLICY, culling=replace(CULLING, dry_run=True)),

@@ -563,7 +563,7 @@ def test_how_gpus_are_shared_is_what_is_read(files: Files) -> None:
 cpu_only: {jobs_per_user: 3, jobs_per_team: 30}
 priorities: {low: 1, high: 5}
 scheduling: {notice_seconds: 60, min_run_seconds: 0, patience_seconds: 10, usage_half_life_seconds: 3600}
-idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: true}
+idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: false}
 """,
         teams="teams: {vision: {priorities: [low], preempts_own: true}}",
     )
@@ -574,7 +574,7 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
     seconds = [timedelta(seconds=one) for one in (60, 0, 10, 3600)]
     assert cluster.scheduling == Scheduling(*seconds)
     assert cluster.culling.window == timedelta(minutes=10)
-    assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, True)
+    assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, False)
     assert cluster.culling.metrics_age == timedelta(minutes=5)
     assert cluster.default_priority(team) == Priority("low", 1)
     assert team.preempts_own
@@ -588,6 +588,13 @@ def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -
         plain.scheduling,
     )
     assert (shipped.culling, shipped.cpu_jobs) == (plain.culling, plain.cpu_jobs)
+
+
+def test_unused_jobs_are_only_reported_until_an_administrator_says_otherwise(files: Files) -> None:
+    for more in ("", "idle: {window_seconds: 600}\n"):
+        files.write(cluster=CLUSTER + more)
+        assert files.load().cluster.culling.dry_run
+    assert settings.load(*SHIPPED).cluster.culling.dry_run
 
 
 def test_without_files_there_is_a_cluster_without_gpus() -> None:

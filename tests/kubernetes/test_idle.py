@@ -44,7 +44,7 @@ def hub(node: None, kubernetes: Client, jobs_namespace: str, tmp_path: Path) -> 
     state = tmp_path / "hub"
     state.mkdir()
     cluster = {"cluster": kubernetes.kubeconfig, "namespace": jobs_namespace, "resource": RESOURCE}
-    with story(state, "metrics_age_seconds: 30", **cluster) as made, made.metered():
+    with story(state, "metrics_age_seconds: 30, dry_run: false", **cluster) as made, made.metered():
         yield made
 
 

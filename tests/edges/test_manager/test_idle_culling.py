@@ -19,12 +19,15 @@ from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Question
 from dlspawner.manager.notices import Kind
 from dlspawner.manager.prometheus import Prometheus
-from tests.edges.test_manager import metrics
+from tests.edges.test_manager import metrics, quota
 from tests.edges.test_manager.metrics import Gpu
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, settled, until, wants
 
 WINDOW = 1000
-CULLING = "idle: {window_seconds: %d, silent_ssh_seconds: 400, keep_alive_seconds: 3000, metrics_age_seconds: 100}\n"
+CULLING = (
+    "idle: {window_seconds: %d, silent_ssh_seconds: 400, keep_alive_seconds: 3000, metrics_age_seconds: 100, "
+    "dry_run: false}\n"
+)
 BEGIN = datetime.now(UTC) - timedelta(minutes=5)
 HISTORY = [
     Gpu("jupyter-idle", "GPU-1", lambda _: 0),
@@ -268,7 +271,7 @@ async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
 ) -> None:
     caplog.set_level("INFO", "dlspawner.manager")
     file = office.folder / "cluster.yaml"
-    file.write_text(file.read_text().replace("metrics_age_seconds: 100", "metrics_age_seconds: 100, dry_run: true"))
+    file.write_text(file.read_text().replace("dry_run: false", "dry_run: true"))
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
         for seconds in (550, 400, 110, 10):
@@ -280,6 +283,17 @@ async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
         lines = [line for line in caplog.messages if line.startswith("dry run:")]
         assert len(lines) == 1
         assert f"job={job.job} user=idle server= would be stopped reason=idle" in lines[0]
+
+
+async def test_files_that_say_nothing_of_unused_jobs_but_a_window_stop_nobody(office: Office) -> None:
+    (office.folder / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
+    window = "teams:\n  default: {title: A, quota: {gpu: 8}, idle: {window_seconds: 300}}\n"
+    (office.folder / "teams.yaml").write_text(window)
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0)
+        for seconds in (160, 120, 60, 60):
+            await after(office, acting, seconds)
+        assert (state(acting, job), told(acting, job)) == (State.RUNNING, None)
 
 
 async def test_a_hub_that_does_not_answer_stops_nobody(office: Office) -> None:

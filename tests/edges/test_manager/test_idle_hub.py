@@ -31,7 +31,7 @@ class IdleHub(QuotaHub):
         super().prepare()
         (self.templates / "jobs" / "notebook.yaml").write_text(json.dumps(NOTEBOOK))
         with (self.config / "cluster.yaml").open("a") as file:
-            file.write("idle: {metrics_age_seconds: 30}\n")
+            file.write("idle: {metrics_age_seconds: 30, dry_run: false}\n")
 
     def manager(self, token: str, method: str, path: str, body: Any = None) -> requests.Response:
         headers = {"Authorization": f"token {token}"}

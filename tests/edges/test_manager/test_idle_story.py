@@ -155,7 +155,7 @@ def story(state: Path, idle: str, **more: Any) -> Iterator[StoryHub]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
-    idle = "metrics_age_seconds: 30, keep_alive_seconds: 60"
+    idle = "metrics_age_seconds: 30, keep_alive_seconds: 60, dry_run: false"
     with story(tmp_path_factory.mktemp("story"), idle) as made, made.metered():
         made.start(WHO)
         # frank's logs are written by another job of his.
@@ -232,14 +232,14 @@ def test_preemptible_jobs_have_a_window_of_their_own(hub: StoryHub) -> None:
 
 def test_a_dry_run_only_reports_and_without_metrics_nothing_is_stopped_at_all(tmp_path: Path) -> None:
     usual = "metrics_age_seconds: 30"
-    with story(tmp_path, f"{usual}, dry_run: true") as hub:
+    with story(tmp_path, usual) as hub:
         with hub.metered():
             hub.start({"alice": WHO["alice"]})
             wait_for(lambda: hub.judged("alice").get("verdict") == "would-stop", "it would be stopped", SECONDS)
         log = (hub.state / "manager.log").read_text()
         assert len(re.findall(r"dry run: job=\S+ user=alice server= would be stopped reason=idle", log)) == 1
         wait_for(lambda: hub.judged("alice").get("why") == "unknown", "its GPUs are not known any more", SECONDS)
-        hub.set_idle(usual)
+        hub.set_idle(f"{usual}, dry_run: false")
         wait_for(lambda: hub.report().get("dry_run") is False, "it is no dry run any more", 60)
         assert hub.judged("alice")["verdict"] == "keep"
         assert "Prometheus does not answer" in hub.report()["gpus_unknown"]

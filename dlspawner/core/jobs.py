@@ -37,7 +37,8 @@ class Job:
 
     ``submitted`` is its first submit time, whatever happened since; ``started`` is since when it runs, ``None`` before.
     ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
-    when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count.
+    when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
+    ``before_quota`` that nobody had a quota when it started, or nobody had asked: no quota takes away what it has.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Job:
     idle: bool = False
     requeue: bool = False
     approved: bool = False
+    before_quota: bool = False
 
     @property
     def holds(self) -> bool:

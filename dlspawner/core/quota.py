@@ -14,7 +14,8 @@ than on a cluster of its own, but for the notice and the minimum run time of tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from dlspawner.core import limits, queueing
@@ -66,16 +67,24 @@ def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
             hopeless.add((team, kind) if none else (team, job.charge))
 
 
+def admitted(job: Job, nodes: Sequence[str | None], world: World) -> Job:
+    """The job from its admission on."""
+    return replace(job, state=State.STARTING, nodes=tuple(nodes), before_quota=not world.teams.has_quota)
+
+
 def excess(world: World) -> tuple[Job, ...]:
     """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
 
-    They go on, and turn preemptible after notice. Jobs that are leaving do not count; as few as possible are named.
+    They go on, and turn preemptible after notice. Jobs that are leaving do not count, nor do those that ran before
+    there was any quota: these go on as they are, or switching quota on would stop them. As few as possible are named.
     """
+    if not world.teams.has_quota:
+        return ()
     found: list[Job] = []
     by_team: dict[tuple[str, str], list[Job]] = {}
     for job in world.jobs.values():
         kind = job.charge.gpu_type
-        if kind is not None and job.holds and not job.preemptible and not job.leaving:
+        if kind is not None and job.holds and not (job.preemptible or job.leaving or job.before_quota):
             by_team.setdefault((job.team, kind), []).append(job)
     for (team, kind), jobs in sorted(by_team.items()):
         over = sum(job.charge.gpus for job in jobs) - world.quota(team, kind)

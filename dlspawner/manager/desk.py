@@ -211,7 +211,7 @@ class Desk:
         return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes)))
 
     def _admit(self, turn: Turn, question: Question, record: Record, nodes: tuple[str | None, ...]) -> Answer:
-        starting = replace(record.job, state=State.STARTING, nodes=nodes)
+        starting = quota.admitted(record.job, nodes, turn.world)
         turns = record.turns + (record.job.state is State.QUEUED)
         deadline = turn.now + self._reservation
         turn.write(replace(record, job=starting, deadline=deadline, due=False, turns=turns), "admitted")

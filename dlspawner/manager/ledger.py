@@ -242,6 +242,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "notice": job.notice,
         "yields": record.yields,
         "requeue": job.requeue,
+        "before_quota": job.before_quota,
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
         "pods": write_pods(record.pods),
@@ -266,6 +267,7 @@ def _record(row: Row[Any]) -> Record:
         nodes=tuple(json.loads(row.nodes)),
         notice=row.notice,
         requeue=row.requeue,
+        before_quota=row.before_quota,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
     record = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)

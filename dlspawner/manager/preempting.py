@@ -43,7 +43,7 @@ def begin(turn: Turn, record: Record, found: Preempt) -> None:
         victim = turn.book.records[name]
         turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
         if victim.job.user:
-            text = _warning(victim.job, record.job, turn.world)
+            text = _warning(victim, record.job, turn.world)
             post(turn, victim.job, Kind.PREEMPTED, text, cause=record.job.id, until=until)
     promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
     turn.write(promised, "promised", f"victims={','.join(found.victims)}")
@@ -59,7 +59,7 @@ def review(turn: Turn) -> None:
         if job.user:
             post(turn, job, Kind.GOES_ON, GOES_ON)
     for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= turn.now]:
-        stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(job))
+        stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(turn.book.records[job.id]))
     _lower(turn)
     times = [record.job.notice or record.yields for record in turn.book.records.values()]
     turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > turn.now), default=None)
@@ -103,26 +103,33 @@ def _with(turn: Turn, job: Job, **changes: object) -> Record:
     return replace(turn.book.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
 
 
-def _warning(victim: Job, waiting: Job, world: World) -> str:
+def _warning(victim: Record, waiting: Job, world: World) -> str:
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
-    if victim.preemptible:
-        why = f"Team {title} needs these GPUs, which are its own: this preemptible job has to leave."
+    if victim.job.preemptible:
+        why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave."
     else:
         why = "A job of your team with a higher priority needs these GPUs: this one has to leave."
-    return f"{why} {_AGAIN}" if victim.requeue else why
+    return f"{why} {_AGAIN}" if victim.job.requeue else why
 
 
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
-def _farewell(job: Job) -> str:
+def _farewell(record: Record) -> str:
     """What is read afterwards."""
-    if job.preemptible:
-        why = "This preemptible job was stopped after notice, because a team needed its GPUs back"
+    if record.job.preemptible:
+        why = f"This {_preemptible(record)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
-    return f"{why}. {_AGAIN}" if job.requeue else f"{why}: start it again when there is room."
+    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room."
+
+
+def _preemptible(record: Record) -> str:
+    """What a preemptible job is called; who has not asked for that reads why it is one."""
+    if record.yields is None:
+        return "preemptible job"
+    return "job, which is preemptible since your team's quota was lowered,"
 
 
 @dataclass(slots=True)

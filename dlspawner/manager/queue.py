@@ -17,7 +17,7 @@ from datetime import datetime
 
 from dlspawner.core import quota
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job
 from dlspawner.core.world import lane
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.records import Record
@@ -71,7 +71,7 @@ class Queue:
                 self.cut = True
                 break
             room -= 1
-            starting = replace(job, state=State.STARTING, nodes=tuple(found.nodes))
+            starting = quota.admitted(job, found.nodes, world)
             deadline, turns = now + self.book.reservation, record.turns + 1
             turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
             self.given.set()

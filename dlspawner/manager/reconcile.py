@@ -231,6 +231,7 @@ class Reconciler:
             state=State.RUNNING if pod.running else State.STARTING,
             started=turn.now if pod.running else None,
             nodes=(pod.node,),
+            before_quota=adopting,
         )
         if pod.leaving:
             job = replace(job, state=State.STOPPING)

@@ -140,6 +140,7 @@ jobs = Table(
     Column("pods", Text, nullable=False, server_default="[]"),
     Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
+    Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.

@@ -11,9 +11,9 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, CpuJobs, Teams
+from dlspawner.core.model import Cluster, CpuJobs, Team, Teams
 from dlspawner.core.nodes import Holding, Placement, Taint
-from dlspawner.core.quota import admit, excess
+from dlspawner.core.quota import admit, admitted, excess
 from dlspawner.core.world import World
 from tests.core.worlds import (
     CLUSTER,
@@ -429,6 +429,22 @@ def test_a_removed_team_keeps_nothing_guaranteed() -> None:
     jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
 
     assert [job.id for job in excess(world(team("a", 8), N1, *jobs))] == ["j"]
+
+
+def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
+    jobs = [runs("old", "a", 8, "n1", before_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
+
+    assert excess(world(team("a", 4), N1, N2, *jobs)) == ()
+    assert [job.id for job in excess(world(team("a", 3), N1, N2, *jobs))] == ["new"]
+
+
+def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
+    assert excess(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
+
+
+@pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
+def test_a_job_knows_whether_there_was_a_quota_when_it_started(teams: tuple[Team, ...], expected: bool) -> None:
+    assert admitted(wants("j", "a"), ["n1"], world(*teams, N1)).before_quota is expected
 
 
 def test_who_is_leaving_is_no_excess() -> None:

@@ -271,6 +271,60 @@ async def test_a_lowered_quota_lets_the_newest_turn_preemptible_after_notice_and
         assert (await reasons(acting, new))[-2:] == ["quota-lowered", "turned-preemptible"]
 
 
+async def test_who_had_to_leave_after_a_quota_was_lowered_reads_that(office: Office) -> None:
+    (office.folder / "teams.yaml").write_text("teams: {owners: {quota: {gpu: 0}}, others: {quota: {gpu: 8}}}")
+    async with office.manager() as acting:
+        job = await lend(office, acting, preemptible=False)
+        configure(office.folder, owned=8)
+
+        def turned() -> bool:
+            found = job_of(acting, job)
+            return found is not None and found.preemptible
+
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        office.clock.moved += NOTICE
+        await until(turned, "it turns preemptible")
+        await wait_for_owner(acting)
+        assert acting.desk is not None
+        notice = acting.desk.book.board.pending((job, Kind.PREEMPTED))
+        assert notice is not None
+        assert "preemptible since your team's quota was lowered" in notice.text
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, job) is None, "it has ended")
+        ended = await acting.ledger.find(job)
+        assert ended is not None
+        assert ended.stop is not None
+        assert "preemptible since your team's quota was lowered" in ended.stop.sentence
+
+
+async def test_switching_quota_on_makes_nobody_preemptible_who_runs(office: Office) -> None:
+    """Neither a job that the Hub made without asking, nor one that was admitted when there were only caps."""
+    (office.folder / "teams.yaml").write_text("teams: {others: {user_caps: {hard: 8}}}")
+    before = wants("ann", gpus=4, team="others")
+    await office.bind(await office.make_pod(before))
+    async with office.manager() as acting:
+        capped = await lend(office, acting, gpus=4, preemptible=False)
+        await until(lambda: state(acting, before.job) is State.RUNNING, "it is adopted")
+        configure(office.folder)
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: book.world.teams.has_quota, "the files are read")
+    async with office.manager() as acting:
+        owner = await wait_for_owner(acting)
+        for _ in range(3):
+            assert acting.desk is not None
+            await acting.desk.book.turn(preempting.review)
+            await acting.desk.book.turn(one_pass)
+            for job in (before.job, capped):
+                found = job_of(acting, job)
+                assert found is not None
+                assert (found.preemptible, found.notice, found.state) == (False, None, State.RUNNING)
+                assert acting.desk.book.records[job].yields is None
+            office.clock.moved += NOTICE
+        assert told(office, acting) == told(office, acting, "ann") == []
+        assert state(acting, owner) is State.QUEUED
+
+
 async def test_a_quota_that_is_raised_again_in_time_changes_nothing(office: Office) -> None:
     async with office.manager() as acting:
         job = await lend(office, acting, team="owners", preemptible=False)

@@ -26,6 +26,10 @@ class Blocked:
     until: datetime | None = None
 
 
+# A job above the soft cap would wait for ever for an approval that nobody can give yet.
+_NO_APPROVALS = "More cannot be approved yet."
+
+
 def never(request: Job, world: World) -> Refuse | None:
     """Why a job can not start even on an empty cluster, as the files and the nodes are today."""
     team = world.team(request.team)
@@ -46,9 +50,14 @@ def never(request: Job, world: World) -> Refuse | None:
 
 def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:
     asked, hard, title = request.charge.gpus, team.user_caps.hard, team.title or team.name
+    soft = _without_approval(request, team)
     if hard is not None and asked > hard * GPU:
         sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
         return Refuse(Reason.TOO_MANY, sentence, hard * GPU)
+    if soft is not None and asked > soft * GPU:
+        most = counted(soft * GPU)
+        sentence = f"Team {title} gives one person at most {most} without approval; you asked for {shown(asked)}."
+        return Refuse(Reason.APPROVAL, f"{sentence} {_NO_APPROVALS}", soft * GPU)
     if request.preemptible:
         limit = None if team.borrow_limit is None else team.borrow_limit * GPU
         if limit is not None and asked > limit:
@@ -88,6 +97,11 @@ def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
     return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
 
 
+def _without_approval(request: Job, team: Team) -> int | None:
+    """The soft cap, if it counts for this job."""
+    return None if request.approved else team.user_caps.soft
+
+
 def _some_room(pod: PodCharge, world: World) -> bool:
     pool = world.pool(pod.resource, pod.placement)
     if any(room.whole(pod.resource).holds(pod) for room in pool.rooms.values()):
@@ -105,18 +119,18 @@ def caps(request: Job, world: World) -> Blocked | None:
     if request.charge.gpu_type is None:
         return _cpu_caps(request, title, world)
     held = world.held_by(request.team, request.user) - own
-    soft, hard = team.user_caps.soft, team.user_caps.hard
+    soft, hard = _without_approval(request, team), team.user_caps.hard
     if hard is not None and held + asked > hard * GPU:
         return Blocked(
             Reason.USER_CAP,
             f"You hold {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
             f"this job waits until {shown(held + asked - hard * GPU)} of them are free.",
         )
-    if soft is not None and not request.approved and held + asked > soft * GPU:
+    if soft is not None and held + asked > soft * GPU:
         return Blocked(
             Reason.APPROVAL,
-            f"More than {counted(soft * GPU)} for one person of team {title} wants the approval of a team admin; "
-            f"with this job you would hold {shown(held + asked)}.",
+            f"You hold {counted(held)} of the {shown(soft * GPU)} that team {title} gives one person without approval; "
+            f"this job waits until {shown(held + asked - soft * GPU)} of them are free. {_NO_APPROVALS}",
         )
     if request.preemptible and team.borrow_limit is not None:
         borrowed = world.borrowed(request.team)

@@ -209,7 +209,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class UserCaps:
-    """GPUs that one member may hold: above ``soft`` a team admin approves, above ``hard`` nobody does."""
+    """GPUs that one member may hold: above ``soft`` only what is approved, above ``hard`` nothing."""
 
     soft: int | None = None
     hard: int | None = None

@@ -300,10 +300,35 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 3),
         "refuse too-many 2",
     ),
-    "more than the soft cap wants approval": (
+    "more than the soft cap is refused with the cap while nobody can approve": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 3),
+        "refuse approval 2",
+    ),
+    "more than the hard cap is refused with that one": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 5),
+        "refuse too-many 4",
+    ),
+    "who would hold more than the soft cap waits for the own jobs": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 2),
         "wait approval",
+    ),
+    "within the soft cap nothing has to be approved": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 1),
+        "admit n1",
+    ),
+    "a job that was queued before the soft cap was lowered waits": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        queues("j", "a", 3),
+        "wait approval",
+    ),
+    "the soft cap counts preemptible jobs, too": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 3, preemptible=True),
+        "refuse approval 2",
     ),
     "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
     "another person's jobs are not counted": (
@@ -379,6 +404,17 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         world(*TWO),
         wants("j", "a", 9),
         "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "how many the soft cap allows": (
+        world(team("a", 8, soft=2), N1),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3. More cannot be approved yet.",
+    ),
+    "how many of the soft cap the person holds": (
+        world(team("a", 8, soft=3), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "You hold 2 GPUs of the 3 that team a gives one person without approval; this job waits until 2 of them are "
+        "free. More cannot be approved yet.",
     ),
     "how many the person holds": (
         world(team("a", 8, hard=3), N1, runs("r", "a", 2, "n1")),

@@ -5,8 +5,8 @@ A job is idle since the last thing that counts as use. Rules:
 * Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
   busy kernel, no HTTP or kernel activity, no SSH bytes. What nobody has seen counts as use: a GPU is idle only from the
   moment since which its samples are without a gap.
-* Missing or stale metrics never stop a job, neither do reports of kernels that cease or never began where they should
-  be. Only the lifetime does not care.
+* Missing or stale metrics never stop a job, neither do reports of kernels or of SSH sessions that cease or never began
+  where they should be. Only the lifetime does not care.
 * An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last
   real use: pressing it again does not add up.
 * TensorBoard: an open tab asks again and again by itself. A template may say for how long HTTP counts alone; a job that
@@ -28,6 +28,7 @@ from dlspawner.core.model import Culling, IdleWindows
 from dlspawner.core.template import Evidence, IdlePolicy
 
 WARNINGS = (50, 90)  # percent of the window, or of the lifetime
+SILENT = timedelta(minutes=3)  # a gateway of which nothing was heard for so long; it tells once a minute
 _LONGEST_STAND = timedelta(minutes=30)
 
 
@@ -66,8 +67,9 @@ class Activity:
 
     ``tells_kernels``: it is a notebook server, which should tell of its kernels. ``kernel_report`` is when the pod last
     said anything of them, ``kernel_busy`` when it last said that one is.
-    ``ssh`` is the last byte of a session, ``ssh_open`` whether there is one; ``kept`` when *keep alive* was last
-    pressed; ``watched`` when a job last ran that writes the logs which this one shows. All ``gpu_count`` GPUs must
+    ``tells_ssh``: people can log in by SSH, so gateways should tell of their sessions; ``ssh_report`` is when one last
+    said anything, ``ssh`` the last byte of a session, ``ssh_open`` whether there is one; ``kept`` when *keep alive* was
+    last pressed; ``watched`` when a job last ran that writes the logs which this one shows. All ``gpu_count`` GPUs must
     be known before any of them counts as idle.
     """
 
@@ -76,6 +78,8 @@ class Activity:
     tells_kernels: bool = False
     kernel_busy: datetime | None = None
     kernel_report: datetime | None = None
+    tells_ssh: bool = False
+    ssh_report: datetime | None = None
     ssh: datetime | None = None
     ssh_open: bool = False
     gpu_count: int = 0
@@ -216,11 +220,18 @@ def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | N
             return None
         times.append(activity.kernel_busy or activity.started)
     if Evidence.SSH in policy.counts:
+        if activity.tells_ssh and (activity.ssh_report is None or now - activity.ssh_report > silence(policy.culling)):
+            return None
         times += _ssh(activity, policy)
     if Evidence.HTTP in policy.counts and activity.http is not None:
         alone = None if policy.http_alone is None else max(times) + policy.http_alone
         times.append(activity.http if alone is None else min(activity.http, alone))
     return min(now, max(times))
+
+
+def silence(culling: Culling) -> timedelta:
+    """How long nothing may be heard of a gateway before nobody knows what it sees."""
+    return max(culling.metrics_age, SILENT)
 
 
 def _ssh(activity: Activity, policy: Policy) -> list[datetime]:

@@ -6,6 +6,8 @@ clocks of pods and gateways are theirs. What nobody has seen counts as use:
 
 * A gateway tells all sessions that are open in every report, and of one that has ended until we have heard it. A
   session that was open when its gateway was last heard may be in use as long as nothing is heard.
+* Nobody tells what came through a gateway that has ended before it was heard. When none was heard for a while, and
+  then another one is, the jobs with SSH were in use until then.
 * Samples of GPUs from before the job are another's; a gap in them is not filled (`core.idle.joined`).
 """
 
@@ -17,24 +19,28 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from dlspawner.core.idle import Activity, GpuUse, Warned, Why, gpu_use, joined
+from dlspawner.core.idle import SILENT, Activity, GpuUse, Warned, Why, gpu_use, joined, silence
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Culling
 from dlspawner.manager.prometheus import Metrics
 
-SILENT = timedelta(minutes=3)  # a gateway of which nothing was heard for so long; it tells once a minute
+_OFTEN = SILENT / 6  # that somebody has told of SSH is written down no more often
+_REMEMBERED = timedelta(days=1)  # by a gateway, of sessions that have ended and that nobody wanted to hear of
 Seconds = float | None  # how long ago; None for never
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session."""
+    """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session,
+    ``ssh_by`` was the last one that told anything."""
 
     kernel_report: datetime | None = None
     kernel_busy: datetime | None = None
     ssh: datetime | None = None
     ssh_open: bool = False
     ssh_gateway: str = ""
+    ssh_report: datetime | None = None
+    ssh_by: str = ""
     kept: datetime | None = None
     watched: datetime | None = None
     gpus: tuple[tuple[str, GpuUse], ...] = ()
@@ -49,6 +55,14 @@ class Session:
     server: str
     seconds: Seconds  # since the last byte
     open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """What should be told of a job: its kernels, its SSH sessions. Nothing heard of that is not the same as no use."""
+
+    kernels: bool
+    ssh: bool
 
 
 @dataclass(slots=True)
@@ -100,6 +114,17 @@ class Activities:
             elif now - self._last_heard(facts) > SILENT:  # another one is there and that one is not
                 self.put(job, replace(facts, ssh=now, ssh_open=False, ssh_gateway=""))
 
+    def ssh_told(self, gateway: str, jobs: Iterable[Job], now: datetime, culling: Culling) -> None:
+        """A gateway has told of all of its sessions; `jobs` are those that people can log in to."""
+        for job in jobs:
+            facts = self.of(job.id)
+            last = facts.ssh_report or job.started or now
+            if facts.ssh_report is not None and now - last < _OFTEN:
+                continue
+            unseen = now - last > (_REMEMBERED if facts.ssh_by == gateway else silence(culling))
+            ssh = now if unseen else facts.ssh
+            self.put(job.id, replace(facts, ssh=ssh, ssh_report=now, ssh_by=gateway))
+
     def gpus(self, job: Job, found: Mapping[str, Metrics], culling: Culling) -> None:
         """New samples of the GPUs of a job's pod."""
         facts, started = self.of(job.id), job.started
@@ -116,20 +141,20 @@ class Activities:
                 known = fresh  # a GPU that the pod no longer has
             self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
 
-    def activity(
-        self, job: Job, http: datetime | None, now: datetime, culling: Culling, *, tells_kernels: bool = False
-    ) -> Activity:
+    def activity(self, job: Job, http: datetime | None, now: datetime, culling: Culling, tells: Tells) -> Activity:
         """All that is known of a job's use."""
         facts = self.of(job.id)
         ssh = facts.ssh
-        if facts.ssh_open and now - self._last_heard(facts) > max(culling.metrics_age, SILENT):
+        if facts.ssh_open and now - self._last_heard(facts) > silence(culling):
             ssh = now
         return Activity(
             started=job.started or now,
             http=http,
-            tells_kernels=tells_kernels,
+            tells_kernels=tells.kernels,
             kernel_busy=facts.kernel_busy,
             kernel_report=facts.kernel_report,
+            tells_ssh=tells.ssh,
+            ssh_report=facts.ssh_report,
             ssh=ssh,
             ssh_open=facts.ssh_open,
             gpu_count=job.charge.gpus // 1000,
@@ -170,9 +195,10 @@ def _plain(value: object) -> object:
 def read_facts(text: str) -> Facts:
     """The facts that `write_facts` wrote."""
     content: dict[str, Any] = json.loads(text)
-    times = ("kernel_report", "kernel_busy", "ssh", "kept", "watched")
+    times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "watched")
     return Facts(
-        **{name: _time(content[name]) for name in times},
+        **{name: _time(content.get(name)) for name in times},
+        ssh_by=content.get("ssh_by", ""),
         ssh_open=content["ssh_open"],
         ssh_gateway=content["ssh_gateway"],
         gpus=tuple((name, _use(use)) for name, use in content["gpus"]),

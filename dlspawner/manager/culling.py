@@ -106,7 +106,10 @@ class Culler:
         """A gateway tells of its sessions. It forgets what it was heard to say, so that is written down first."""
         jobs = {(one.job.user, one.job.server): one.job.id for one in self.evidence.running()}
         told = {jobs[key]: one for one in sessions if (key := (one.user, one.server)) in jobs}
-        self.evidence.activities.ssh(gateway, told, self.evidence.now())
+        evidence, now = self.evidence, self.evidence.now()
+        open_to_ssh = [one.job for one in evidence.running() if evidence.tells(one.job).ssh]
+        evidence.activities.ssh_told(gateway, open_to_ssh, now, evidence.book.world.cluster.culling)
+        evidence.activities.ssh(gateway, told, now)
         await self._save()
 
     async def keep_alive(self, job: str) -> str:

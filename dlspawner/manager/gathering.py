@@ -16,7 +16,7 @@ from dlspawner.core.model import IdleWindows
 from dlspawner.core.naming import Job as Named
 from dlspawner.core.template import Evidence, IdlePolicy
 from dlspawner.hubapi import HubApi
-from dlspawner.manager.activity import Activities
+from dlspawner.manager.activity import Activities, Tells
 from dlspawner.manager.book import Book
 from dlspawner.manager.prometheus import MetricsUnavailable, Prometheus
 from dlspawner.manager.records import Record
@@ -82,10 +82,16 @@ class Gathering:
 
     def judge(self, job: Job, now: datetime) -> Judged:
         """The verdict on a job that is listed, by what is known now."""
-        policy, template = self.policy(job), self.settings().template(job.template)
-        http, tells = self._http[job.user, job.server], template is not None and template.tells_kernels
-        activity = self.activities.activity(job, http, now, policy.culling, tells_kernels=tells)
+        policy, http = self.policy(job), self._http[job.user, job.server]
+        activity = self.activities.activity(job, http, now, policy.culling, self.tells(job))
         return Judged(job, activity, policy, judge(activity, policy, now), is_idle(activity, policy, now))
+
+    def tells(self, job: Job) -> Tells:
+        """What should be told of a job; of one whose template is gone everything, as nobody knows."""
+        template = self.settings().template(job.template)
+        if template is None:
+            return Tells(kernels=True, ssh=True)
+        return Tells(template.tells_kernels, template.ssh is not None)
 
     def policy(self, job: Job) -> Policy:
         """The windows of its template, team and preemptibility."""

@@ -134,6 +134,7 @@ def _told(one: Judged) -> dict[str, object]:
             "kernel": _iso(one.activity.kernel_busy),
             "kernels_told": _iso(one.activity.kernel_report),
             "ssh": _iso(one.activity.ssh),
+            "ssh_told": _iso(one.activity.ssh_report),
             "ssh_open": one.activity.ssh_open,
             "kept": _iso(one.activity.kept),
         },

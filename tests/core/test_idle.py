@@ -89,6 +89,15 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "but not for ever": (old(ssh=ago(11.5), ssh_open=True), POLICY, "stop unused"),
     "a session that never said anything neither": (old(ssh_open=True), POLICY, "stop unused"),
     "a closed session protects from its last byte on": (old(ssh=ago(10.5)), POLICY, "stop unused"),
+    "a job with SSH of which no gateway ever told": (old(tells_ssh=True), POLICY, "keep unknown"),
+    "a job with SSH of which none tells any more": (old(tells_ssh=True, ssh_report=ago(1)), POLICY, "keep unknown"),
+    "a job with SSH and a gateway that sees nobody": (old(tells_ssh=True, ssh_report=ago(0.01)), POLICY, "stop unused"),
+    "SSH that does not count need not be told of": (old(tells_ssh=True), BOARD, "stop unused"),
+    "a gateway tells once a minute, whatever the age of metrics": (
+        old(tells_ssh=True, ssh_report=NOW - 2 * MINUTE),
+        replace(POLICY, culling=replace(CULLING, metrics_age=0.5 * MINUTE)),
+        "stop unused",
+    ),
     # keep alive
     "keep alive": (old(http=ago(20), kept=ago(1)), POLICY, "keep used"),
     "keep alive long ago": (old(kept=ago(11)), POLICY, "stop unused"),
@@ -270,6 +279,8 @@ ACTIVITIES = st.builds(
     kernel_report=st.sampled_from([None, NOW, NOW - HOUR]),
     ssh=TIMES,
     ssh_open=st.booleans(),
+    tells_ssh=st.booleans(),
+    ssh_report=st.sampled_from([None, NOW, NOW - HOUR]),
     gpu_count=st.integers(0, 1),
     gpus=st.sampled_from([(), (gpu(),), (gpu(busy=3),), (gpu(last=1),)]),
     kept=TIMES,
@@ -288,6 +299,7 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
         seen = [activity.started, activity.http, activity.ssh, *(one.last_busy for one in activity.gpus)]
         assert all(at is None or at <= NOW - timedelta(hours=10) for at in seen)
         assert len(activity.gpus) >= activity.gpu_count
+        assert activity.ssh_report == NOW or not activity.tells_ssh
         assert any(one.percent == 90 and one.at <= NOW - 30 * MINUTE for one in activity.warned)
 
 
@@ -295,7 +307,7 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
 @settings(max_examples=100, deadline=None)
 def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: Activity) -> None:
     """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
-    activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, warned=())
+    activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, tells_ssh=False, warned=())
     now, words = NOW, []
     for _ in range(2000):
         verdict = judge(activity, POLICY, now)

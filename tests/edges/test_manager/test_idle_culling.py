@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -245,6 +246,55 @@ async def test_a_session_that_has_ended_protects_from_its_last_byte_on(office: O
         for seconds in (250, 400, 110):
             await after(office, acting, seconds)
         assert state(acting, job) is State.STOPPING
+
+
+def offer_ssh(office: Office) -> None:
+    """People can log in to the jobs of the template."""
+    endpoints = [{"name": "ssh", "port": 2222, "protocol": "ssh"}]
+    (office.folder / "jobs" / "tiny.yaml").write_text(json.dumps({**quota.TEMPLATE, "endpoints": endpoints}))
+
+
+async def test_a_job_with_ssh_goes_on_while_no_gateway_tells_anything(office: Office) -> None:
+    offer_ssh(office)
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        for _ in range(6):
+            await after(office, acting, 400)
+        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
+
+
+async def test_a_job_with_ssh_is_stopped_when_gateways_tell_that_nobody_is_there(office: Office) -> None:
+    offer_ssh(office)
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        for _ in range(11):
+            office.clock.moved += timedelta(seconds=100)
+            await culler(acting).ssh("gateway-1", [])
+            await culler(acting).look()
+        assert state(acting, job) is State.STOPPING
+
+
+@pytest.mark.parametrize(("gateway", "forgotten"), [("gateway-1", False), ("gateway-2", True)])
+async def test_what_a_gateway_saw_that_died_unheard_is_use_and_one_that_lives_remembers_it(
+    office: Office, gateway: str, forgotten: bool
+) -> None:
+    offer_ssh(office)
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await culler(acting).ssh("gateway-1", [])
+    office.clock.moved += timedelta(seconds=700)
+    async with office.manager() as acting:
+        await culler(acting).ssh(gateway, [])
+        await culler(acting).look()
+        assert (told(acting, job) is None) is forgotten
+
+
+async def test_jobs_of_a_template_that_is_gone_go_on(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0, template="gone")
+        for _ in range(6):
+            await after(office, acting, 400)
+        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
 
 
 async def test_keep_alive_keeps_a_job_and_has_a_limit(office: Office) -> None:

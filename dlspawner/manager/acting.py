@@ -75,6 +75,7 @@ class Acting:
     idle_look_seconds: float = 30.0
     desk: Desk | None = None
     culler: Culler | None = None
+    holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
     _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
@@ -84,6 +85,7 @@ class Acting:
         try:
             while True:
                 epoch = await self._take()
+                self.holds_lease = epoch is not None
                 if epoch is None:
                     await asyncio.sleep(_POLL_SECONDS)
                     continue

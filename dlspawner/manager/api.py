@@ -36,6 +36,17 @@ class Health(Handler):
         self.finish('{"status": "ok"}')
 
 
+class Ready(Handler):
+    """Whether requests should be sent here: to the one of several Managers that acts, while the others stand by."""
+
+    async def get(self) -> None:
+        acting = self.manager.acting
+        if acting is not None and not acting.holds_lease:
+            raise Problem(503, "This Manager stands by: another one acts.")
+        self.set_header("Content-Type", "application/json")
+        self.finish('{"status": "ok"}')
+
+
 class ForPeople(ApiHandler):
     """A resource of whoever asks."""
 

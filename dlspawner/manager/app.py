@@ -292,6 +292,7 @@ def make_web(manager: web.Manager) -> WebApplication:
     routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
         ("", RedirectHandler, {"url": f"{prefix}keys", "permanent": False}),
         ("health", api.Health, own),
+        ("ready", api.Ready, own),
         ("oauth_callback", pages.LoginDone, own),
         ("keys", pages.KeysPage, own),
         (f"keys/{number}/remove", pages.RemoveKey, own),
@@ -333,8 +334,8 @@ def make_web(manager: web.Manager) -> WebApplication:
 def log_request(handler: RequestHandler) -> None:
     """One line a request, without its query: it may hold what belongs in no log."""
     status, request = handler.get_status(), handler.request
-    if request.path.endswith("/health") and status < 400:
-        return
+    if request.path.endswith(("/health", "/ready")) and status in {200, 503}:
+        return  # asked every few seconds, and what makes the second one 503 has a line of its own
     identity = getattr(handler, "identity", None)
     logging.getLogger("dlspawner.manager.access").info(
         "%s %s status=%d ms=%.1f who=%s",

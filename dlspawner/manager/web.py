@@ -117,6 +117,7 @@ class Handler(RequestHandler):
         _, error, _ = kwargs.get("exc_info", (None, None, None))
         if status_code == 503:
             self.set_header("Retry-After", "5")
+            self.set_header("Connection", "close")  # behind the same address there may be a Manager that can
         if isinstance(error, Problem):
             self.write_problem(status_code, error.detail, error.more)
         elif isinstance(error, (HubUnavailable, StoreUnavailable)):

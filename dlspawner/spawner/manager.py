@@ -4,7 +4,8 @@ The Manager is asked while somebody waits for a start, so every question has one
 that is not answered ends in ``Refused``: deny by default. Jobs that run are not touched by it. Questions can be asked
 again without harm; only those may be added here.
 
-A session per question: they are few, and a spawner has no moment at which it could close one that it keeps.
+A session per question: they are few, and a spawner has no moment at which it could close one that it keeps. A
+connection per try: behind one address there may be several Managers, of which one decides; which, may just be changing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ENDING_SECONDS = 3.0  # somebody waits for the stop
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 _LISTENING_SECONDS = 0.25
+_CONNECT_SECONDS = 5.0  # one of several Managers may be on a machine that is off
 T = TypeVar("T")
 
 UNDECIDED = (
@@ -169,7 +171,8 @@ class Manager:
         clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
-        async with aiohttp.ClientSession() as session:
+        connector, limits = aiohttp.TCPConnector(force_close=True), aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
+        async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             for delay in delays(FIRST_DELAY, LONGEST_DELAY):
                 sent, trouble = clock(), ""
                 try:

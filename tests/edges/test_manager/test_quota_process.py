@@ -93,6 +93,10 @@ def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> request
     return requests.put(path, json={**body, **changes}, headers=headers, timeout=30)
 
 
+def is_up(url: str, what: str) -> bool:
+    return requests.get(f"{url}/services/jobs/{what}", timeout=30).ok
+
+
 def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed(folder: Path, db_url: str) -> None:
     with manager(folder, db_url) as (first, killed):
         wait_for(lambda: put(first, gpus=8).status_code == 200)
@@ -100,8 +104,11 @@ def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed
             standing_by = put(second)
             assert standing_by.status_code == 503
             assert "does not decide now" in standing_by.json()["detail"]
+            assert standing_by.headers["Connection"] == "close", "or a client would keep asking this one"
+            assert (is_up(first, "ready"), is_up(second, "ready"), is_up(second, "health")) == (True, False, True)
             killed.kill()
             wait_for(lambda: put(second).status_code == 200)
+            assert is_up(second, "ready")
             answer = put(second, "bob").json()
             assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
 
@@ -148,3 +155,4 @@ def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_p
         answer = put(url)
         assert answer.status_code == 503
         assert "decides about no jobs" in answer.json()["detail"]
+        assert is_up(url, "ready"), "it has the keys"

@@ -24,13 +24,13 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.notices import Board, Change, withdraw
-from dlspawner.manager.records import Entry, Record
+from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
 from dlspawner.settings import Settings
 
@@ -40,6 +40,7 @@ _Asked = tuple[Work, asyncio.Future[Any]]
 
 OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
+_REMEMBERED = 10_000  # jobs that have ended in this epoch
 _LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
 log = logging.getLogger("dlspawner.manager")
 
@@ -83,6 +84,7 @@ class Turn:
         self.world.put(job)
         if job.state is State.ENDED:
             self.book.records.pop(job.id, None)
+            self.book.remember(job.id)
             withdraw(self, job.id)
         else:
             self.book.records[job.id] = record
@@ -97,6 +99,18 @@ class Turn:
             reason,
             f" {detail}" if detail else "",
         )
+
+    def wait_again(self, record: Record, reason: str) -> None:
+        """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
+        job = record.job
+        for later in self.book.others(job):
+            if later.submitted > job.submitted:
+                self.write(ended(record), "replaced", f"by {later.id}")
+                return
+        other = self.book.waiter(job.user, job.server)
+        if other is not None and other.job.id != job.id:
+            self.write(ended(other), "replaced", f"by {job.id}")
+        self.write(waiting(record), reason)
 
     def tell(self, change: Change) -> None:
         """Change what people are told; for `notices` alone."""
@@ -125,6 +139,7 @@ class Book:
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
         self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
+        self._ended: dict[str, None] = {}  # in their order
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
@@ -137,7 +152,8 @@ class Book:
         found, notices = await self._ledger.load(), await self._ledger.notices()
         old = self.world
         self.records = {record.job.id: self._timed(record) for record in found}
-        self.waiting = {(record.job.user, record.job.server): record.job.id for record in found if record.waits}
+        in_line = sorted((record.job for record in found if record.waits), key=lambda job: job.submitted)
+        self.waiting = {(job.user, job.server): job.id for job in in_line}
         self.stirred.set()
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
@@ -189,6 +205,22 @@ class Book:
     def waiter(self, user: str, server: str) -> Record | None:
         """The job that waits for this server."""
         return self.records.get(self.waiting.get((user, server), ""))
+
+    def remember(self, job: str) -> None:
+        """A job has ended: who has looked for it in the database before that knows nothing of it."""
+        self._ended[job] = None
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def has_ended(self, job: str) -> bool:
+        """Whether it ended a moment ago."""
+        return job in self._ended and job not in self.records
+
+    def others(self, job: Job) -> list[Job]:
+        """Other jobs on its server that have not ended, the oldest first."""
+        found = (record.job for record in self.records.values() if not record.job.id.startswith(OF_POD))
+        there = [one for one in found if (one.user, one.server) == (job.user, job.server) and one.id != job.id]
+        return sorted(there, key=lambda one: one.submitted)
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""

@@ -119,7 +119,9 @@ class Desk:
             waits_again = passes and 0 < record.turns < MOST_TURNS and record.job.state is State.STARTING
             if waits_again:
                 self._queue.pause(job, turn.now + timedelta(seconds=5))
-            turn.write(waiting(record) if waits_again else ended(record), "not-created")
+                turn.wait_again(record, "not-created")
+            else:
+                turn.write(ended(record), "not-created")
 
         await self.book.turn(give_back)
 
@@ -134,7 +136,7 @@ class Desk:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not State.STOPPING
             return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
-        if known is None and ended_before:
+        if known is None and (ended_before or turn.book.has_ended(question.job)):
             return Answer("refuse", "over", (OVER,))
         other = turn.book.waiter(question.user, question.server)
         if other is not None and other is not known:
@@ -175,7 +177,7 @@ class Desk:
     def _again(self, turn: Turn, question: Question, known: Record, wanted: Job) -> Answer:
         """A job that waits is asked for again: by its person, or by the Hub that was told to start it."""
         keeps = _no_more(wanted, known.job)
-        same = keeps and wanted.charge == known.job.charge
+        same = keeps and _options(wanted) == _options(known.job)
         record = replace(known, request_seconds=question.request_seconds)
         if record.due and same:
             return self._admit(turn, question, record, known.job.nodes)
@@ -183,6 +185,7 @@ class Desk:
             record = waiting(replace(record, job=replace(wanted, submitted=known.job.submitted) if keeps else wanted))
         elif record.job.state is not State.QUEUED:
             record = waiting(record)
+        if known.job.state is State.WAITING_LOGIN:
             withdraw(turn, record.job.id, Kind.WAITING_LOGIN)
         if record.job != known.job:
             turn.write(record, "queued" if same else "changed")
@@ -226,6 +229,11 @@ def _no_more(wanted: Job, known: Job) -> bool:
     )
     asked, before = _amounts(wanted), _amounts(known)
     return same and wanted.priority <= known.priority and all(a <= b for a, b in zip(asked, before, strict=True))
+
+
+def _options(job: Job) -> tuple[object, ...]:
+    """What a turn was given for, beside team and GPU type."""
+    return (job.charge, job.template, job.priority, job.requeue)
 
 
 def _amounts(job: Job) -> tuple[int, int, int]:

@@ -58,7 +58,7 @@ class Queue:
         if not world.queues:
             return
         world.tick(now)
-        room = self.at_once - sum(record.due for record in self._waiting())
+        room = self.at_once - sum(record.due for record in self.book.records.values())
         for job, found in quota.turns(world, now):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
@@ -84,6 +84,3 @@ class Queue:
         """Give no turn to this job before then; forgotten when this process ends."""
         self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
         self._not_before[job] = until
-
-    def _waiting(self) -> list[Record]:
-        return [self.book.records[job] for job in self.book.waiting.values()]

@@ -38,15 +38,16 @@ from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.neighbours import Neighbours
-from dlspawner.manager.records import MOST_TURNS, PodRef, Record, ended, waiting
+from dlspawner.manager.records import MOST_TURNS, OF_POD, PodRef, Record, ended
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
-from dlspawner.manager.strays import OF_POD, Strays, trying
+from dlspawner.manager.strays import Strays, trying
 
 T = TypeVar("T")
 
 _LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
+_DUE_SECONDS = 60.0  # after the deadline of a turn, which `starts` ends by itself unless something is wrong
 _OTHERS_SECONDS = 2.0
 log = logging.getLogger("dlspawner.manager")
 
@@ -253,6 +254,7 @@ class Reconciler:
         for record in tuple(turn.book.records.values()):
             if record.seen and not record.reserved and not any(pod.uid in self._pods for pod in record.seen):
                 gone(turn, record, "gone")
+        _let_one_wait(turn)
 
     # Reservations
 
@@ -261,8 +263,9 @@ class Reconciler:
             await asyncio.sleep(1)
             now = self.now()
             for record in tuple(self.book.records.values()):
-                if record.reserved and not record.due and record.deadline is not None:
-                    late = timedelta(seconds=record.request_seconds + _LATE_SECONDS)
+                if record.reserved and record.deadline is not None:
+                    seconds = _DUE_SECONDS if record.due else record.request_seconds + _LATE_SECONDS
+                    late = timedelta(seconds=seconds)
                     if now > record.deadline + late:
                         await trying(f"expiry of job={record.job.id}", self._expire_one(record))
 
@@ -274,6 +277,9 @@ class Reconciler:
             now = turn.record(record.job.id)
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
+            if now.due:
+                turn.wait_again(now, "turn-over")
+                return
             known = {pod.uid for pod in now.seen}
             if any(pod.uid not in known and turn.record(f"{OF_POD}{pod.uid}") is None for pod in found):
                 return  # the watch is about to tell, or has told already that it is gone: this list may be older
@@ -281,7 +287,7 @@ class Reconciler:
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 turn.write(left, "never-seen")
             elif not left.seen and 0 < now.turns < MOST_TURNS and now.job.state is State.STARTING:
-                turn.write(waiting(now), "never-seen")
+                turn.wait_again(now, "never-seen")
             else:
                 turn.write(ended(left), "never-seen")
 
@@ -305,6 +311,14 @@ def _level(world: World, claimed: naming.Job | None) -> int:
         return 0
     team = world.team(claimed.team) or Team(claimed.team)
     return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+
+
+def _let_one_wait(turn: Turn) -> None:
+    """Of a server's jobs only the newest waits, whatever an earlier Manager has written down."""
+    for record in tuple(turn.book.records.values()):
+        other = turn.book.waiter(record.job.user, record.job.server)
+        if record.waits and other is not None and other.job.id != record.job.id:
+            turn.write(ended(record), "replaced", f"by {other.job.id}")
 
 
 def _of_pod(turn: Turn, pod: Pod) -> Record | None:

@@ -18,6 +18,7 @@ from dlspawner.core.model import Toleration
 from dlspawner.core.nodes import Expression, Placement
 
 MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
+OF_POD = "pod-"  # how the id of a record begins that is of a pod and of no job
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def ended(record: Record) -> Record:
 def waiting(record: Record, state: State = State.QUEUED) -> Record:
     """The job back in its place: it holds nothing, and came when it first came."""
     job = replace(record.job, state=state, nodes=())
-    return replace(record, job=job, due=False, deadline=None, pods=())
+    return replace(record, job=job, due=False, deadline=None, pods=(), stop=None)
 
 
 @dataclass(frozen=True, slots=True)

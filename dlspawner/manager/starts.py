@@ -6,6 +6,8 @@ cancelled, leaves nothing behind: the job is in its place again.
 
 * The Hub does not answer, is full (429) or is still stopping the server: later, with pauses.
 * It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
+* It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
+  runs there, this one ends.
 * It says no, has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 """
 
@@ -30,6 +32,7 @@ from dlspawner.manager.store import StoreUnavailable
 CANCELLED = "cancelled"
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 _LOOK_SECONDS = 1.0
+_LOGIN_LOOK_SECONDS = 60.0  # between looks whether what waits for a login is still somebody's
 _LONGEST_PAUSE = timedelta(minutes=5)
 log = logging.getLogger("dlspawner.manager")
 
@@ -40,6 +43,9 @@ class _End:
 
     reason: str
     detail: str = ""
+
+
+_REMOVED = _End("no-server", "The server, or its owner, was removed from the Hub.")
 
 
 @dataclass(slots=True)
@@ -53,11 +59,11 @@ class Starts:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_for_owners(), name="look for who should log in")
             while True:
                 self.queue.given.clear()
-                for job in tuple(self.book.waiting.values()):
-                    record = self.book.records.get(job)
-                    if record is not None and record.due and job not in self._going:
+                for job, record in tuple(self.book.records.items()):
+                    if record.due and job not in self._going:
                         self._going.add(job)
                         group.create_task(self._start(job), name=f"start {job}")
                 try:
@@ -91,7 +97,7 @@ class Starts:
             except HubError as problem:
                 log.warning("job=%s start has to wait: %s", job, problem)
             else:
-                begun = begun or said is State.STARTING
+                begun = begun or said in {State.STARTING, State.RUNNING}
                 if isinstance(said, _End):
                     await self.book.turn(partial(_end, job=job, end=said))
                 elif said is State.WAITING_LOGIN:
@@ -99,12 +105,12 @@ class Starts:
             await asyncio.sleep(min(delay, left))
 
     async def _tell(self, job: Job) -> State | _End | None:
-        """Ask the Hub for the start; what has become of it, ``None`` when it has to be asked for again."""
+        """Ask the Hub for the start; as what it knows the server then, ``None`` when it has not begun to start it."""
         server = await self._server(job)
         if server is None:
-            return _End("no-server", "The server, or its owner, was removed from the Hub.")
-        if server.ready:
-            return _End("runs-already", "The server runs already.")
+            return _REMOVED
+        if server.ready:  # as far as the Hub knows: it looks at pods now and then only
+            return _End("runs-already", "The server runs already.") if self._replaced(job) else State.RUNNING
         if server.pending:
             return State.STARTING if server.pending == "spawn" else None
         try:
@@ -112,6 +118,10 @@ class Starts:
         except HubRefused as no:
             return await self._refused(job, no)
         return State.STARTING
+
+    def _replaced(self, job: Job) -> bool:
+        """Whether another job has this server."""
+        return any(other.holds for other in self.book.others(job))
 
     async def _refused(self, job: Job, no: HubRefused) -> State | _End | None:
         if no.wants_login:
@@ -125,6 +135,19 @@ class Starts:
         user = await self.hub.user(job.user)
         return user.servers.get(job.server) if user is not None else None
 
+    async def _look_for_owners(self) -> None:
+        """What waits for a login never has a turn that would find out that nobody can log in any more."""
+        while True:
+            await asyncio.sleep(_LOGIN_LOOK_SECONDS)
+            for job, record in tuple(self.book.records.items()):
+                if record.job.state is not State.WAITING_LOGIN:
+                    continue
+                try:
+                    if await self._server(record.job) is None:
+                        await self.book.turn(partial(_end, job=job, end=_REMOVED))
+                except (HubError, StoreUnavailable) as problem:
+                    log.warning("job=%s whose it is cannot be told now: %s", job, problem)
+
     def _over(self, turn: Turn, *, job: str, begun: bool) -> None:
         record = turn.record(job)
         if record is None or not record.due:
@@ -134,7 +157,7 @@ class Starts:
             return
         if begun:  # what is wrong is wrong with this job: others first
             self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, timedelta(seconds=5) * 2**record.turns))
-        turn.write(waiting(record), "turn-over")
+        turn.wait_again(record, "turn-over")
 
 
 def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
@@ -168,7 +191,7 @@ def log_in(turn: Turn, user: str, server: str) -> bool:
 
 def _end(turn: Turn, *, job: str, end: _End) -> None:
     record = turn.record(job)
-    if record is not None and record.due:
+    if record is not None and (record.due or record.job.state is State.WAITING_LOGIN):
         turn.write(ended(record), end.reason, end.detail)
 
 

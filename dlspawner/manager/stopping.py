@@ -50,9 +50,8 @@ def gone(turn: Turn, record: Record, reason: str) -> None:
         return
     # One that had turned preemptible is again what its person had asked for.
     preemptible = job.preemptible and record.yields is None
-    waiting = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None, idle=False, preemptible=preemptible)
-    again = replace(record, job=waiting, deadline=None, pods=(), stop=None, yields=None)
-    turn.write(again, "requeued")
+    again = replace(job, started=None, notice=None, idle=False, preemptible=preemptible)
+    turn.wait_again(replace(record, job=again, yields=None, turns=1), "requeued")
     withdraw(turn, job.id)
 
 

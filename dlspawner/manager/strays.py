@@ -15,10 +15,9 @@ from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, U
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager.book import Book
-from dlspawner.manager.records import Record
+from dlspawner.manager.records import OF_POD, Record
 from dlspawner.manager.store import StoreUnavailable
 
-OF_POD = "pod-"  # how the id of a record begins that is of a pod and of no job
 log = logging.getLogger("dlspawner.manager")
 
 

@@ -135,7 +135,7 @@ class Book:
         self._alone = 0  # how many of the turns that wait are taken one by one
         self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
         self.stirred = asyncio.Event()  # something may have become free since the last pass over the queue
-        self.asked = False  # whether the Hub asks before it makes a pod, as far as this epoch knows
+        self.asked = False  # whether the Hub has asked in this epoch, and since there are limits
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
         self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
@@ -199,6 +199,8 @@ class Book:
 
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """The files were read anew."""
+        had = self.world.teams.has_limits(self.world.cluster)
+        self.asked = self.asked and had and teams.has_limits(cluster)
         self.world.configure(cluster, teams)
         self.stirred.set()
 

@@ -126,7 +126,7 @@ class Desk:
         await self.book.turn(give_back)
 
     def _answer(self, turn: Turn, question: Question, ended_before: bool) -> Answer:
-        turn.book.asked = True
+        turn.book.asked = turn.world.teams.has_limits(turn.world.cluster)
         if turn.book.stirred.is_set():
             self._queue.give_turns(turn)  # nobody new gets what others wait for
         known = turn.record(question.job)

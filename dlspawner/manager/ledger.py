@@ -87,11 +87,6 @@ class Ledger:
         )
         return None if row is None else _record(row)
 
-    async def has_admitted(self) -> bool:
-        """Whether the Hub has ever asked and been told yes."""
-        query = select(jobs.c.job).where(jobs.c.deadline.is_not(None)).limit(1)
-        return await self._store.read(lambda connection: connection.scalar(query) is not None)
-
     async def events(self, job: str) -> list[tuple[datetime, State, str]]:
         """What became of a job, in its order."""
         query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)

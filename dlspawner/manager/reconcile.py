@@ -9,9 +9,10 @@
   ours; they are nobody's quota and nobody stops them.
 * A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped (`strays`).
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
-  of no limits, so nothing is stopped before it has asked for the first time.
+  of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
+  in this epoch, and since there are limits: limits may come and go, and databases may be lost.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
-  ended is its job's again, and the pods of the first list that the book knows nothing of go on if the Hub has them.
+  ended is its job's again.
 * Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
 """
 
@@ -78,7 +79,6 @@ class Reconciler:
         return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
 
     async def run(self) -> None:
-        self.book.asked = await self.ledger.has_admitted()
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
@@ -173,27 +173,22 @@ class Reconciler:
         self._pods.pop(uid, None)
         await self.book.turn(lambda turn: self._gone(turn, uid))
 
-    async def _before(self, pod: Pod) -> _Before:
-        """What is known of a pod that nothing covers now."""
+    async def _before(self, pod: Pod) -> Record | None:
+        """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
         claimed, records = pod.job, self.book.records
         if pod.over or claimed is None or claimed.id in records or f"{OF_POD}{pod.uid}" in records:
-            return _Before()
-        old = await self.ledger.find(claimed.id)
-        if old is None:
-            listed = self.book.asked and not self.ready.is_set()
-            return _Before(hub_has_it=listed and await self._strays.has_owner(claimed.user, claimed.server))
-        same = (old.job.user, old.job.server) == (claimed.user, claimed.server)
-        return _Before(old if same and any(one.uid == pod.uid for one in old.seen) else None)
+            return None
+        return await self.ledger.find(claimed.id)
 
-    def _covered(self, turn: Turn, pod: Pod, before: _Before) -> None:
+    def _covered(self, turn: Turn, pod: Pod, before: Record | None) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
         record = _of_pod(turn, pod)
-        if record is None and before.old is not None and turn.record(before.old.job.id) is None:
-            record = sight.found_again(before.old)
+        if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
+            record = sight.found_again(before)
             turn.write(record, "found-again", f"pod={pod.name}")
         if record is None:
             if not pod.over:
-                self._charge(turn, pod, before.hub_has_it)
+                self._charge(turn, pod, asked_about=before is not None and before.admitted)
             return
         world = turn.world
         reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
@@ -212,11 +207,10 @@ class Reconciler:
         pod = self._pods.get(uid)
         return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
-    def _charge(self, turn: Turn, pod: Pod, hub_has_it: bool) -> None:
+    def _charge(self, turn: Turn, pod: Pod, *, asked_about: bool) -> None:
         """A pod that nothing covers: what it holds is held by somebody, from now on."""
         claimed, world = pod.job, turn.world
-        self.book.asked = self.book.asked and world.teams.has_limits(world.cluster)
-        adopting = claimed is not None and (hub_has_it or not self.book.asked)
+        adopting = claimed is not None and not (asked_about or self.book.asked)
         known = claimed is not None and turn.record(claimed.id) is None
         job = Job(
             id=claimed.id if adopting and claimed and known else f"{OF_POD}{pod.uid}",
@@ -294,23 +288,19 @@ class Reconciler:
         await self.book.turn(expire)
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """A pod that nothing covers: the job that it was before it was thought to be gone; whether the Hub has its server.
-
-    The latter is asked for pods of the first list only, that of a Manager which has lost its database or its way.
-    """
-
-    old: Record | None = None
-    hub_has_it: bool = False
-
-
 def _level(world: World, claimed: naming.Job | None) -> int:
     """The priority of a pod that says it is this job: none that its team may not use."""
     if claimed is None:
         return 0
     team = world.team(claimed.team) or Team(claimed.team)
     return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+
+
+def _was_its(record: Record, pod: Pod) -> bool:
+    """Whether this pod was the job's while the job lasted."""
+    claimed = pod.job
+    same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
+    return same and any(one.uid == pod.uid for one in record.seen)
 
 
 def _let_one_wait(turn: Turn) -> None:

@@ -69,6 +69,11 @@ class Record:
         return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
 
     @property
+    def admitted(self) -> bool:
+        """Whether the Hub was ever told that it may start this job."""
+        return self.deadline is not None or self.turns > 0
+
+    @property
     def waits(self) -> bool:
         """Whether the job is still in the queue's hands: it waits, or its turn came and the Hub has not asked yet."""
         return self.due or self.job.state in {State.QUEUED, State.WAITING_LOGIN}

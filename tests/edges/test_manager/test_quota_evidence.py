@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -50,17 +51,45 @@ async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(offi
         assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
 
 
-async def test_the_pods_of_a_database_that_was_lost_go_on_if_the_hub_has_them(office: Office) -> None:
-    mine, nobodys, other = wants("alice", gpus=2), wants("bob", gpus=2), wants("carol", gpus=0)
-    office.hub.servers = {("alice", "")}
+async def test_the_pods_of_a_database_that_was_lost_go_on(office: Office) -> None:
+    mine, other = wants("alice", gpus=8), wants("carol", gpus=0)
     async with office.manager() as acting:
-        await ask(acting, other)  # so that it is known that the Hub asks
-    for question in (mine, nobodys):
-        await office.bind(await office.make_pod(question))
+        await ask(acting, other)  # the Hub asks
+    await office.bind(await office.make_pod(mine))
     async with office.manager() as acting:
-        await stopped(office, "jupyter-bob")
         assert states(acting)[mine.job] is State.RUNNING
+        assert (await ask(acting, wants("bob"))).decision == "wait"
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+async def test_pods_that_were_made_while_there_were_no_limits_go_on_when_there_are(office: Office, db_url: str) -> None:
+    before, meanwhile = wants("alice", gpus=4), wants("bob", gpus=4)
+    async with office.manager() as acting:
+        await ask(acting, wants("carol", gpus=0))
+        limits = (office.folder / "teams.yaml").read_text()
+        (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
+        world = book_of(acting).world
+        await until(lambda: not world.teams.has_quota, "the limits are gone")
+        (office.folder / "teams.yaml").write_text(limits)
+        await until(lambda: world.teams.has_quota, "they are back, and the Hub has not read them yet")
+        await office.bind(await office.make_pod(before))
+        await until(lambda: states(acting).get(before.job) is State.RUNNING, "it is counted")
+    async with office.manager() as acting:  # and the Hub still has not
+        await office.bind(await office.make_pod(meanwhile))
+        both = dict.fromkeys((before.job, meanwhile.job), State.RUNNING)
+        await until(lambda: both.items() <= states(acting).items(), "both go on")
+        assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
+
+
+async def test_a_late_pod_that_a_new_manager_finds_is_stopped_before_the_hub_has_asked_it(office: Office) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: not states(acting), "it has expired")
+    await office.bind(await office.make_pod(question))
+    async with office.manager():
+        await stopped(office, "jupyter-alice")
 
 
 async def test_a_pod_whose_names_are_too_long_for_the_database_is_charged_and_stopped(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dlspawner.core.idle import Keep, Stop, Warn, Warned, Why
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubError
+from dlspawner.hubapi import HubError, HubUnavailable
 from dlspawner.manager import notices, stopping
 from dlspawner.manager.activity import Session
 from dlspawner.manager.book import Turn
@@ -29,6 +29,7 @@ from dlspawner.manager.store import StoreUnavailable
 
 _KINDS = {Why.UNUSED: Kind.IDLE, Why.LIFETIME: Kind.LIFETIME}
 _REASONS = {Why.UNUSED: "idle", Why.LIFETIME: "lifetime"}
+_PRESSED_AGAIN = timedelta(seconds=5)  # the button within this time changes nothing
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -126,19 +127,21 @@ class Culler:
         return kept.sentence
 
     async def keep(self, record: Record) -> Kept:
-        """Somebody wants to keep a job."""
-        job, known = record.job, self.evidence.activities
-        now = self.evidence.now()
-        known.put(job.id, replace(known.of(job.id), kept=now))
-        await self._save()
-        log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
-        await self.look()
-        policy = self.evidence.policy(job)
-        found = {one.job.id: one.verdict.idle_since for one in (self.report.judged if self.report else ())}
-        since = found.get(job.id)
+        """Somebody wants to keep a job, which is judged by what is known; HubUnavailable when the Hub was not heard."""
+        evidence, job = self.evidence, record.job
+        now, facts = evidence.now(), evidence.activities.of(job.id)
+        listed = evidence.listed(job)
+        if facts.kept is None or abs(now - facts.kept) > _PRESSED_AGAIN:
+            evidence.activities.put(job.id, replace(facts, kept=now))
+            await self._save()
+            log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
+            await self._follow([evidence.judge(job, now)] if listed else [])
+        if not listed:
+            raise HubUnavailable("The Hub has not told yet whether this job is used.")
+        policy, since = evidence.policy(job), evidence.judge(job, now).verdict.idle_since
         if since is None or policy.window is None:
             return Kept(None, False, "Nothing stops this job for being unused now.")
-        if since < now:
+        if since < (evidence.activities.of(job.id).kept or now):
             most = lasted(policy.culling.keep_alive)
             return Kept(since + policy.window, True, f"It can not be kept longer than {most} after its last use.")
         return Kept(since + policy.window, False, f"It is kept for {lasted(policy.window)}, longer while it is used.")
@@ -153,12 +156,16 @@ class Culler:
             await self._save()
             now = evidence.now()
             judged = tuple(evidence.judge(one.job, now) for one in evidence.running() if evidence.listed(one.job))
-            for changed in await evidence.book.turn(lambda turn: self._act(turn, judged)):
-                facts = evidence.activities.of(changed.job)
-                evidence.activities.put(changed.job, replace(facts, warned=changed.all))
-            await self._save()
+            await self._follow(judged)
             self._log_dry(judged)
             self.report = Report(now, evidence.book.world.cluster.culling.dry_run, evidence.gpus_unknown, judged)
+
+    async def _follow(self, judged: Sequence[Judged]) -> None:
+        """Do what follows of these, and write down who was warned."""
+        activities = self.evidence.activities
+        for changed in await self.evidence.book.turn(lambda turn: self._act(turn, judged)):
+            activities.put(changed.job, replace(activities.of(changed.job), warned=changed.all))
+        await self._save()
 
     def _act(self, turn: Turn, judged: Iterable[Judged]) -> list[_Warnings]:
         """What follows, in one turn; the warnings that jobs have had from then on."""

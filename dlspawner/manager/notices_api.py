@@ -143,6 +143,9 @@ class UserNotices(ForHub):
 
     def get(self, user: str) -> None:
         reader = Audience(as_name(user), admin=self.get_query_argument("admin", "") == "1")
+        if self.manager.acting is None:  # of a Manager that decides nothing there are none
+            self.reply({"notices": []})
+            return
         found = acting_book(self.manager).board.read(reader, self.manager.now())
         self.reply({"notices": [as_json(notice) for notice in found]})
 

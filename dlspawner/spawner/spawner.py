@@ -121,10 +121,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     async def home(self) -> pages.Home:
         """All servers of this person and what they are told, for the home page."""
-        if not self._has_quota:
+        if not self._has_manager:
             return pages.Home(pages.job_views(self, {}), ())
-        admin, name = bool(self.user.admin), str(self.user.name)
-        places, notices = await asyncio.gather(self._manager.places(name), self._manager.notices(name, admin=admin))
+        told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
+        places, notices = await asyncio.gather(self.places(), told)
         return pages.Home(pages.job_views(self, places), notices)
 
     # What people choose
@@ -226,11 +226,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     async def _learn_why(self) -> None:
         """If it is the Manager that has the job stopped, let the person read why."""
-        job = self.job() if self.offers_jobs and self._has_quota else None
+        job = self.job() if self._has_manager else None
         starting = self._spawn_future is not None and not self._spawn_future.done()
         if job is None or starting or self._ended:
             return
-        sentence = await Manager(self.manager_url, self.manager_token, self.log).ending(job.id)
+        sentence = await self._manager.ending(job.id)
         if sentence is not None:
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence
@@ -253,9 +253,14 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         return await self._manager.places(self.user.name) if self._has_quota else {}
 
     @property
+    def _has_manager(self) -> bool:
+        """Whether somebody may stop jobs, without any limits as well, and says why."""
+        return bool(self.offers_jobs and self.manager_url and self.manager_token)
+
+    @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""
-        return bool(self.manager_url and self.manager_token) and self.settings.teams.has_limits(self.settings.cluster)
+        return self._has_manager and self.settings.teams.has_limits(self.settings.cluster)
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

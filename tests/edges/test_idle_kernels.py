@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -31,3 +33,40 @@ def test_told_is(name: str) -> None:
     kernels, expected = TOLD[name]
 
     assert tell_kernels.report(kernels, NOW) == expected
+
+
+ANSWERS = {
+    "no status": b"garbage\r\n\r\n",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno!",
+    "no list of kernels": b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n["x"]',
+    "an error": b"HTTP/1.1 503 Wait\r\nContent-Length: 0\r\n\r\n",
+    "nothing": b"",
+}
+
+
+class _Slept(BaseException):
+    """It waits to ask again."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whatever_is_answered_it_is_asked_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_: float) -> None:
+        raise _Slept
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(ANSWERS[name])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        monkeypatch.setenv("JUPYTERHUB_SERVICE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "token")
+        monkeypatch.setattr(tell_kernels.time, "sleep", sleep)
+        with pytest.raises(_Slept):
+            tell_kernels.main()
+        thread.join(60)

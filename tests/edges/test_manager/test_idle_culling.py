@@ -316,6 +316,21 @@ async def test_keep_alive_keeps_a_job_and_has_a_limit(office: Office) -> None:
         assert abs(kept.until - begun - timedelta(seconds=3000 + WINDOW)) < timedelta(seconds=60)
 
 
+async def test_the_button_asks_nobody_and_pressing_it_at_once_again_writes_nothing(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0)
+        await after(office, acting, 550)
+        assert told(acting, job) is not None
+        record, looks = culler(acting).record(job.job), office.hub.looks
+        assert record is not None
+        kept = [(await culler(acting).keep(record)).sentence]
+        pressed = culler(acting).evidence.activities.of(job.job).kept
+        kept += [(await culler(acting).keep(record)).sentence for _ in range(3)]
+        assert kept == ["It is kept for 16 min, longer while it is used."] * 4
+        assert told(acting, job) is None
+        assert (culler(acting).evidence.activities.of(job.job).kept, office.hub.looks) == (pressed, looks)
+
+
 async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:

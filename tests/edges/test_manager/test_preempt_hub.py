@@ -15,11 +15,18 @@ from tests.edges.test_manager.quota import QuotaHub, running
 SENTENCE = "This preemptible job was stopped after notice, because of <b>others</b>: start it again."
 
 
-@pytest.fixture
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+class FreeHub(QuotaHub):
+    """One whose teams have no limits, so that nothing is asked before a start."""
+
+    def set_quota(self, gpus: int) -> None:
+        (self.config / "teams.yaml").write_text("teams: {default: {title: Everybody}}\n")
+
+
+@pytest.fixture(params=[QuotaHub, pytest.param(FreeHub, marks=pytest.mark.slow)])
+def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("stops")
     settings = ("--Manager.lease_seconds=3",)
-    with running(QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings)) as made:
+    with running(request.param(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings)) as made:
         yield made
 
 
@@ -32,13 +39,14 @@ def database(hub: QuotaHub, statement: str, *values: str) -> list[str]:
         connection.close()
 
 
-def page(hub: QuotaHub, path: str) -> str:
+def page(hub: QuotaHub, path: str, user: str = "alice") -> str:
     """What this person sees."""
     browser = requests.Session()
     form = browser.get(f"{hub.url}/hub/login", timeout=60).text
     token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
     assert token is not None
-    body = {"username": "alice", "password": hub.password, "_xsrf": token[1]}
+    password = hub.env()["DLSPAWNER_ADMIN_PASSWORD"] if user == "admin" else hub.password
+    body = {"username": user, "password": password, "_xsrf": token[1]}
     browser.post(f"{hub.url}/hub/login", data=body, timeout=60)
     return browser.get(f"{hub.url}{path}", timeout=60).text
 
@@ -62,4 +70,7 @@ def test_a_manager_that_is_killed_after_its_decision_stops_the_job_when_it_is_ba
     shown = SENTENCE.replace("<b>", "&lt;b&gt;").replace("</b>", "&lt;/b&gt;")
     assert shown in page(hub, "/hub/user/alice/")
     assert shown in page(hub, "/hub/home")
+
+    (hub.config / "teams.yaml").write_text("teams: [broken]\n")
+    wait_for(lambda: "teams.yaml or a job template was changed" in page(hub, "/hub/home", "admin"), "it is told", 60)
     assert "Traceback" not in hub.log

@@ -16,8 +16,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from dlspawner.core import options, quantity
-from dlspawner.core.model import Cluster, Team
+from dlspawner.core.allowance import allowance
+from dlspawner.core.model import DEFAULT_TEAM, Cluster, Team
 from dlspawner.core.template import Choice, Kind, Option, Protocol, Template
+from dlspawner.settings import Settings
 
 _SEPARATOR = "--"
 _IGNORED = frozenset({"_xsrf", "next", "display_name"})
@@ -86,20 +88,18 @@ def read(form: Mapping[str, Any], template: Template) -> dict[str, object]:
 
 
 def panels(
-    templates: Sequence[Template],
-    cluster: Cluster,
-    teams: Sequence[Team],
-    checked: str,
-    given: Mapping[str, object],
+    settings: Settings, teams: Sequence[Team], checked: str, given: Mapping[str, object], *, counted: bool = False
 ) -> list[Panel]:
-    """What the form shows: the checked template with the values that were given, the others with their defaults."""
-    shown = []
-    for template in templates:
+    """What a member of these teams is shown: the checked template with what was given, the others with their defaults.
+
+    ``counted``: somebody counts what jobs hold, so the form says how much that may be.
+    """
+    shown, cluster = [], settings.cluster
+    for template in options.usable(settings.templates, teams):
         values = given if template.name == checked else {}
-        fields = (
-            _field(template, option, cluster, values.get(option.name))
-            for option in options.offered(template, cluster, teams)
-        )
+        offered = options.offered(template, cluster, teams)
+        told = _allowances(template, offered, settings, teams) if counted else ""
+        fields = (_field(template, option, cluster, values.get(option.name), told) for option in offered)
         shown.append(
             Panel(
                 template.name,
@@ -122,23 +122,35 @@ def _first(values: Any) -> str | None:
     return None
 
 
-def _field(template: Template, option: Option, cluster: Cluster, given: object) -> Field | None:
+def _allowances(template: Template, offered: Sequence[Option], settings: Settings, teams: Sequence[Team]) -> str:
+    """How many GPUs each team that may pay for such a job has."""
+    names = {option.name for option in offered}
+    named = {choice.value for option in offered if option.name == "gpu_type" for choice in option.choices}
+    kinds = [kind for kind in settings.cluster.gpu_types if not named or kind.name in named]
+    paying = options.usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
+    quotas, preemptible = settings.teams.has_quota, "preemptible" in names
+    found = (allowance(team, kinds, quotas=quotas, preemptible=preemptible) for team in paying)
+    return " ".join(one for one in found if one)
+
+
+def _field(template: Template, option: Option, cluster: Cluster, given: object, allowances: str) -> Field | None:
     """The control for an option; ``None`` where there is nothing to decide."""
     if option.name in ("team", "gpu_type", "priority") and len(option.choices) < 2:
         return None
     if option.name == "gpus" and not option.maximum:
         return None
-    value = option.default if given is None or isinstance(given, list | dict) else given
+    # An empty field is one that was not given: what is used then is the default, or nothing.
+    value = option.default if given in (None, "") or isinstance(given, list | dict) else given
     control, step = _control(option)
     choices = option.choices
-    if control == "select" and value is None:
+    if control == "select" and option.default is None:
         choices = (Choice("", "—"), *choices)
     return Field(
         name=option.name,
         id=f"{template.name}{_SEPARATOR}{option.name}",
         control=control,
         label=option.title or option.name,
-        help=_help(option, cluster),
+        help=" ".join(part for part in (_help(option, cluster), allowances if option.name == "gpus" else "") if part),
         value=_text(value),
         choices=choices,
         minimum=_number(option.minimum) if control == "number" else None,

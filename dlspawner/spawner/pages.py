@@ -125,7 +125,13 @@ def form(spawner: DLSpawner) -> str:
     return _render(
         spawner,
         "job_form.html",
-        panels=forms.panels(templates, settings.cluster, _payer_first(spawner, person.teams), checked.name, given),
+        panels=forms.panels(
+            settings,
+            _payer_first(spawner, person.teams),
+            checked.name,
+            given,
+            counted=bool(spawner.manager_url and spawner.manager_token),
+        ),
         server=server,
         ssh_login=ssh_command(spawner, server),
         home_url=url_path_join(spawner.hub.base_url, "home"),

@@ -15,7 +15,7 @@ import pytest
 from dlspawner.core import naming
 from dlspawner.core.model import Team, Teams
 from dlspawner.spawner import Refused, forms, pages
-from tests.edges.spawner_builders import BATCH, CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
+from tests.edges.spawner_builders import BATCH, NOTEBOOK, SETTINGS, VISION, make_spawner
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 
@@ -29,7 +29,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def field(name: str, template: str = "ipython") -> forms.Field:
-    shown = forms.panels(SETTINGS.templates, CLUSTER, (VISION,), template, {})
+    shown = forms.panels(SETTINGS, (VISION,), template, {})
     panel = next(one for one in shown if one.name == template)
     return next(one for one in panel.fields if one.name == name)
 
@@ -41,7 +41,7 @@ def test_the_form_says_what_the_check_allows() -> None:
 
 
 def test_there_is_no_question_with_one_answer() -> None:
-    shown = forms.panels((NOTEBOOK,), CLUSTER, (VISION,), "ipython", {})
+    shown = forms.panels(replace(SETTINGS, templates=(NOTEBOOK,)), (VISION,), "ipython", {})
 
     assert "team" not in [one.name for one in shown[0].fields]
 

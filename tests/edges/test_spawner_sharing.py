@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.model import PriorityClasses, Scheduling
+from dlspawner.core.allowance import allowance
+from dlspawner.core.model import PriorityClasses, Quota, Scheduling, Team, Teams
 from dlspawner.core.options import BUILT_IN
 from dlspawner.spawner import forms, quota
 from dlspawner.spawner.refusal import Refused
+from tests.core.worlds import A100, V100, team
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_pod import launched
 
@@ -73,7 +75,7 @@ async def test_a_hook_cannot_change_what_is_charged(
 
 
 def test_the_form_asks_and_says_what_it_means() -> None:
-    (panel,) = forms.panels((TEMPLATE,), CLASSES, (VISION,), "ipython", {})
+    (panel,) = forms.panels(SHARED, (VISION,), "ipython", {})
     fields: dict[str, Any] = {field.name: field for field in panel.fields}
     assert (fields["preemptible"].control, fields["requeue"].control, fields["priority"].control) == (
         "checkbox",
@@ -84,6 +86,61 @@ def test_the_form_asks_and_says_what_it_means() -> None:
     assert [choice.value for choice in fields["priority"].choices] == ["", "prod", "test"]
 
 
+@pytest.mark.parametrize("given", [None, "", "prod", "test"])
+def test_a_form_that_is_shown_again_keeps_the_priority_and_the_choice_of_none(given: str | None) -> None:
+    """After a refusal the browser's form holds "" where nothing was chosen."""
+    (panel,) = forms.panels(SHARED, (VISION,), "ipython", {"priority": given})
+    field = next(field for field in panel.fields if field.name == "priority")
+    assert (field.value, [choice.value for choice in field.choices]) == (given or "", ["", "prod", "test"])
+
+
+def test_a_default_is_no_choice_of_none() -> None:
+    options = tuple(replace(one, default="test") if one.name == "priority" else one for one in TEMPLATE.options)
+    (panel,) = forms.panels(
+        replace(SHARED, templates=(replace(TEMPLATE, options=options),)), (VISION,), "ipython", {"priority": ""}
+    )
+    field = next(field for field in panel.fields if field.name == "priority")
+    assert (field.value, [choice.value for choice in field.choices]) == ("test", ["prod", "test"])
+
+
+ALLOWANCES: dict[str, tuple[Team, bool, str]] = {
+    "a quota and a limit": (
+        team("v", {"a100": 4, "v100": 2}, borrow_limit=8, soft=4, hard=8),
+        True,
+        "Team v: 4 A100, 2 V100; up to 8 idle ones for preemptible jobs; at most 4 GPUs for one person.",
+    ),
+    "no preemptible jobs": (team("v", 4), False, "Team v: 4 A100."),
+    "no quota and no limit": (
+        team("v", {}, hard=1),
+        True,
+        "Team v: no GPUs of its own; idle ones of others for preemptible jobs; at most 1 GPU for one person.",
+    ),
+    "nothing to borrow": (team("v", 4, borrow_limit=0), True, "Team v: 4 A100; none for preemptible jobs."),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWANCES)
+def test_the_form_says_what_a_team_may_have(name: str) -> None:
+    one, preemptible, expected = ALLOWANCES[name]
+    assert allowance(one, (A100, V100), quotas=True, preemptible=preemptible) == expected
+
+
+def test_without_any_quota_only_caps_are_told() -> None:
+    assert allowance(team("v", {}, hard=4), (A100,), quotas=False, preemptible=True) == (
+        "Team v: at most 4 GPUs for one person."
+    )
+    assert allowance(team("v", {}), (A100,), quotas=False, preemptible=True) == ""
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_form_tells_it_where_somebody_counts(counts: bool) -> None:
+    vision = replace(VISION, quota=(Quota("a100", 2),))
+    settings = replace(SHARED, teams=Teams((vision,)))
+    (panel,) = forms.panels(settings, (vision,), "ipython", {}, counted=counts)
+    field = next(field for field in panel.fields if field.name == "gpus")
+    assert ("2 A100 80 GB;" in field.help) is counts
+
+
 def test_a_team_with_one_level_is_not_asked() -> None:
-    (panel,) = forms.panels((TEMPLATE,), CLASSES, (replace(VISION, priorities=("test",)),), "ipython", {})
+    (panel,) = forms.panels(SHARED, (replace(VISION, priorities=("test",)),), "ipython", {})
     assert "priority" not in [field.name for field in panel.fields]

@@ -1,0 +1,31 @@
+"""What a team's members may hold, in a sentence for the form. PURE.
+
+The Manager decides, with what is in use by then; this is what the files say, so that nobody asks for what can never be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlspawner.core.amounts import GPU, counted, shown
+from dlspawner.core.model import GpuType, Team
+
+
+def allowance(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptible: bool) -> str:
+    """Empty where nothing limits the team. ``quotas``: some team has one; ``preemptible``: such jobs are offered."""
+    words = []
+    if quotas:
+        own = [f"{shown(team.entitled(kind.name))} {kind.title}" for kind in kinds if team.entitled(kind.name)]
+        words.append(", ".join(own) if own else "no GPUs of its own")
+        if preemptible:
+            words.append(_borrowed(team.borrow_limit))
+    most = [cap for cap in (team.user_caps.soft, team.user_caps.hard) if cap is not None]
+    if most:
+        words.append(f"at most {counted(min(most) * GPU)} for one person")
+    return f"Team {team.title or team.name}: {'; '.join(words)}." if words else ""
+
+
+def _borrowed(limit: int | None) -> str:
+    if limit is None:
+        return "idle ones of others for preemptible jobs"
+    return f"up to {limit} idle ones for preemptible jobs" if limit else "none for preemptible jobs"

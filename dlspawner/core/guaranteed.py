@@ -13,6 +13,7 @@ from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
 from dlspawner.core.preemption import choose_victims, is_protected, may_be_stopped, protected_until
 from dlspawner.core.rooms import NOTHING, Room, Space, needs
+from dlspawner.core.telling import minutes
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
@@ -198,8 +199,7 @@ class Search:
             if self._stops_later(self.world.jobs[name])
         ]
         until = max((one for one in untils if one is not None), default=None)
-        minutes = self.world.cluster.scheduling.min_run.total_seconds() / 60
-        sentence = f"Preemptible jobs run for {minutes:g} minutes before they must leave."
+        sentence = f"Preemptible jobs run for {minutes(self.world.cluster.scheduling.min_run)} before they must leave."
         return Blocked(Reason.MIN_RUN, sentence, until)
 
     # how much

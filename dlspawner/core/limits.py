@@ -51,13 +51,13 @@ def never(request: Job, world: World) -> Refuse | None:
 def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:
     asked, hard, title = request.charge.gpus, team.user_caps.hard, team.title or team.name
     soft = _without_approval(request, team)
-    if hard is not None and asked > hard * GPU:
-        sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
-        return Refuse(Reason.TOO_MANY, sentence, hard * GPU)
-    if soft is not None and asked > soft * GPU:
+    if soft is not None and asked > soft * GPU and soft != hard:
         most = counted(soft * GPU)
         sentence = f"Team {title} gives one person at most {most} without approval; you asked for {shown(asked)}."
         return Refuse(Reason.APPROVAL, f"{sentence} {_NO_APPROVALS}", soft * GPU)
+    if hard is not None and asked > hard * GPU:
+        sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
+        return Refuse(Reason.TOO_MANY, sentence, hard * GPU)
     if request.preemptible:
         limit = None if team.borrow_limit is None else team.borrow_limit * GPU
         if limit is not None and asked > limit:

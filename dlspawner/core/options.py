@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from dlspawner.core import quantity
 from dlspawner.core.model import DEFAULT_TEAM, Amount, Cluster, GpuType, Team
+from dlspawner.core.telling import minutes
 from dlspawner.core.template import Choice, Kind, Option, Template, Value
 from dlspawner.core.values import WrongValueError, read, show
 
@@ -39,7 +40,7 @@ BUILT_IN = {
 
 _EXPLAINED = {
     "preemptible": (
-        "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of {minutes} minutes."
+        "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of {notice}."
     ),
     "requeue": (
         "If it is stopped because others need the GPUs, it waits at its old place in the queue and starts anew; what "
@@ -191,8 +192,8 @@ def _complete(option: Option, template: Template, cluster: Cluster, teams: Seque
     if option.name == "priority":
         return _priorities(option, cluster, usable_teams(template, teams) or (Team(DEFAULT_TEAM),))
     if option.name in _EXPLAINED:
-        minutes = f"{cluster.scheduling.notice.total_seconds() / 60:g}"
-        return replace(option, help=option.help or _EXPLAINED[option.name].format(minutes=minutes))
+        notice = minutes(cluster.scheduling.notice)
+        return replace(option, help=option.help or _EXPLAINED[option.name].format(notice=notice))
     return option
 
 
@@ -206,7 +207,7 @@ def _priorities(option: Option, cluster: Cluster, teams: Sequence[Team]) -> Opti
         option,
         choices=tuple(Choice(name, titles.get(name, name)) for name in names),
         default=option.default if option.default in names else None,
-        help=option.help or "Orders the jobs of your team that wait. Left empty: the lowest.",
+        help=option.help or "Orders the jobs that wait, those of all teams. Left empty: the lowest that your team has.",
     )
 
 

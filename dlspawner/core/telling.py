@@ -6,7 +6,7 @@ reader's own time zone (``jupyter_extension``).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 WHEN = "{when}"
 
@@ -29,6 +29,12 @@ def moment(until: datetime, now: datetime) -> str:
     utc = until.astimezone(UTC)
     clock = utc.strftime("at %H:%M UTC" if seconds < 43200 else "on %d %B at %H:%M UTC")
     return f"{clock}, in {_span(seconds)}"
+
+
+def minutes(span: timedelta) -> str:
+    """A span as people set it: ``1 minute``, ``1.5 minutes``."""
+    many = span.total_seconds() / 60
+    return f"{many:g} minute{'' if many == 1 else 's'}"
 
 
 def _span(seconds: float) -> str:

@@ -20,8 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from dlspawner.cluster import Cluster, ClusterError
+from dlspawner.errors import Problem
 from dlspawner.hubapi import HubApi
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.culling import Culler
@@ -222,31 +224,31 @@ class Acting:
 
     async def _reload(self, book: Book) -> None:
         # What an earlier epoch has said may be over.
-        told = -1 if book.board.pending(("", Kind.FILE_BROKEN)) else 0
+        told: tuple[Problem, ...] | None = None if book.board.pending(("", Kind.FILE_BROKEN)) else ()
         while True:
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
                 await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
             if self.files.problems != told:
-                told = self.files.problems
-                await book.turn(partial(_tell_of_files, problems=told))
+                problems = told = self.files.problems
+                await book.turn(partial(_tell_of_files, problems=problems))
             await asyncio.sleep(_FILES_SECONDS)
 
 
-def _tell_of_files(turn: Turn, *, problems: int) -> None:
-    if problems:
-        text = (
-            f"cluster.yaml, teams.yaml or a job template was changed and has {_counted(problems)}: the last good "
-            "version stays in use. dlspawner validate, and the Manager's log, say what is wrong."
-        )
-        post_to_admins(turn, Kind.FILE_BROKEN, text, cause=str(problems))
-    else:
+def _tell_of_files(turn: Turn, *, problems: tuple[Problem, ...]) -> None:
+    if not problems:
         withdraw(turn, "", Kind.FILE_BROKEN)
-
-
-def _counted(problems: int) -> str:
-    return "a mistake" if problems == 1 else f"{problems} mistakes"
+        return
+    first, count = problems[0], len(problems)
+    names = sorted({Path(problem.file).name for problem in problems})
+    have, mistakes = "has" if len(names) == 1 else "have", "a mistake" if count == 1 else f"{count} mistakes"
+    where = f"{f'line {first.line} of ' if first.line else ''}{Path(first.file).name}"
+    text = (
+        f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. The first one is in "
+        f"{where}; dlspawner validate, and the Manager's log, say what is wrong."
+    )
+    post_to_admins(turn, Kind.FILE_BROKEN, text, cause=text)
 
 
 async def _keep_usage(book: Book) -> None:

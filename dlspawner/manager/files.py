@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlspawner import settings
-from dlspawner.errors import InvalidConfiguration
+from dlspawner.errors import InvalidConfiguration, Problem
 
 log = logging.getLogger("dlspawner.manager")
 
@@ -23,14 +23,14 @@ class Files:
     templates: Path
     cluster: Path
     teams: Path
-    problems: int = 0  # in the version that is there now and not used
+    problems: tuple[Problem, ...] = ()  # of the version that is there now and not used
     _seen: tuple[tuple[int, int], ...] = field(default=())
 
     def load(self) -> settings.Settings:
         """Read them now; InvalidConfiguration has every problem of all of them."""
         self._seen = self._stamps()
         found = settings.load(self.templates, self.cluster, self.teams)
-        self.problems = 0
+        self.problems = ()
         return found
 
     def changed(self) -> settings.Settings | None:
@@ -40,7 +40,7 @@ class Files:
         try:
             found = self.load()
         except InvalidConfiguration as wrong:
-            self.problems = len(wrong.problems)
+            self.problems = wrong.problems
             log.error(  # noqa: TRY400 - a file with mistakes is no fault of ours
                 "the files were changed and are not used, the last good version stays:\n%s", wrong
             )

@@ -11,6 +11,7 @@ from dlspawner.core import queueing, quota
 from dlspawner.core.advice import advise
 from dlspawner.core.decisions import Admit, Alternative, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.telling import moment
 from dlspawner.core.world import lane
 from dlspawner.manager.book import Book
 from dlspawner.manager.records import Record
@@ -18,7 +19,7 @@ from dlspawner.manager.records import Record
 LENT = "The GPUs that your team is entitled to are lent to preemptible jobs."
 _ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
 _NEXT = "Its turn comes any moment."
-_GOING = "The GPUs that it waits for are lent to preemptible jobs, which have been told to leave."
+_GOING = "The GPUs that it waits for are held by jobs that have been told to leave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,19 @@ class Look:
     waiting: int  # how many wait for the same
     sentence: str
     advice: tuple[Alternative, ...]
+
+    @property
+    def keeps_place(self) -> bool:
+        """Whether asking for some of the advice keeps the place: for less of the same."""
+        return any(self._is_less(one) for one in self.advice)
+
+    @property
+    def loses_place(self) -> bool:
+        """Whether asking for some of the advice gives the place up: for another type, or another kind of job."""
+        return not all(self._is_less(one) for one in self.advice)
+
+    def _is_less(self, one: Alternative) -> bool:
+        return (one.gpu_type, one.preemptible) == (self.job.charge.gpu_type, self.job.preemptible)
 
 
 class Looks:
@@ -49,9 +63,12 @@ class Looks:
 
     def _why(self, job: Job, now: datetime) -> str:
         if job.promised:
-            return _GOING
+            until = self._promised_until(job)
+            return f"{_GOING} {moment(until, now)}." if until else f"{_GOING}."
         found = quota.admit(job, self.book.world, now)
         match found:
+            case Wait(until=until) if until is not None and until > now:
+                return f"{found.sentence} Earliest: {moment(until, now)}."
             case Wait() | Refuse():
                 return found.sentence
             case Preempt():
@@ -60,6 +77,12 @@ class Looks:
                 return _NEXT
             case _:
                 assert_never(found)
+
+    def _promised_until(self, job: Job) -> datetime | None:
+        """When the last of those is stopped who leave the nodes that were promised to this job."""
+        others, nodes = self.book.world.jobs.values(), set(job.nodes)
+        times = (one.notice for one in others if one.holds and not nodes.isdisjoint(one.nodes))
+        return max((one for one in times if one is not None), default=None)
 
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
         """What would start at once, of what the job's person can choose."""

@@ -110,9 +110,10 @@ def _warning(victim: Record, waiting: Job, world: World) -> str:
         why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave."
     else:
         why = "A job of your team with a higher priority needs these GPUs: this one has to leave."
-    return f"{why} {_AGAIN}" if victim.job.requeue else why
+    return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 
+_NOT_AGAIN = "It does not start again by itself; files stay."
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
@@ -122,7 +123,7 @@ def _farewell(record: Record) -> str:
         why = f"This {_preemptible(record)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
-    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room."
+    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
 
 
 def _preemptible(record: Record) -> str:

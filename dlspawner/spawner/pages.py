@@ -324,7 +324,10 @@ def _state(live: Any) -> str:
 def _summary(template: Template | None, job: naming.Job | None, stored: Mapping[str, object]) -> str:
     words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
     if job is not None and job.gpus:
-        words.append("1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs")
+        kind = _text(stored.get("gpu_type"))
+        words.append(f"{job.gpus} GPU{'' if job.gpus == 1 else 's'}{f' of type {kind}' if kind else ''}")
+    if job is not None and job.preemptible:
+        words.append("preemptible")
     if job is not None and job.team:
         words.append(f"team {job.team}")
     return ", ".join(word for word in words if word)

@@ -305,9 +305,19 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 3),
         "refuse approval 2",
     ),
-    "more than the hard cap is refused with that one": (
+    "more than the hard cap is refused with what would start, the soft one": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 5),
+        "refuse approval 2",
+    ),
+    "nobody reads of approvals where the caps are the same": (
+        world(team("a", 8, soft=2, hard=2), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "what is approved has the hard cap": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 5, approved=True),
         "refuse too-many 4",
     ),
     "who would hold more than the soft cap waits for the own jobs": (

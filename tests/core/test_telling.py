@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.telling import moment, told
+from dlspawner.core.telling import minutes, moment, told
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 WHEN = {
@@ -25,6 +25,11 @@ WHEN = {
 def test_a_time_is_told_on_the_clock_and_as_a_distance(case: str) -> None:
     ahead, words = WHEN[case]
     assert moment(NOW + ahead, NOW) == words
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(60, "1 minute"), (90, "1.5 minutes"), (300, "5 minutes")])
+def test_a_span_that_was_set_is_told_in_minutes(seconds: int, words: str) -> None:
+    assert minutes(timedelta(seconds=seconds)) == words
 
 
 def test_a_time_of_another_zone_is_told_in_utc() -> None:

@@ -194,6 +194,15 @@ def test_running_jobs_come_first_with_their_ways_in(spawner: Any) -> None:
     assert views[1].again == pages.Start("/hub/spawn/alice/old", (("template", "ipython"),))
 
 
+def test_a_running_job_says_on_which_gpus_and_whether_it_is_preemptible(spawner: Any) -> None:
+    live = alive("ipython")
+    job = replace(live.job(), preemptible=True)
+    live.job = lambda: job
+    [view] = world(spawner, train=({"template": "ipython", "gpu_type": "a100"}, live))
+
+    assert view.summary == "Notebook <b>, 2 GPUs of type a100, preemptible, team vision"
+
+
 def test_a_job_with_logs_launches_or_opens_its_tensorboard(spawner: Any) -> None:
     [train] = world(spawner, train=({}, alive("ipython", "/home/alice/logs")))
     assert train.tensorboard is not None

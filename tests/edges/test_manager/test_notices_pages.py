@@ -74,7 +74,8 @@ async def test_a_file_that_breaks_is_told_to_administrators_until_it_is_whole(wo
     board = served.book.board
     await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is not None, "administrators are told")
     _, text = await read(served, world.token("root-admin"), "keys")
-    assert "has a mistake: the last good version stays in use." in text
+    assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
+    assert "cluster.yaml" not in text
     assert "last good version" not in (await read(served, world.token("alice"), "keys"))[1]
     file.write_text(good + "\n")
     await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is None, "it is taken back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -153,6 +154,12 @@ async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the
         assert leaves.notice is not None
         assert leaves.notice - office.clock() <= timedelta(seconds=60)
         assert (waits.state, waits.nodes) == (State.QUEUED, ("gpu-1",))
+        assert acting.desk is not None
+        said = acting.desk.looks.look(acting.desk.book.records[owner]).sentence
+        assert re.search(r"told to leave (at \d\d:\d\d UTC, in 1|in less than a) minute\.$", said)
+        notice = acting.desk.book.board.pending((victim, Kind.PREEMPTED))
+        assert notice is not None
+        assert "It does not start again by itself; files stay." in notice.text
         assert told(office, acting) == [Kind.PREEMPTED]
         assert (await reasons(acting, victim))[-1] == "notice"
         assert hub_of(office).asked == []

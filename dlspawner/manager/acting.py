@@ -200,7 +200,8 @@ class Acting:
                 group.create_task(starts.run(), name="starts")
                 self.culler = await self._cull(book, reconciler, clock)
                 group.create_task(self.culler.run(), name="look for unused jobs")
-                self.desk = Desk(book, self.ledger, queue, Looks(book, self._offers_preemptible))
+                looks = Looks(book, self._offers_preemptible)
+                self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespace)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 
     def _offers_preemptible(self, template: str) -> bool:

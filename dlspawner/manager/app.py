@@ -105,7 +105,8 @@ class Manager(Application):
     ).tag(config=True)
     namespace = Unicode(
         help="""The namespace of the jobs' pods, the same as KubeSpawner.namespace. Empty (the default): the one that
-        the kubeconfig, or the pod's service account, points at.""",
+        the kubeconfig, or the pod's service account, points at. Where there are limits, a job that would be in another
+        namespace is refused, because nobody would count it: they do not go with enable_user_namespaces.""",
     ).tag(config=True)
     lease_seconds = Float(
         8.0,

@@ -36,6 +36,7 @@ OVER = "This start was cancelled, or has taken too long and its GPUs were given 
 REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
 BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
+ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NOT_YOURS = "Another job has this id already. Start the job again."
 
 
@@ -52,6 +53,7 @@ class Question:
     priority: str  # the level's name; empty for the team's lowest
     requeue: bool
     request_seconds: float
+    namespace: str  # where its pods would be
     pods: tuple[Manifest, ...]
 
 
@@ -76,14 +78,21 @@ class Place:
 class Desk:
     """Answers from one book."""
 
-    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks) -> None:
-        self.book, self._ledger, self._queue = book, ledger, queue
+    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks, namespace: str) -> None:
+        self.book, self._ledger, self._queue, self._namespace = book, ledger, queue, namespace
         self._reservation = book.reservation
         self.looks = looks
         self._advising = asyncio.Lock()
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
+        if question.namespace != self._namespace:
+            log.error(
+                "job=%s would be in namespace %s, and Manager.namespace is %s: KubeSpawner.namespace has to be the "
+                "same, and enable_user_namespaces off",
+                *(question.job, question.namespace, self._namespace),
+            )
+            return _logged(question, Answer("refuse", "other-namespace", (ELSEWHERE,)))
         kept = self.book.records.get(question.job)
         ended = kept is None and await self._ledger.find(question.job) is not None
         answer = await self.book.turn(lambda turn: self._answer(turn, question, ended))

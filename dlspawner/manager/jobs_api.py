@@ -30,6 +30,7 @@ _FIELDS = {
     "priority": str,
     "requeue": bool,
     "request_milliseconds": int,
+    "namespace": str,
     "pods": list,
 }
 
@@ -101,11 +102,11 @@ class Waiting(_ForJobs):
 
 
 def _question(job: str, body: dict[str, Any]) -> Question:
-    names = [as_name(body[name]) for name in ("user", "server", "team", "template", "priority")]
+    names = [as_name(body[name]) for name in ("user", "server", "team", "template", "priority", "namespace")]
     pods = body["pods"]
     if not names[0] or not pods or not all(isinstance(pod, dict) for pod in pods):
         raise Problem(422, "A user and at least one pod are needed.")
     seconds = min(max(0, body["request_milliseconds"]), 600_000) / 1000
-    user, server, team, template, priority = names
+    user, server, team, template, priority, namespace = names
     asks, again = body["preemptible"], body["requeue"]
-    return Question(job, user, server, team, template, asks, priority, again, seconds, tuple(pods))
+    return Question(job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods))

@@ -17,8 +17,8 @@ from dlspawner.spawner.refusal import Refused
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
 
 
-def question(manifest: dict[str, Any], job: naming.Job, request_seconds: float) -> Mapping[str, object]:
-    """What the Manager is asked about the job that was launched as ``job``."""
+def question(manifest: dict[str, Any], job: naming.Job, namespace: str, request_seconds: float) -> Mapping[str, object]:
+    """What the Manager is asked about the job that was launched as ``job``, whose pod would be in ``namespace``."""
     told = naming.read_job(manifest["metadata"])
     if told is None or _counted(told) != _counted(job):
         raise Refused(CHANGED, reason="labels", status=403)
@@ -31,6 +31,7 @@ def question(manifest: dict[str, Any], job: naming.Job, request_seconds: float) 
         "priority": told.priority,
         "requeue": told.requeue,
         "request_milliseconds": int(1000 * request_seconds),
+        "namespace": namespace,
         "pods": [essentials(manifest)],
     }
 

@@ -209,7 +209,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         """Only what the Manager has admitted, and not after the deadline that it has set."""
         if self._launch is None or not self._has_quota:
             return await super()._create(manifest)
-        question = quota.question(manifest, self._launch.job, self.k8s_api_request_timeout)
+        question = quota.question(manifest, self._launch.job, self.namespace, self.k8s_api_request_timeout)
         deadline = await self._manager.admission(self._launch.job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(deadline):

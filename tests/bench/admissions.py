@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 def question(number: int) -> dict[str, Any]:
     asked = wants(f"u{number}", 1)
-    names = ("user", "server", "team", "template", "preemptible", "priority", "requeue")
+    names = ("user", "server", "team", "template", "preemptible", "priority", "requeue", "namespace")
     return {**{name: getattr(asked, name) for name in names}, "request_milliseconds": 3000, "pods": [*asked.pods]}
 
 

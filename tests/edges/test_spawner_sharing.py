@@ -56,8 +56,9 @@ async def test_the_manager_is_told_what_was_chosen(monkeypatch: pytest.MonkeyPat
     pod = await launched(spawner, tmp_path, gpus=1, preemptible=True, requeue=True, priority="prod")
     job = naming.read_job(pod["metadata"])
     assert job is not None
-    asked = quota.question(pod, job, 3)
+    asked = quota.question(pod, job, "theirs", 3)
     assert (asked["preemptible"], asked["requeue"], asked["priority"]) == (True, True, "prod")
+    assert asked["namespace"] == "theirs"
 
 
 @pytest.mark.parametrize("label", [{"preemption": "allow"}, {"preemption": None}])
@@ -71,7 +72,7 @@ async def test_a_hook_cannot_change_what_is_charged(
     labels = {**pod["metadata"]["labels"], **label}
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if value is not None}
     with pytest.raises(Refused, match="labels were changed by a hook"):
-        quota.question(pod, job, 3)
+        quota.question(pod, job, "jobs", 3)
 
 
 def test_the_form_asks_and_says_what_it_means() -> None:

@@ -183,6 +183,7 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
         priority="",
         requeue=False,
         request_seconds=3,
+        namespace=NAMESPACE,
         pods=(essentials(_spec(gpus)),),
     )
     return replace(made, **more)

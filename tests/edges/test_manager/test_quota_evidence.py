@@ -184,3 +184,14 @@ async def test_a_stray_pod_whose_end_nobody_saw_holds_nothing_any_more(office: O
 
         await book_of(acting).turn(charged)
         await until(lambda: "pod-u" not in states(acting), "Kubernetes has no such pod")
+
+
+async def test_a_job_that_would_be_where_nobody_counts_it_is_refused(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    question = replace(wants(), namespace="jupyter-alice")
+    async with office.manager() as acting:
+        answer = await ask(acting, question)
+        assert (answer.decision, answer.reason) == ("refuse", "other-namespace")
+        assert not states(acting)
+    assert "would be in namespace jupyter-alice, and Manager.namespace is jobs" in caplog.text

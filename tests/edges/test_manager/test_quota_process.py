@@ -18,7 +18,7 @@ import requests
 from dlspawner.cluster import Cluster
 from dlspawner.core.link import link_token
 from tests.contract.conftest import Server
-from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
+from tests.edges.test_manager.office import NAMESPACE, Office, make_namespace, prepare, wants
 from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
 
 NO_HUB = "http://127.0.0.1:9/hub/api"
@@ -86,6 +86,7 @@ def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> request
         "priority": "",
         "requeue": False,
         "request_milliseconds": 3000,
+        "namespace": NAMESPACE,
         "pods": list(question.pods),
     }
     headers = {"Authorization": f"token {changes.pop('token', link_token('secret-token'))}"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import html
 import logging
+import re
 from collections.abc import Sequence
 
 from jupyterhub.apihandlers.base import APIHandler
@@ -28,7 +29,7 @@ except ImportError:  # JupyterHub 5.5
 COUNTS_REFUSALS = _Base is web.HTTPError
 
 
-_TOLD = "refused ("  # with this a refusal's line in the log begins
+_LINE = re.compile(r": refused \([a-z0-9-]+\): ")  # a refusal's own words in somebody's line in the log
 
 
 def limit_problem(limit: int) -> str | None:
@@ -68,7 +69,7 @@ class Refused(_Base):
         self._line = line
 
     def __str__(self) -> str:
-        return f"{_TOLD}{self.reason}): {self.message}"
+        return f"refused ({self.reason}): {self.message}"
 
 
 class Waits(Refused):
@@ -123,7 +124,8 @@ class QuietRefusals(logging.Filter):
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
             return record.name not in _ECHOES
-        if record.exc_info and problem is None and _TOLD in record.getMessage():  # JupyterHub 5.5 has lost it by then
+        # JupyterHub's own lines name it in their text: "Not starting …", "Previous spawn … failed", "Error starting …".
+        if problem is None and record.levelno == logging.ERROR and _LINE.search(record.getMessage()):
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
         return True

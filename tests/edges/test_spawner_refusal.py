@@ -61,6 +61,18 @@ def test_a_refusal_that_is_logged_when_it_was_caught_already_has_no_traceback_ei
     assert caplog.records[0].exc_info is None
 
 
+def test_a_line_of_the_hub_about_a_refusal_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    log.setLevel(logging.INFO)
+    QuietRefusals.install(log)
+    refused = Refused("Team a uses 8 of its 8 GPUs.", reason="team-quota")
+    log.error(f"Not starting alice's server x: {refused}")
+    log.error("Previous spawn for %s failed: %s", "alice:x", refused)
+    log.error("Not starting alice's server x: [Errno 111] Connection refused (manager)")
+
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO, logging.ERROR]
+
+
 @pytest.mark.parametrize("name", ["asyncio", "tornado.application"])
 def test_a_task_that_nobody_asked_is_not_logged_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
     QuietRefusals.install(logging.getLogger("test-refusals"))

@@ -93,10 +93,17 @@ class Waiting(_ForJobs):
 
     async def get(self, user: str) -> None:
         given = self.get_query_arguments("server", strip=False)
-        places = self.desk().waiting(user, given[0] if given else None)
+        desk = self.desk()
+        now = desk.book.now()
         told = [
-            {"job": one.job.id, "server": one.job.server, "state": one.job.state.value, "position": one.position}
-            for one in places
+            {
+                "job": one.job.id,
+                "server": one.job.server,
+                "state": one.job.state.value,
+                "position": one.position,
+                "why": desk.looks.why(one.job, now),
+            }
+            for one in desk.waiting(user, given[0] if given else None)
         ]
         self.reply({"waiting": told})
 

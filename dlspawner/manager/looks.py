@@ -59,9 +59,12 @@ class Looks:
         position = queueing.position(job, world, now)
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
-        return Look(job, "queued", position, _waiting(job, self.book), self._why(job, now), self.advice(job, now))
+        return Look(job, "queued", position, _waiting(job, self.book), self.why(job, now), self.advice(job, now))
 
-    def _why(self, job: Job, now: datetime) -> str:
+    def why(self, job: Job, now: datetime) -> str:
+        """Why a queued job has to wait; empty for one in any other state."""
+        if job.state is not State.QUEUED:
+            return ""
         if job.promised:
             until = self._promised_until(job)
             return f"{_GOING} {moment(until, now)}." if until else f"{_GOING}."

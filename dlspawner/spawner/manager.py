@@ -47,10 +47,11 @@ FULL = "There is no account number left for you. Ask an administrator."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A job that waits: *queued*, *waiting-login* …, and its place in the queue, from 1."""
+    """A job that waits: *queued*, *waiting-login* …, its place in the queue, from 1, and what it waits for."""
 
     state: str
     position: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,10 @@ class Manager:
         asked = replace(self, seconds=PLACES_SECONDS)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
-            return {str(one["server"]): Place(str(one["state"]), int(one["position"])) for one in answer["waiting"]}
+            return {
+                str(one["server"]): Place(str(one["state"]), int(one["position"]), str(one["why"]))
+                for one in answer["waiting"]
+            }
         except (KeyError, TypeError, ValueError, Refused):
             return {}
 

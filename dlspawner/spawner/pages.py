@@ -260,11 +260,9 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
 def _place(place: Place) -> str:
     if place.state == "waiting-login":
         return "Its turn came, and the Hub wants you to log in again before it starts."
-    return (
-        "Its turn has come: it is being started."
-        if place.state == "starting"
-        else (f"It is number {place.position} in the queue and starts by itself.")
-    )
+    if place.state == "starting":
+        return "Its turn has come: it is being started."
+    return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()
 
 
 def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:

@@ -275,7 +275,9 @@ def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, brow
     enter(browser, hub, "look")
     card = browser.locator("section.job")
     expect(card).to_contain_text("waiting")
-    expect(card).to_contain_text("It is number 1 in the queue and starts by itself.")
+    expect(card).to_contain_text(
+        "It is number 1 in the queue and starts by itself. Team Everybody uses 5 of its 8 GPUs"
+    )
     browser.screenshot(path=PICTURES / "home-waiting.png", full_page=True)
     browser.get_by_role("link", name="See its place in the queue").press("Enter")
     expect(browser.locator("#place")).to_have_text("1")

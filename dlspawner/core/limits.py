@@ -32,6 +32,11 @@ _NO_APPROVALS = "More cannot be approved yet."
 
 def never(request: Job, world: World) -> Refuse | None:
     """Why a job can not start even on an empty cluster, as the files and the nodes are today."""
+    return by_files(request, world) or _larger_than_nodes(request, world)
+
+
+def by_files(request: Job, world: World) -> Refuse | None:
+    """The part of it that no node can change."""
     team = world.team(request.team)
     if request.user in world.teams.blocked:
         return Refuse(Reason.BLOCKED, "You can not start jobs here; ask an administrator why.")
@@ -42,10 +47,8 @@ def never(request: Job, world: World) -> Refuse | None:
         found = world.cluster.gpu_type(kind)
         if found is None or any(pod.resource not in {"", found.resource} for pod in request.charge.pods):
             return Refuse(Reason.UNKNOWN_TYPE, f"There are no GPUs of type “{kind}” any more; choose another type.")
-        refused = _more_than_limits(request, kind, team, world)
-        if refused is not None:
-            return refused
-    return _larger_than_nodes(request, world)
+        return _more_than_limits(request, kind, team, world)
+    return None
 
 
 def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:
@@ -65,7 +68,7 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refu
             return Refuse(Reason.TOO_MANY, sentence, limit)
         return None
     quota = world.quota(request.team, kind)
-    if asked > quota:
+    if asked > quota and world.teams.has_quota:
         what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
         sentence = (
             f"Team {title} has {what}; you asked for {shown(asked)}. A preemptible job may use idle GPUs of others."

@@ -25,6 +25,7 @@ from pathlib import Path
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.errors import Problem
 from dlspawner.hubapi import HubApi
+from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
@@ -226,11 +227,13 @@ class Acting:
     async def _reload(self, book: Book) -> None:
         # What an earlier epoch has said may be over.
         told: tuple[Problem, ...] | None = None if book.board.pending(("", Kind.FILE_BROKEN)) else ()
+        await book.turn(hopeless.tell)
         while True:
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
                 await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
+                await book.turn(hopeless.tell)
             if self.files.problems != told:
                 problems = told = self.files.problems
                 await book.turn(partial(_tell_of_files, problems=problems))

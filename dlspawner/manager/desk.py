@@ -196,6 +196,7 @@ class Desk:
             record = waiting(record)
         if known.job.state is State.WAITING_LOGIN:
             withdraw(turn, record.job.id, Kind.WAITING_LOGIN)
+        withdraw(turn, record.job.id, Kind.CANNOT_START)  # what cannot start is told again, here
         if record.job != known.job:
             turn.write(record, "queued" if same else "changed")
         if not keeps:

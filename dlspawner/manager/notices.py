@@ -47,6 +47,7 @@ class Kind(Enum):
     QUOTA_LOWERED = "quota-lowered"  # from ``until`` on preemptible
     IDLE = "idle"  # stopped at ``until`` because it is not used
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
+    CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
     WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     GOES_ON = "goes-on"  # what was said before does not hold any more
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used

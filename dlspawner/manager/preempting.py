@@ -21,6 +21,7 @@ from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job
 from dlspawner.core.preemption import broken, spared
 from dlspawner.core.quota import excess
+from dlspawner.core.telling import WHEN
 from dlspawner.core.world import World
 from dlspawner.manager import stopping
 from dlspawner.manager.book import Book, Turn
@@ -107,9 +108,9 @@ def _warning(victim: Record, waiting: Job, world: World) -> str:
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
-        why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave."
+        why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave {WHEN}."
     else:
-        why = "A job of your team with a higher priority needs these GPUs: this one has to leave."
+        why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
     return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 

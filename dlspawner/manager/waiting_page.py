@@ -123,7 +123,9 @@ class WaitPage(Waiting):
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
             + quote(self.page(user, server), safe=""),
             every=4,
-            told=told_to(self.manager, self.identity, besides=frozenset({notices.Kind.WAITING_LOGIN})),
+            told=told_to(
+                self.manager, self.identity, besides=frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START})
+            ),
         )
 
 

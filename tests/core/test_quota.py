@@ -415,6 +415,11 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 9),
         "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
     ),
+    "what the nodes have where nobody has a quota": (
+        world(N1),
+        wants("j", "default", 9),
+        "No node has more than 8 GPUs of type a100; you asked for 9 on one node.",
+    ),
     "how many the soft cap allows": (
         world(team("a", 8, soft=2), N1),
         wants("j", "a", 3),

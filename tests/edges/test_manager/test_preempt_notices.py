@@ -159,7 +159,7 @@ async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the
         assert re.search(r"told to leave (at \d\d:\d\d UTC, in 1|in less than a) minute\.$", said)
         notice = acting.desk.book.board.pending((victim, Kind.PREEMPTED))
         assert notice is not None
-        assert "It does not start again by itself; files stay." in notice.text
+        assert notice.text.endswith("has to leave {when}. It does not start again by itself; files stay.")
         assert told(office, acting) == [Kind.PREEMPTED]
         assert (await reasons(acting, victim))[-1] == "notice"
         assert hub_of(office).asked == []

@@ -1,13 +1,18 @@
-"""What the page of a job that waits says of the advice."""
+"""What is told of a job that waits: of the advice, and when the files do not allow it any more."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Alternative
+from dlspawner.manager.acting import Acting
 from dlspawner.manager.looks import Look
+from dlspawner.manager.notices import Audience, Kind
 from tests.core.worlds import queues
+from tests.edges.test_manager.office import Office, ask, until, wants
 
 LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
 OTHER = Alternative("v100", 4 * GPU, False)
@@ -28,3 +33,36 @@ def test_only_fewer_gpus_of_the_same_kind_keep_the_place(
 ) -> None:
     look = Look(queues("j", "a", 4), "queued", 1, 1, "", advice)
     assert (look.keeps_place, look.loses_place) == (keeps, loses)
+
+
+def told(office: Office, acting: Acting) -> list[tuple[Kind, str]]:
+    assert acting.desk is not None
+    found = acting.desk.book.board.read(Audience(user="alice"), office.clock())
+    return [(one.kind, one.text) for one in found]
+
+
+async def test_who_waits_for_more_than_a_lowered_quota_is_told_until_it_is_raised(office: Office) -> None:
+    waits = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, wants("holder", gpus=1))
+        assert (await ask(acting, waits)).decision == "wait"
+        assert told(office, acting) == []
+        office.set_quota(4)
+        await until(lambda: told(office, acting) != [], "she is told")
+        [(kind, text)] = told(office, acting)
+        assert kind is Kind.CANNOT_START
+        assert re.search("has a quota of 4 GPUs of type gpu; you asked for 8.* It keeps its place", text)
+    office.set_quota(8)
+    async with office.manager() as acting:
+        await until(lambda: told(office, acting) == [], "it is taken back")
+
+
+async def test_asking_for_less_takes_back_that_it_cannot_start(office: Office) -> None:
+    waits = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, wants("holder", gpus=4))
+        await ask(acting, waits)
+        office.set_quota(4)
+        await until(lambda: told(office, acting) != [], "she is told")
+        assert (await ask(acting, wants(gpus=2, job=waits.job))).decision == "wait"
+        assert told(office, acting) == []

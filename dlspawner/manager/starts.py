@@ -9,12 +9,16 @@ cancelled, leaves nothing behind: the job is in its place again.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
 * It says no, has no such server any more, or has started nothing after many turns: the job ends, with the reason.
+
+Whoever was admitted and has no pod is the Hub's for the time of its reservation, unless the Hub says that it starts no
+such server: it was killed meanwhile. Then nobody asks for that pod any more, and the reservation is over at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -26,12 +30,14 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
-from dlspawner.manager.records import MOST_TURNS, Stop, ended, waiting
+from dlspawner.manager.records import MOST_TURNS, Record, Stop, ended, waiting
 from dlspawner.manager.store import StoreUnavailable
 
 CANCELLED = "cancelled"
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 _LOOK_SECONDS = 1.0
+_LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
+_ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long before
 _LOGIN_LOOK_SECONDS = 60.0  # between looks whether what waits for a login is still somebody's
 _LONGEST_PAUSE = timedelta(minutes=5)
 log = logging.getLogger("dlspawner.manager")
@@ -60,6 +66,7 @@ class Starts:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_for_owners(), name="look for who should log in")
+            group.create_task(self._look_for_lost(), name="look for starts that the Hub has lost")
             while True:
                 self.queue.given.clear()
                 for job, record in tuple(self.book.records.items()):
@@ -148,6 +155,35 @@ class Starts:
                 except (HubError, StoreUnavailable) as problem:
                     log.warning("job=%s whose it is cannot be told now: %s", job, problem)
 
+    async def _look_for_lost(self) -> None:
+        while True:
+            await asyncio.sleep(_LOST_LOOK_SECONDS)
+            admitted = [record for record in tuple(self.book.records.values()) if self._is_admitted(record)]
+            try:
+                for record in await self._not_going(admitted) if admitted else ():
+                    await self.book.turn(partial(_lost, record=record))
+            except (HubError, StoreUnavailable) as problem:
+                log.warning("whether %d jobs are still being started cannot be told now: %s", len(admitted), problem)
+
+    def _is_admitted(self, record: Record) -> bool:
+        """Whether the Hub was told a while ago that it may make a pod, and nobody has seen one."""
+        if record.job.state is not State.STARTING or record.due or record.pods or record.deadline is None:
+            return False
+        left = record.deadline - self.book.now()
+        return timedelta(0) < left <= self.book.reservation - timedelta(seconds=_ADMITTED_SECONDS)
+
+    async def _not_going(self, admitted: Sequence[Record]) -> list[Record]:
+        """Those that the Hub does not start: it did when it asked, which was before we ask now."""
+        active = {
+            (user.name, server.name)
+            for user in await self.hub.active_users()
+            for server in user.servers.values()
+            if server.pending or server.ready
+        }
+        missing = [one for one in admitted if (one.job.user, one.job.server) not in active]
+        servers = [(one, await self._server(one.job)) for one in missing]  # that list may have left somebody out
+        return [one for one, server in servers if server is None or not (server.pending or server.ready)]
+
     def _over(self, turn: Turn, *, job: str, begun: bool) -> None:
         record = turn.record(job)
         if record is None or not record.due:
@@ -158,6 +194,13 @@ class Starts:
         if begun:  # what is wrong is wrong with this job: others first
             self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, timedelta(seconds=5) * 2**record.turns))
         turn.wait_again(record, "turn-over")
+
+
+def _lost(turn: Turn, *, record: Record) -> None:
+    """From now on no request for this job's pod is sent; those on their way are waited for, as after any deadline."""
+    now = turn.record(record.job.id)
+    if now is not None and now.reserved and now.deadline == record.deadline and not now.pods:
+        turn.write(replace(now, deadline=turn.now), "start-lost")
 
 
 def cancel(turn: Turn, user: str, server: str, who: str) -> bool:

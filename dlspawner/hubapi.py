@@ -149,9 +149,11 @@ def read_identity(model: Any) -> Identity:
 
 
 def read_user(model: Any) -> HubUser:
-    """The answer of GET /users/:name; servers are there when the token has read:servers."""
+    """The answer of GET /users/:name, which has servers, maybe none, when the token has read:servers."""
     try:
-        servers = [_read_server(server) for server in (model.get("servers") or {}).values()]
+        if "servers" not in model:
+            raise HubUnavailable("The Hub does not tell of servers: the token needs the scope read:servers.")
+        servers = [_read_server(server) for server in model["servers"].values()]
         return HubUser(
             name=_text(model["name"]),
             servers={server.name: server for server in servers},
@@ -228,6 +230,13 @@ class HubApi:
         if status in {401, 403}:
             return None
         return read_identity(_expect(status, body, 200))
+
+    async def scopes(self) -> frozenset[str]:
+        """What our own token may do, expanded."""
+        identity = await self.whoami(self._token)
+        if identity is None:
+            raise HubRefused(401, "The Hub does not know this token.")
+        return identity.scopes
 
     async def user(self, name: str) -> HubUser | None:
         """A user with their servers, stopped ones too; None when there is none of that name."""

@@ -18,6 +18,7 @@ About jobs, from the question to the cluster; what is decided is `dlspawner.core
     notices    what people are told before it happens noticerows, notices_api, notices_page, notices_shown
     activity   how jobs are used, as far as known     gathering, gpu_metrics, prometheus, activityrows    from where
     culling    warns of jobs that are not used, and stops them    culling_words, idle_api
+    strays     pods that must not be                  owners     pods whose server the Hub does not have
     records    PURE: a job with its pod               sight      PURE: what is seen of a pod
 
 `app` imports all of them; handlers know `identity`, `store` and `desk`; the others know no HTTP.

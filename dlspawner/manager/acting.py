@@ -34,6 +34,7 @@ from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
+from dlspawner.manager.owners import Owners
 from dlspawner.manager.preempting import Preempting, begin, shift
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
@@ -76,6 +77,7 @@ class Acting:
     starts_at_once: int = 20
     prometheus: Prometheus | None = None
     idle_look_seconds: float = 30.0
+    orphan_seconds: float = 900.0
     desk: Desk | None = None
     culler: Culler | None = None
     holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
@@ -183,7 +185,6 @@ class Acting:
                 self.hub,
                 self.namespace or cluster.namespace,
                 clock,
-                self.look_seconds,
                 self.other_namespaces,
             )
             stopper = Stopper(book, self.hub, cluster, reconciler.namespace)
@@ -201,6 +202,9 @@ class Acting:
                 group.create_task(starts.run(), name="starts")
                 self.culler = await self._cull(book, reconciler, clock)
                 group.create_task(self.culler.run(), name="look for unused jobs")
+                facts, strays = self.culler.evidence.activities.of, reconciler.strays
+                owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
+                group.create_task(owners.run(), name="look for owners")
                 looks = Looks(book, self._offers_preemptible)
                 self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespace)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))

@@ -136,8 +136,17 @@ class Manager(Application):
         30.0,
         min=1.0,
         max=3600.0,
-        help="""How often the Manager looks whether the Hub has the servers of the jobs that run. A pod without one, at
-        two looks, is stopped: the Hub has forgotten it, and nobody could reach or stop it. Default: 30 seconds.""",
+        help="""How often the Manager looks whether the Hub has the servers of the jobs that run, with one list of the
+        Hub's. Default: 30 seconds.""",
+    ).tag(config=True)
+    orphan_seconds = Integer(
+        900,
+        min=0,
+        help="""Seconds after which a job without a server in the Hub is stopped, where there are limits: it holds GPUs,
+        and nobody can reach or stop it. The Hub must not have had it at any look in this time, and neither the job nor
+        the gateway may have told of any use; the first look is in the log. 900, the default, are time to notice that
+        the Hub was started with the wrong database. 0 means never. See DLSpawner.orphan_seconds for what the Hub does.
+        """,
     ).tag(config=True)
 
     other_namespaces = Bool(
@@ -242,6 +251,7 @@ class Manager(Application):
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.owner_look_seconds,
+            orphan_seconds=self.orphan_seconds,
             other_namespaces=self.other_namespaces,
             now=_now,
             starts_at_once=self.starts_at_once,

@@ -51,6 +51,7 @@ class Kind(Enum):
     WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     GOES_ON = "goes-on"  # what was said before does not hold any more
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
+    HUB_REFUSES = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
 
 
 class CannotKeep(Exception):

@@ -7,7 +7,7 @@
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
-* A pod whose server the Hub does not have, at two looks apart, is nobody's and is stopped (`strays`).
+* A pod whose server the Hub does not have for long is nobody's and is stopped (`owners`).
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
   in this epoch, and since there are limits: limits may come and go, and databases may be lost.
@@ -63,7 +63,6 @@ class Reconciler:
     hub: HubApi
     namespace: str
     now: Callable[[], datetime]
-    look_seconds: float = 30.0
     other_namespaces: bool = True
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
@@ -71,8 +70,8 @@ class Reconciler:
     _neighbours: Neighbours = field(default_factory=Neighbours)
 
     @property
-    def _strays(self) -> Strays:
-        return Strays(self.book, self.cluster, self.hub, self.namespace, self.look_seconds, self._went)
+    def strays(self) -> Strays:
+        return Strays(self.book, self.cluster, self.hub, self.namespace, self._went)
 
     def named(self) -> dict[str, naming.Job]:
         """What pods say of the jobs that they are, by uid."""
@@ -91,8 +90,7 @@ class Reconciler:
             group.create_task(self._watch_pods(), name="watch pods")
             await self.ready.wait()
             group.create_task(self._expire(), name="expire reservations")
-            group.create_task(self._strays.stop_uncovered(), name="stop pods that nothing covers")
-            group.create_task(self._strays.look_for_owners(), name="look for owners")
+            group.create_task(self.strays.stop_uncovered(), name="stop pods that nothing covers")
 
     # Nodes
 

@@ -2,7 +2,8 @@
 
 `stop` is the decision. From then on the job is ``stopping``, whatever happens to this process; whoever acts asks the
 Hub to stop its server until the pod is gone, as the person would, so that the template's grace period holds. The Hub
-asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the person.
+asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the person. If the Hub does not allow us to stop
+servers, the pod itself is asked to end, and administrators are told.
 
 A stop is of one job and not of its server: when the Hub has another job there by now, or none, the pod itself is asked
 to end. What becomes of a job whose pod is gone is `gone`'s to say.
@@ -18,13 +19,15 @@ from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError, HubRefused
 from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.notices import withdraw
+from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.records import Record, Stop
+from dlspawner.manager.store import StoreUnavailable
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
 
 _AT_ONCE = 10  # stops that the Hub is asked for at the same time
 _LOOK_SECONDS = 0.5
+_FORBIDDEN = frozenset({401, 403})  # asking again brings nothing
 _AGAIN_SECONDS = 5.0  # between asking the Hub, and asking it or the cluster again
 log = logging.getLogger("dlspawner.manager")
 
@@ -110,15 +113,24 @@ class Stopper:
             return await self.hub.stop_server(job.user, job.server)
         except HubRefused as no:
             log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
-            return no.status == 404
+            if no.status in _FORBIDDEN:
+                await self._tell_admins(no)
+            return no.status in {404, *_FORBIDDEN}
         except HubError as problem:
             log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
             return False
 
+    async def _tell_admins(self, no: HubRefused) -> None:
+        text = f"The Hub does not let the Manager stop servers; their pods are deleted instead. It says: {no}"
+        try:
+            await self.book.turn(lambda turn: post_to_admins(turn, Kind.HUB_REFUSES, text, cause=text))
+        except StoreUnavailable as problem:
+            log.warning("administrators are not told that the Hub does not stop servers: %s", problem)
+
     async def _end_pod(self, record: Record) -> None:
         """Delete exactly this pod, with its own grace period."""
         for pod in record.seen:
-            log.warning("job=%s pod=%s the Hub has no such job: its pod is deleted", record.job.id, pod.name)
+            log.warning("job=%s pod=%s the Hub does not stop such a job: its pod is deleted", record.job.id, pod.name)
             try:
                 await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
             except (NotFound, Conflict):

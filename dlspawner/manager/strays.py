@@ -1,4 +1,4 @@
-"""Pods that must not be: those that nothing covers, and those whose server the Hub does not have.
+"""Pods that must not be: those that nothing covers, and those that `owners` has found.
 
 They are charged until they are gone. Exactly the pod that was seen is deleted, with its own grace period.
 """
@@ -29,17 +29,16 @@ class Strays:
     cluster: Cluster
     hub: HubApi
     namespace: str
-    look_seconds: float
     went: Callable[[str], Awaitable[None]]
 
     async def stop_uncovered(self) -> None:
         while True:
             for record in tuple(self.book.records.values()):
                 if record.job.id.startswith(OF_POD) and record.job.state is not State.STOPPING:
-                    await trying(f"stop of pod={record.pod_name}", self._stop(record, "uncovered"))
+                    await trying(f"stop of pod={record.pod_name}", self.stop(record, "uncovered"))
             await asyncio.sleep(1)
 
-    async def _stop(self, record: Record, why: str) -> None:
+    async def stop(self, record: Record, why: str) -> None:
         """Delete exactly this pod; it is charged until it is gone."""
         log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
         for pod in record.seen:
@@ -49,22 +48,6 @@ class Strays:
                 await self.went(pod.uid)
             except Conflict:
                 continue  # a namesake: the watch tells
-
-    async def look_for_owners(self) -> None:
-        suspected: set[str] = set()
-        while True:
-            await asyncio.sleep(self.look_seconds)
-            found: set[str] = set()
-            for record in tuple(self.book.records.values()):
-                leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
-                if not record.pod_uid or leaves or record.job.id.startswith(OF_POD):
-                    continue
-                if await self.has_owner(record.job.user, record.job.server):
-                    continue
-                found.add(record.job.id)
-                if record.job.id in suspected:
-                    await trying(f"stop of pod={record.pod_name}", self._stop(record, "the Hub has no such server"))
-            suspected = found
 
     async def has_owner(self, name: str, server: str) -> bool:
         """Whether the Hub has this server; where it cannot tell, it has."""

@@ -85,6 +85,12 @@ def test_options_stored_by_either_version_read_the_same() -> None:
     assert read_user(nested) == read_user(flat)
 
 
+def test_a_user_without_word_of_servers_is_not_one_without_servers() -> None:
+    assert read_user({"name": "alice", "servers": {}}).servers == {}
+    with pytest.raises(HubUnavailable, match="scope read:servers"):
+        read_user({"name": "alice"})
+
+
 @pytest.mark.parametrize(
     "model", [None, [], "x", {}, {"name": 5, "scopes": []}, {"name": "a", "scopes": [1]}, {"name": "a"}]
 )

@@ -21,6 +21,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.owners import NEEDED
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.store import Store
 from tests.edges.test_manager import quota
@@ -48,6 +49,8 @@ class FakeHub:
 
     servers: set[tuple[str, str]] | None = None
     looks: int = 0  # how often it was asked about a user
+    lists: int = 0  # and about all
+    allows: frozenset[str] = frozenset(NEEDED)
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
     stopped: list[tuple[str, str]] = field(default_factory=list)
@@ -59,6 +62,9 @@ class FakeHub:
         self.looks += 1
         if self.refusals:
             raise self.refusals.pop(0)
+        return self._told(name)
+
+    def _told(self, name: str) -> HubUser:
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
@@ -68,6 +74,9 @@ class FakeHub:
             if user == name
         }
         return HubUser(name, mine)
+
+    async def scopes(self) -> frozenset[str]:
+        return self.allows
 
     async def start_server(self, user: str, server: str = "") -> bool:
         self.started.append((user, server))
@@ -80,10 +89,10 @@ class FakeHub:
         return False
 
     async def active_users(self) -> list[HubUser]:
+        self.lists += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
-        users = [await self.user(name) for name in sorted({user for user, _ in self.servers})]
-        return [user for user in users if user is not None]
+        return [self._told(name) for name in sorted({user for user, _ in self.servers})]
 
 
 @dataclass
@@ -96,6 +105,7 @@ class Office:
     clock: Clock = field(default_factory=Clock)
     hub: FakeHub = field(default_factory=FakeHub)
     look_seconds: float = 3600
+    orphan_seconds: float = 900
     reservation_seconds: float = 60
     lease_seconds: float = 60
     other_namespaces: bool = False
@@ -124,6 +134,7 @@ class Office:
             starts_at_once=self.starts_at_once,
             prometheus=self.prometheus,
             idle_look_seconds=3600,
+            orphan_seconds=self.orphan_seconds,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -321,14 +321,14 @@ async def test_the_button_asks_nobody_and_pressing_it_at_once_again_writes_nothi
         job = await run(office, acting, "plain", gpus=0)
         await after(office, acting, 550)
         assert told(acting, job) is not None
-        record, looks = culler(acting).record(job.job), office.hub.looks
+        record, lists = culler(acting).record(job.job), office.hub.lists
         assert record is not None
         kept = [(await culler(acting).keep(record)).sentence]
         pressed = culler(acting).evidence.activities.of(job.job).kept
         kept += [(await culler(acting).keep(record)).sentence for _ in range(3)]
         assert kept == ["It is kept for 16 min, longer while it is used."] * 4
         assert told(acting, job) is None
-        assert (culler(acting).evidence.activities.of(job.job).kept, office.hub.looks) == (pressed, looks)
+        assert (culler(acting).evidence.activities.of(job.job).kept, office.hub.lists) == (pressed, lists)
 
 
 async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(

@@ -14,6 +14,7 @@ from dlspawner.devcluster.api import start
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager import stopping
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.notices import Kind
 from dlspawner.manager.records import Record
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
@@ -129,6 +130,27 @@ async def test_a_job_that_the_hub_does_not_know_loses_its_pod(office: Office) ->
         assert pod["metadata"]["deletionGracePeriodSeconds"] == 30, "with its own grace period"
         await end(office.cluster, pod)
         await until(lambda: record(acting, job) is None, "it has ended")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_hub_that_never_allows_it_is_asked_once_and_the_pod_ends_and_administrators_are_told(
+    office: Office, status: int
+) -> None:
+    hub_of(office).troubles = [HubRefused(status, "Action is not authorized with current scopes")] * 100  # type: ignore[assignment]
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await decide(acting, job)
+
+        async def leaves() -> bool:
+            (pod,) = (await office.pods()).values()
+            return bool(pod["metadata"].get("deletionTimestamp"))
+
+        await until(leaves, "its pod is asked to end")
+        assert acting.desk is not None
+        notice = acting.desk.book.board.pending(("", Kind.HUB_REFUSES))
+        assert notice is not None
+        assert "It says: Action is not authorized with current scopes" in notice.text
+        assert hub_of(office).asked == [("alice", "")]
 
 
 async def test_the_next_manager_carries_out_what_one_that_died_had_decided(office: Office) -> None:

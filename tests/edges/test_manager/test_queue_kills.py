@@ -16,7 +16,12 @@ from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
 pytestmark = pytest.mark.slow
 WAITING = 30
-SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=30", "--Manager.owner_look_seconds=5")
+SETTINGS = (
+    "--Manager.lease_seconds=3",
+    "--Manager.reservation_seconds=30",
+    "--Manager.owner_look_seconds=5",
+    "--Manager.orphan_seconds=10",
+)
 
 
 @pytest.fixture

@@ -233,19 +233,6 @@ async def test_without_any_quota_nothing_is_stopped(office: Office) -> None:
         assert "deletionTimestamp" not in (await office.pods())["jupyter-bob"]["metadata"]
 
 
-async def test_a_pod_that_the_hub_does_not_know_is_stopped(office: Office) -> None:
-    mine, nobodys = wants("alice"), wants("bob")
-    office.look_seconds, office.hub.servers = 0.2, {("alice", ""), ("bob", "")}
-    async with office.manager() as acting:
-        for question in (mine, nobodys):
-            await ask(acting, question)
-            await office.bind(await office.make_pod(question))
-        await until(lambda: set(states(acting).values()) == {State.RUNNING}, "both run")
-        office.hub.servers = {("alice", "")}
-        await stopped(office, "jupyter-bob")
-        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
-
-
 async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: Office, db_url: str) -> None:
     async with office.manager() as first, office.manager(waits=False) as second:
         await ask(first, wants(gpus=8))

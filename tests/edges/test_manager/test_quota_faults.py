@@ -169,15 +169,3 @@ async def test_while_kubernetes_is_away_what_is_held_stays_held_and_what_changed
             await until(lambda: goes.job not in book_of(acting).records, "it is found out")
             await until(lambda: held(acting) == 5000, "the turn of who waited has come")
             assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
-
-
-async def test_while_the_hub_is_away_nobody_is_taken_for_ownerless(office: Office) -> None:
-    office.look_seconds, office.hub.servers = 0.05, {("alice", "")}
-    job = wants()
-    async with office.manager() as acting:
-        await running(office, acting, job)
-        office.hub.servers = None  # it does not answer
-        looks = office.hub.looks
-        await until(lambda: office.hub.looks > looks + 3, "the Manager has looked")
-        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
-        assert book_of(acting).records[job.job].job.state is State.RUNNING

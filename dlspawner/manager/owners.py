@@ -1,0 +1,124 @@
+"""Pods whose server the Hub does not have: nobody can reach or stop them, and they hold somebody's quota.
+
+The Hub itself ends such pods (`DLSpawner.orphan_seconds`) by what it has in memory, as soon as it watches pods, which a
+Hub that has no server at all does not. So the Manager looks as well where there are limits. To stop a job that somebody
+works with is the worst that this program can do: what is stopped here has missed every one of these, for
+``orphan_seconds`` without a break.
+
+* The Hub's list of everybody's servers does not have it, at every look; in the end neither has its answer about this
+  person. A look that fails begins the time anew.
+* The Hub leaves out what a token may not see, and does not say so. It says that ours may see everything (`scopes`).
+* The job itself tells nothing of its kernels, which the Hub would let it do only with the token of a server that it
+  has, and the gateway nothing of SSH.
+
+Without one of the scopes that the Manager needs nobody is stopped here, and administrators are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubApi, HubError, has_scope
+from dlspawner.manager.activity import Facts
+from dlspawner.manager.book import Book
+from dlspawner.manager.notices import Kind, post_to_admins, withdraw
+from dlspawner.manager.records import OF_POD, Record
+from dlspawner.manager.strays import Strays, trying
+
+NEEDED = ("delete:servers", "list:users", "read:servers", "read:users:name", "servers")  # as the Hub expands them
+log = logging.getLogger("dlspawner.manager")
+
+
+def still_alone(
+    since: Mapping[str, datetime], missed: Mapping[str, datetime | None], now: datetime
+) -> dict[str, datetime]:
+    """Since when each of the jobs that are ``missed`` now is without a server or a sign, which is told with it."""
+    known = {job: since.get(job, now) for job in missed}
+    return {job: now if (sign := missed[job]) is not None and sign > at else at for job, at in known.items()}
+
+
+@dataclass(slots=True)
+class Owners:
+    """The looks of one acting Manager; `run` never ends by itself. ``facts`` are what is known of a job's use."""
+
+    book: Book
+    hub: HubApi
+    strays: Strays
+    facts: Callable[[str], Facts]
+    now: Callable[[], datetime]
+    look_seconds: float
+    orphan_seconds: float
+    _since: dict[str, datetime] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        await trying("a look at what the Hub allows", self._allowed())
+        while True:
+            await asyncio.sleep(self.look_seconds)
+            if self.book.board.pending(("", Kind.HUB_REFUSES)):
+                await trying("a look at what the Hub allows", self._allowed())
+            await trying("a look for owners", self.look())
+
+    async def look(self) -> None:
+        world, now = self.book.world, self.now()
+        missed: list[Record] = []
+        if self.orphan_seconds and world.teams.has_limits(world.cluster):
+            missed = await self._missed()
+        since = still_alone(self._since, {one.job.id: self._sign(one.job.id, now) for one in missed}, now)
+        for record in missed:
+            job = record.job
+            if job.id not in self._since:
+                line = "job=%s pod=%s user=%s server=%s the Hub has no such server; it is stopped after %d s"
+                log.warning(line, job.id, record.pod_name, job.user, job.server, self.orphan_seconds)
+            elif now - since[job.id] >= timedelta(seconds=self.orphan_seconds):
+                await trying(f"stop of pod={record.pod_name}", self._stop(record))
+        self._since = since
+
+    async def _stop(self, record: Record) -> None:
+        if not await self.strays.has_owner(record.job.user, record.job.server):
+            await self.strays.stop(record, "the Hub has no such server")
+
+    async def _missed(self) -> list[Record]:
+        """The jobs with a pod that the Hub does not list; none when it cannot tell."""
+        try:
+            users = await self.hub.active_users()
+            listed = {(user.name, name) for user in users for name in user.servers}
+            missed = [one for one in self._running() if (one.job.user, one.job.server) not in listed]
+            return missed if missed and await self._allowed() else []
+        except HubError as problem:
+            log.warning("owners of jobs are not looked for: %s", problem)
+            return []
+
+    def _running(self) -> Iterable[Record]:
+        for record in tuple(self.book.records.values()):
+            leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
+            if record.pod_uid and not leaves and not record.job.id.startswith(OF_POD):
+                yield record
+
+    def _sign(self, job: str, now: datetime) -> datetime | None:
+        """When somebody last told that the job is there."""
+        facts = self.facts(job)
+        times = (facts.kernel_report, facts.ssh, now if facts.ssh_open else None)
+        return max((at for at in times if at is not None), default=None)
+
+    async def _allowed(self) -> bool:
+        """Whether our token may do all that it needs; administrators are told what it may not."""
+        try:
+            scopes = await self.hub.scopes()
+        except HubError as problem:
+            log.warning("what the Hub allows is not known: %s", problem)
+            return False
+        lacks = [one for one in NEEDED if not has_scope(scopes, one)]
+        if lacks:
+            text = (
+                f"The Manager may not see and stop everybody's servers: its token lacks {', '.join(lacks)}. "
+                "Give its service the role “jobs” as hub_config/jupyterhub_config.py has it."
+            )
+            await self.book.turn(lambda turn: post_to_admins(turn, Kind.HUB_REFUSES, text, cause=text))
+        elif self.book.board.pending(("", Kind.HUB_REFUSES)):
+            await self.book.turn(lambda turn: withdraw(turn, "", Kind.HUB_REFUSES))
+        return not lacks

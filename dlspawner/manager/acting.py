@@ -161,15 +161,16 @@ class Acting:
                 raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
 
     async def _renew(self, epoch: int) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, third = asyncio.get_running_loop().time, self.lease_seconds / 3
         until = clock() + self.lease_seconds
         while True:
-            await asyncio.sleep(self.lease_seconds / 3)
+            await asyncio.sleep(third)
             asked = clock()
             try:
-                kept = await self.ledger.renew(epoch, self.lease_seconds)
-            except StoreUnavailable as problem:
-                if clock() > until:
+                async with asyncio.timeout_at(max(until, asked + third)):
+                    kept = await self.ledger.renew(epoch, self.lease_seconds)
+            except (StoreUnavailable, TimeoutError) as problem:
+                if clock() >= until:
                     raise _Lost("the database does not answer") from problem
                 continue
             if not kept:

@@ -3,6 +3,7 @@
 Rules: every write transaction on SQLite takes the write lock at its start (BEGIN IMMEDIATE), so none fails half-way
 because another process wrote; commits are durable (`synchronous=FULL`); migrations run at start inside one transaction
 and under a lock, so that two Managers starting at once do not collide; a database newer than the code is refused.
+Nothing waits for PostgreSQL for ever: a statement, and a connection whose other end is silent, end after a while.
 
 Refused: the asynchronous engines. aiosqlite is a thread per connection, and asyncpg would be a second dialect to test;
 `store.Store` keeps transactions off the event loop with a few threads, and the same code serves both databases.
@@ -25,6 +26,16 @@ from sqlalchemy.pool import ConnectionPoolEntry
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x646C7370  # "dlsp": the advisory lock of our migrations on PostgreSQL
 WAIT_SECONDS = 30  # for another process's transaction
+STATEMENT_SECONDS = 20  # on PostgreSQL, migrations excepted
+# Of libpq: a server that is gone without a word is noticed about 15 seconds after it was last heard of.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 15_000,  # milliseconds
+}
 
 
 class DatabaseProblem(Exception):
@@ -37,9 +48,7 @@ def open_engine(url: str, threads: int) -> Engine:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed, threads)
-        return create_engine(
-            parsed, pool_size=threads, max_overflow=0, pool_pre_ping=True, connect_args={"connect_timeout": 10}
-        )
+        return _postgresql(parsed, threads)
     except (ArgumentError, NoSuchModuleError) as error:
         raise DatabaseProblem(f"Manager.db_url is not a database URL that SQLAlchemy knows: {error}") from error
     except ModuleNotFoundError as error:
@@ -50,6 +59,8 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring the schema up to date, or up to a revision, waiting for another process that does the same."""
     try:
         with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
             _lock(connection)
             _refuse_newer(connection)
             command.upgrade(_config(connection), revision)
@@ -68,6 +79,22 @@ def _sqlite(url: URL, threads: int) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _postgresql(url: URL, threads: int) -> Engine:
+    patience = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+    engine = create_engine(url, pool_size=threads, max_overflow=0, pool_pre_ping=True, connect_args=patience)
+    if url.get_backend_name() == "postgresql":
+        event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    # Not as libpq's `options`, which administrators use, and poolers refuse.
+    cursor = connection.cursor()
+    cursor.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+    cursor.close()
+    connection.commit()
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

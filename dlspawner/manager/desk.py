@@ -111,6 +111,16 @@ class Desk:
         now = book.now()
         return [Place(one, queueing.position(one, book.world, now)) for one in (book.records[job].job for job in mine)]
 
+    def coming(self, user: str, server: str) -> Record | None:
+        """The job that waits for this server, or is being started there and does not run yet."""
+        book = self.book
+        started = (
+            one
+            for one in book.records.values()
+            if one.job.state is State.STARTING and (one.job.user, one.job.server) == (user, server)
+        )
+        return book.waiter(user, server) or next(started, None)
+
     async def last(self, user: str, server: str) -> tuple[str, str] | None:
         """Why this server's last job is as it is: reason and detail of its last event."""
         return await self._ledger.last(user, server)

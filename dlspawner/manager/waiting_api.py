@@ -3,7 +3,7 @@
     GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
     DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
 
-404 when nothing waits there, and for everybody else. `DELETE` works once its turn has come, too, until it runs.
+404 when nothing waits there, and for everybody else. Once its turn has come both work until it runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Wait(ApiHandler):
     async def get(self, user: str, server: str) -> None:
         self._owner(user)
         desk = self._desk()
-        record = desk.book.waiter(user, server)
+        record = desk.coming(user, server)
         if record is None:
             raise Problem(404, NOTHING_WAITS)
         look = desk.looks.look(record)

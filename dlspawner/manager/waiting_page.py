@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.hubapi import HubError, Identity, Kind, own_server
 from dlspawner.manager import notices
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
@@ -84,10 +84,12 @@ class WaitPage(Waiting):
     async def get(self, user: str, server: str) -> None:
         self.look_as(user)
         desk = self.desk()
-        record = desk.book.waiter(user, server)
+        record = desk.coming(user, server)
         if record is not None:
-            self._show(user, server, look=desk.looks.look(record))
-            return
+            lost = not record.waits and not await self._is_going(user, server)
+            if lost or record.waits:
+                self._show(user, server, look=desk.looks.look(record), lost=lost)
+                return
         lives = [
             one.job.state for one in desk.book.records.values() if (one.job.user, one.job.server) == (user, server)
         ]
@@ -101,7 +103,17 @@ class WaitPage(Waiting):
         sentence = _ENDS.get(reason, "It does not wait any more.")
         self._show(user, server, ended=f"{sentence} {detail}" if reason == "start-refused" else sentence)
 
-    def _show(self, user: str, server: str, *, look: Look | None = None, ended: str = "") -> None:
+    async def _is_going(self, user: str, server: str) -> bool:
+        """Whether the Hub is there and starts this server, so that its page says more than ours."""
+        acting = self.manager.acting
+        try:
+            found = await acting.hub.user(user) if acting is not None else None
+        except HubError:
+            return False
+        known = found.servers.get(server) if found is not None else None
+        return known is not None and bool(known.pending or known.ready)
+
+    def _show(self, user: str, server: str, *, look: Look | None = None, ended: str = "", lost: bool = False) -> None:
         alternatives = [
             f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
             for one in (look.advice if look else ())
@@ -112,6 +124,7 @@ class WaitPage(Waiting):
             look=look,
             team=(team.title or team.name) if team else "",
             ended=ended,
+            lost=lost,
             server=server,
             title=server or "Default server",
             owner=user,

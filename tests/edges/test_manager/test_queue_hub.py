@@ -197,6 +197,7 @@ def test_a_job_that_is_being_started_is_cancelled_with_its_pod(hub: QuotaHub) ->
         assert person.start("", gpus=1).status_code == 202
         wait_for(lambda: hub.held() == 1, "its pod is there", 60)
         wait_for(lambda: live(hub).get("going") == "starting", "that is written down", 60)
+        assert ask(person, "GET").json()["state"] == "starting"
         assert ask(person, "DELETE").status_code == 204
         wait_for(lambda: not live(hub) and not hub.held() and not hub.servers(), "nothing is left of it", 60)
     finally:

@@ -72,6 +72,8 @@ def test_a_manager_that_is_killed_after_its_decision_stops_the_job_when_it_is_ba
     assert shown in page(hub, "/hub/home")
 
     (hub.config / "teams.yaml").write_text("teams: [broken]\n")
-    wait_for(lambda: "teams.yaml or a job template was changed" in page(hub, "/hub/home", "admin"), "it is told", 60)
+    wait_for(
+        lambda: "the last good version of all files stays in use" in page(hub, "/hub/home", "admin"), "it is told", 60
+    )
     assert "may not see and stop" not in page(hub, "/hub/home", "admin"), "the role of hub_config is enough"
     assert "Traceback" not in hub.log

@@ -41,7 +41,8 @@ class BaseSpawner(RestartedSpawner):
         pod = self.pod()
         if pod is None and self._unsure:
             return None  # so that the Hub asks us to stop it
-        judged = verdict.judge(pod) if pod else verdict.judge_gone(self._last_seen())
+        self._begun = self._begun and pod is None
+        judged = verdict.judge(pod) if pod else self._judge_gone()
         if isinstance(judged, verdict.Ended):
             return await self._has_ended(pod, judged)
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):

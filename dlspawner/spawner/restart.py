@@ -31,7 +31,7 @@ from jupyterhub.utils import make_ssl_context, maybe_future, url_path_join
 from kubespawner.objects import make_owner_reference
 
 from dlspawner.backoff import delays
-from dlspawner.spawner import children, reach, verdict
+from dlspawner.spawner import children, reach
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import StartingSpawner
@@ -69,7 +69,7 @@ class RestartedSpawner(StartingSpawner):
         self._waiting, self._began = None, asyncio.get_running_loop().time()
         pod = self.pod()
         if pod is None:
-            reason = verdict.judge_gone(self._last_seen()).reason
+            reason = self._judge_gone().reason
             self._fails(reason, "job-failed")
             raise Refused(reason, reason="job-failed")
         if not self._is_saved(pod):

@@ -29,6 +29,7 @@ from dlspawner.spawner.watched import STARTING, WatchedSpawner
 PodDict = Mapping[str, Any]
 
 STATE_ENDED = "dlspawner_ended"
+STATE_BEGUN = "dlspawner_begun"
 
 
 class StartingSpawner(WatchedSpawner):
@@ -40,6 +41,7 @@ class StartingSpawner(WatchedSpawner):
     _waiting: waiting.Waiting | None = None
     _complete_pod: str | None = None  # uid of the pod of which nothing is missing
     _unasked = False  # whether this start has not asked for a pod, or surely got none
+    _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
     _unsure = False  # whether it has asked, and nobody knows what came of it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,12 +55,24 @@ class StartingSpawner(WatchedSpawner):
         state: dict[str, Any] = super().get_state()
         if self._ended:
             state[STATE_ENDED] = self._ended
+        if self._begun:
+            state[STATE_BEGUN] = True
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         ended = state.get(STATE_ENDED)
         self._ended = ended if isinstance(ended, str) else None
+        self._begun = state.get(STATE_BEGUN) is True
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._begun = False
+
+    def _judge_gone(self) -> verdict.Ended:
+        """How a pod that is not there has ended; it may be that a killed Hub never made it."""
+        last = self._last_seen()
+        return verdict.Ended(1, verdict.BEGUN) if last is None and self._begun else verdict.judge_gone(last)
 
     async def _start(self) -> str:
         self._waiting, self._ended, self._unasked, self._unsure = None, None, True, False
@@ -88,6 +102,7 @@ class StartingSpawner(WatchedSpawner):
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        self._begun = True
         self.save_state()
         self._unasked, self._unsure = False, True
         try:
@@ -96,7 +111,7 @@ class StartingSpawner(WatchedSpawner):
             self._unsure = isinstance(refused, NotNow) and refused.unsure
             self._unasked = not self._unsure
             raise
-        self._unsure = False
+        self._unsure = self._begun = False
         self.pod_reflector.learn(created)
         try:
             await self._ensure_children(created)

@@ -35,6 +35,7 @@ PodDict = Mapping[str, Any]
 
 FINISHED = "The job has finished."  # so begins what needs no explanation
 REMOVED = "The job was removed from outside the Hub: start it again, or ask an administrator why."
+BEGUN = "The Hub was restarted before the job was there: start it again, unless it waits in the queue."
 
 _LOST = "The job's node went away: start the job again."
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})

@@ -216,3 +216,30 @@ async def test_nothing_is_made_for_a_pod_that_is_about_to_be_stopped(
     ended.spawner._stop_pending = True
 
     assert await ended.spawner.poll() is None
+
+
+@pytest.mark.parametrize(("begun", "told"), [(True, "The Hub was restarted before"), (False, "removed from outside")])
+async def test_a_job_that_a_killed_hub_never_made_was_not_removed_by_anybody(
+    begun: bool, told: str, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = make_spawner(monkeypatch)
+    killed._begun = begun
+    spawner.load_state(killed.get_state())
+    spawner.shown = GONE
+
+    assert await spawner.poll() == 1
+    assert told in spawner._ended
+
+
+async def test_a_pod_that_was_found_after_a_restart_had_been_made(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawner.load_state({"dlspawner_begun": True})
+    spawner._start_pending = True
+    assert await spawner.poll() == 1
+    later = make_spawner(monkeypatch)
+    later.load_state(spawner.get_state())
+    later.shown = GONE
+    await later.poll()
+
+    assert "removed from outside" in later._ended

@@ -72,8 +72,8 @@ async def test_what_the_hub_starts_keeps_its_reservation(office: Office) -> None
         office.hub.starts = never
         deadline = (record(acting, question) or pytest.fail("it is reserved")).deadline
         office.clock.moved += timedelta(seconds=starts._ADMITTED_SECONDS)
-        looks = office.hub.looks
-        await until(lambda: office.hub.looks > looks + 1, "the Hub was asked twice")
+        lists = office.hub.lists
+        await until(lambda: office.hub.lists > lists + 1, "the Hub was asked twice")
         await settled(acting)
         assert (record(acting, question) or pytest.fail("it is reserved")).deadline == deadline
 

@@ -93,7 +93,7 @@ class Manager(Application):
     cluster_file = Unicode(
         help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
         Manager decide which jobs may hold GPUs; a change of any of them takes effect within seconds, one with mistakes
-        in it none. Empty (the default): nothing is decided here, and a Hub that asks is answered 503.""",
+        in it none. Empty (the default): nothing is decided here, and a Hub that asks is answered 501.""",
     ).tag(config=True)
     teams_file = Unicode(
         help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty (the default): see

@@ -6,7 +6,8 @@
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
-that does not act, because another one does or because it cannot see the cluster yet, answers 503.
+that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that
+has no files to decide by answers 501, and will tomorrow.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _FIELDS = {
 
 class _ForJobs(ForHub):
     def desk(self) -> Desk:
-        """Where it is decided; 503 when that is not here."""
+        """Where it is decided; 503 when that is not here, 501 when it never will be."""
         acting = self.manager.acting
         if acting is None:
-            raise Problem(503, NOT_HERE)
+            raise Problem(501, NOT_HERE)
         if acting.desk is None:
             raise Problem(503, NOT_YET)
         return acting.desk

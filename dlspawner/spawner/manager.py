@@ -40,6 +40,10 @@ UNDECIDED = (
     "The part of this Hub that decides about GPUs does not answer, so no job can be started now. Running jobs go on. "
     "Try again soon."
 )
+NO_FILES = (
+    "This Hub shares out GPUs, and the part of it that decides was not told how, so no job can be started. "
+    "Ask an administrator."
+)
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."
@@ -96,7 +100,7 @@ class Manager:
         try:
             return next((str(one["job"]) for one in answer["waiting"]), None)
         except (KeyError, TypeError):
-            raise asked._refused(UNDECIDED, f"user={user} the Manager answered {status} to what waits") from None
+            raise asked._undecided(status, f"user={user} the Manager answered {status} to what waits") from None
 
     async def places(self, user: str) -> Mapping[str, Place]:
         """Where this user's jobs wait, by server; empty when nobody answers in time."""
@@ -133,7 +137,7 @@ class Manager:
             queued = {"wait": True, "refuse": False}[decision]
             reason = str(answer["reason"])
         except (KeyError, TypeError, ValueError):
-            raise asked._refused(UNDECIDED, f"job={job} the Manager answered {status} to the admission") from None
+            raise asked._undecided(status, f"job={job} the Manager answered {status} to the admission") from None
         self.log.info("job=%s is not admitted: decision=%s reason=%s", job, decision, reason)
         raise waits(said, reason) if queued else Refused(*said, reason=reason, status=403)
 
@@ -191,6 +195,11 @@ class Manager:
                 self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
                 await asyncio.sleep(delay)
         raise AssertionError("delays never end")
+
+    def _undecided(self, status: int, line: str) -> Refused:
+        if status == 501:
+            return self._refused(NO_FILES, f"{line}: it has no cluster_file, teams_file and templates_dir")
+        return self._refused(UNDECIDED, line)
 
     def _refused(self, sentence: str, line: str) -> Refused:
         self.log.error("manager=%s %s", self.url, line)

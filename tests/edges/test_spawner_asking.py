@@ -61,3 +61,23 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
         with pytest.raises(manager.Refused):
             await found.account("alice", UIDS)
     assert "asking again" in caplog.text
+
+
+async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_sentence_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return web.json_response({}, status=501)
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        with pytest.raises(manager.Refused, match="was not told how"):
+            await Manager(url, "token", log).waiting("alice", "")
+        with pytest.raises(manager.Refused, match="was not told how"):
+            await Manager(url, "token", log).admission(
+                "j-1", {}, lambda said, reason: manager.Refused(*said, reason=reason)
+            )
+    assert asked == ["GET", "PUT"]
+    assert "it has no cluster_file, teams_file and templates_dir" in caplog.text

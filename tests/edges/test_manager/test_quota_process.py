@@ -154,7 +154,7 @@ def test_a_manifest_that_cannot_be_charged_is_refused_and_breaks_nothing(asked: 
 def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_path: Path) -> None:
     with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}", "--log-level=INFO") as (url, _):
         answer = put(url)
-        assert answer.status_code == 503
+        assert answer.status_code == 501
         assert "decides about no jobs" in answer.json()["detail"]
         assert is_up(url, "ready"), "it has the keys"
 

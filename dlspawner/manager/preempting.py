@@ -22,6 +22,7 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.preemption import broken, spared
 from dlspawner.core.quota import excess
 from dlspawner.core.telling import WHEN
+from dlspawner.core.vacancy import first_free
 from dlspawner.core.world import World
 from dlspawner.manager import stopping
 from dlspawner.manager.book import Book, Turn
@@ -40,11 +41,12 @@ KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
 def begin(turn: Turn, record: Record, found: Preempt) -> None:
     """Ask the victims to leave, and promise their place to the job that waits."""
     until = turn.now + turn.world.cluster.scheduling.notice
+    elsewhere = first_free(record.job, turn.world, frozenset()) is not None
     for name in found.victims:
         victim = turn.book.records[name]
         turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
         if victim.job.user:
-            text = _warning(victim, record.job, turn.world)
+            text = _warning(victim, record.job, turn.world, idle_elsewhere=elsewhere)
             post(turn, victim.job, Kind.PREEMPTED, text, cause=record.job.id, until=until)
     promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
     turn.write(promised, "promised", f"victims={','.join(found.victims)}")
@@ -104,16 +106,20 @@ def _with(turn: Turn, job: Job, **changes: object) -> Record:
     return replace(turn.book.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
 
 
-def _warning(victim: Record, waiting: Job, world: World) -> str:
+def _warning(victim: Record, waiting: Job, world: World, *, idle_elsewhere: bool) -> str:
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
         why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave {WHEN}."
+        why += f" {_IDLE_ELSEWHERE}" if idle_elsewhere else ""
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
     return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 
+_IDLE_ELSEWHERE = (
+    "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
+)
 _NOT_AGAIN = "It does not start again by itself; files stay."
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 

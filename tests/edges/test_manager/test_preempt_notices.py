@@ -383,3 +383,18 @@ async def test_notice_stop_and_requeue_happen_once_though_every_step_has_another
         await until(lambda: state(acting, owner) is State.STARTING, "its turn has come")
         assert (await reasons(acting, victim))[3:] == ["notice", "preempted", "requeued"]
         assert (await reasons(acting, owner)) == ["queued", "promised", "turn"]
+
+
+async def test_who_has_to_leave_although_others_are_idle_reads_why(office: Office) -> None:
+    await office.make_node("gpu-2")
+    both = "teams:\n  owners: {quota: {gpu: 8}}\n  third: {quota: {gpu: 8}}\n  others: {quota: {gpu: 0}}\n"
+    (office.folder / "teams.yaml").write_text(both)
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        victim = await lend(office, acting)
+        assert (found := job_of(acting, victim)) is not None
+        assert found.nodes == ("gpu-1",), "the share of the owners"
+        await wait_for_owner(acting)
+        (notice,) = acting.desk.book.board.read(Audience(user="bob"), office.clock())
+    assert notice.kind is Kind.PREEMPTED
+    assert "Idle GPUs elsewhere are kept for other teams" in notice.text

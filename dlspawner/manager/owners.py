@@ -59,19 +59,19 @@ class Owners:
         await trying("a look at what the Hub allows", self._allowed())
         while True:
             await asyncio.sleep(self.look_seconds)
-            if self.book.board.pending(("", Kind.HUB_REFUSES)):
-                await trying("a look at what the Hub allows", self._allowed())
             await trying("a look for owners", self.look())
 
     async def look(self) -> None:
-        world, now = self.book.world, self.now()
+        before, self._since = self._since, {}
+        world = self.book.world
         missed: list[Record] = []
-        if self.orphan_seconds and world.teams.has_limits(world.cluster):
+        if await self._allowed() and self.orphan_seconds and world.teams.has_limits(world.cluster):
             missed = await self._missed()
-        since = still_alone(self._since, {one.job.id: self._sign(one.job.id, now) for one in missed}, now)
+        now = self.now()
+        since = still_alone(before, {one.job.id: self._sign(one.job.id, now) for one in missed}, now)
         for record in missed:
             job = record.job
-            if job.id not in self._since:
+            if job.id not in before:
                 line = "job=%s pod=%s user=%s server=%s the Hub has no such server; it is stopped after %d s"
                 log.warning(line, job.id, record.pod_name, job.user, job.server, self.orphan_seconds)
             elif now - since[job.id] >= timedelta(seconds=self.orphan_seconds):
@@ -87,11 +87,10 @@ class Owners:
         try:
             users = await self.hub.active_users()
             listed = {(user.name, name) for user in users for name in user.servers}
-            missed = [one for one in self._running() if (one.job.user, one.job.server) not in listed]
-            return missed if missed and await self._allowed() else []
         except HubError as problem:
             log.warning("owners of jobs are not looked for: %s", problem)
             return []
+        return [one for one in self._running() if (one.job.user, one.job.server) not in listed]
 
     def _running(self) -> Iterable[Record]:
         for record in tuple(self.book.records.values()):

@@ -50,6 +50,7 @@ class FakeHub:
     servers: set[tuple[str, str]] | None = None
     looks: int = 0  # how often it was asked about a user
     lists: int = 0  # and about all
+    checks: int = 0  # and about what it allows
     allows: frozenset[str] = frozenset(NEEDED)
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
@@ -76,6 +77,7 @@ class FakeHub:
         return HubUser(name, mine)
 
     async def scopes(self) -> frozenset[str]:
+        self.checks += 1
         return self.allows
 
     async def start_server(self, user: str, server: str = "") -> bool:

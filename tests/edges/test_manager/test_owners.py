@@ -67,8 +67,8 @@ async def runs(office: Office, acting: Acting, user: str) -> Question:
 async def looks(office: Office, seconds: float = 0) -> None:
     """So much later, the Manager looks from the beginning to the end."""
     office.clock.moved += timedelta(seconds=seconds)
-    seen = office.hub.lists
-    await until(lambda: office.hub.lists > seen + 2, "it has looked")
+    seen = office.hub.checks
+    await until(lambda: office.hub.checks > seen + 2, "it has looked")
 
 
 async def leaving(office: Office) -> set[str]:

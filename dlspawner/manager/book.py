@@ -103,7 +103,7 @@ class Turn:
     def wait_again(self, record: Record, reason: str) -> None:
         """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
         job = record.job
-        for later in self.book.others(job):
+        for later in self.book.on(job.user, job.server):
             if later.submitted > job.submitted:
                 self.write(ended(record), "replaced", f"by {later.id}")
                 return
@@ -218,11 +218,11 @@ class Book:
         """Whether it ended a moment ago."""
         return job in self._ended and job not in self.records
 
-    def others(self, job: Job) -> list[Job]:
-        """Other jobs on its server that have not ended, the oldest first."""
+    def on(self, user: str, server: str) -> list[Job]:
+        """The jobs on this server that have not ended, the newest first; pods that are no job's left out."""
         found = (record.job for record in self.records.values() if not record.job.id.startswith(OF_POD))
-        there = [one for one in found if (one.user, one.server) == (job.user, job.server) and one.id != job.id]
-        return sorted(there, key=lambda one: one.submitted)
+        there = [job for job in found if (job.user, job.server) == (user, server)]
+        return sorted(there, key=lambda job: job.submitted, reverse=True)
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""

@@ -31,6 +31,7 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, Stop, ended, waiting
+from dlspawner.manager.stopping import PREEMPTED
 from dlspawner.manager.store import StoreUnavailable
 
 CANCELLED = "cancelled"
@@ -128,7 +129,7 @@ class Starts:
 
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""
-        return any(other.holds for other in self.book.others(job))
+        return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
     async def _refused(self, job: Job, no: HubRefused) -> State | _End | None:
         if no.wants_login:
@@ -204,7 +205,7 @@ def _lost(turn: Turn, *, record: Record) -> None:
 
 
 def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
-    """End the job that waits for this server, or is on its way to it; False when there is none.
+    """End the job that waits for this server, is on its way to it, or is about to wait again; False: there is none.
 
     One that has been told to start may have a pod any moment: it is stopped, as `stopping` does it.
     """
@@ -212,11 +213,17 @@ def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
     if waits is not None:
         turn.write(ended(waits), CANCELLED, f"by {who}")
         return True
-    for record in tuple(turn.book.records.values()):
-        job = record.job
-        if (job.user, job.server, job.state) == (user, server, State.STARTING):
+    for job in turn.book.on(user, server):
+        record = turn.book.records[job.id]
+        if job.state is State.STARTING:
             stop = Stop(CANCELLED, "It was cancelled before it ran.")
             turn.write(replace(record, job=replace(job, state=State.STOPPING), stop=stop), CANCELLED, f"by {who}")
+            return True
+        if job.state is State.STOPPING and job.requeue and record.stop and record.stop.reason == PREEMPTED:
+            stop = Stop(
+                PREEMPTED, "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
+            )
+            turn.write(replace(record, job=replace(job, requeue=False), stop=stop), CANCELLED, f"by {who}")
             return True
     return False
 

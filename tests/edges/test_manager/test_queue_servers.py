@@ -13,10 +13,24 @@ from dlspawner.core.charge import Charge
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused
 from dlspawner.manager import starts
+from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Turn
+from dlspawner.manager.desk import Question
 from dlspawner.manager.records import MOST_TURNS, Stop
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
+
+
+async def stop_for_others(acting: Acting, question: Question, turns: int = 0) -> None:
+    """It has to leave, and would wait again."""
+    book = desk(acting).book
+
+    def stops(turn: Turn) -> None:
+        found = book.records[question.job]
+        leaving = replace(found.job, state=State.STOPPING)
+        turn.write(replace(found, job=leaving, turns=turns, stop=Stop("preempted", "Others need it.")), "preempted")
+
+    await book.turn(stops)
 
 
 async def test_what_expires_does_not_wait_again_where_its_person_has_asked_for_another_job(office: Office) -> None:
@@ -59,14 +73,7 @@ async def test_who_was_stopped_for_others_does_not_wait_again_where_another_job_
         pod = await office.make_pod(old)
         await office.bind(pod)
         await until(lambda: state(acting, old) is State.RUNNING, "it runs")
-        book = desk(acting).book
-
-        def stops(turn: Turn) -> None:
-            found = book.records[old.job]
-            job = replace(found.job, state=State.STOPPING)
-            turn.write(replace(found, job=job, stop=Stop("preempted", "Others need it.")), "preempted")
-
-        await book.turn(stops)
+        await stop_for_others(acting, old)
         assert (await ask(acting, new)).decision == "admit"
         await office.delete(pod, grace=0)
         await until(lambda: state(acting, old) is State.ENDED, "it is gone for good")
@@ -199,14 +206,7 @@ async def test_a_job_that_was_stopped_for_others_ten_times_still_waits_after_a_s
         pod = await office.make_pod(question)
         await office.bind(pod)
         await until(lambda: state(acting, question) is State.RUNNING, "it runs")
-        book = desk(acting).book
-
-        def stops(turn: Turn) -> None:
-            found = book.records[question.job]
-            stopping = replace(found.job, state=State.STOPPING)
-            turn.write(replace(found, job=stopping, turns=MOST_TURNS, stop=Stop("preempted", "")), "preempted")
-
-        await book.turn(stops)
+        await stop_for_others(acting, question, turns=MOST_TURNS)
         plays(office, acting, question)
         await office.delete(pod, grace=0)
         await until(lambda: told(acting, question), "its turn has come again")
@@ -231,3 +231,18 @@ async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
         await until(lambda: state(acting, waits) is State.ENDED, "nobody can log in any more")
         assert (await reasons(acting, waits))[-1] == "no-server"
         assert state(acting, stays) is State.WAITING_LOGIN
+
+
+async def test_a_job_that_is_stopped_for_others_and_would_wait_again_can_be_cancelled(office: Office) -> None:
+    question = wants(preemptible=True, requeue=True)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        pod = await office.make_pod(question)
+        await office.bind(pod)
+        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await stop_for_others(acting, question)
+        assert await cancelled(acting)
+        assert not await cancelled(acting), "there is nothing any more"
+        await office.delete(pod, grace=0)
+        await until(lambda: state(acting, question) is State.ENDED, "it is gone for good")
+        assert (await reasons(acting, question))[-3:] == ["preempted", "cancelled", "gone"]

@@ -111,6 +111,8 @@ class Acting:
         finally:
             acting.cancel()
             await asyncio.wait({acting})
+            if not acting.cancelled():
+                acting.exception()  # when we are cancelled ourselves nobody else looks at it, and asyncio complains
         try:
             acting.result()
         except* (_Lost, Fenced) as ends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.manager import sight
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import PodRef, Record, ended
 from dlspawner.manager.store import StoreRefused
 from tests.core.worlds import CLUSTER
@@ -195,3 +197,23 @@ async def test_a_job_that_would_be_where_nobody_counts_it_is_refused(
         assert (answer.decision, answer.reason) == ("refuse", "other-namespace")
         assert not states(acting)
     assert "would be in namespace jupyter-alice, and Manager.namespace is jobs" in caplog.text
+
+
+async def test_a_manager_that_stops_in_order_logs_no_fault_of_what_it_stops(
+    office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a turn learns at that moment that there are none any more."""
+    begun = asyncio.Event()
+
+    async def act(_acting: Acting, _epoch: int) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise Fenced("this Manager has stopped acting")
+
+    monkeypatch.setattr(Acting, "_act", act)
+    async with office.manager(waits=False):
+        await asyncio.wait_for(begun.wait(), 60)
+    gc.collect()
+    assert "never retrieved" not in caplog.text

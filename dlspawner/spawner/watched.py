@@ -57,27 +57,24 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             self.pod_reflector,
             self.log,
             self.k8s_api_request_timeout,
-            self._retry_seconds(),
+            float(self.k8s_api_request_retry_timeout),
             self.start_timeout,
             self._gpu_resources(),
             self._grace_seconds(),
+            self._until() if STARTING.get() else None,
         )
 
     @property
     def requests(self) -> Requests:
         return self.pods.requests
 
-    def _retry_seconds(self) -> float:
-        """How long a request is tried: a start's not beyond the moment when it still can say why it has failed."""
-        seconds = float(self.k8s_api_request_retry_timeout)
-        if not STARTING.get():
-            return seconds
-        return min(seconds, self._left())
+    def _until(self) -> float:
+        """The moment at which the start has to say why it has failed, if it has."""
+        return self._began + waiting.deadline_of(self.start_timeout)
 
     def _left(self) -> float:
-        """Seconds until the start has to say why it has failed, if it has."""
-        end = self._began + waiting.deadline_of(self.start_timeout)
-        return max(0.0, end - asyncio.get_running_loop().time())
+        """Seconds until then."""
+        return max(0.0, self._until() - asyncio.get_running_loop().time())
 
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import ClientError
 from jupyterhub.utils import maybe_future
@@ -39,6 +39,7 @@ class StartingSpawner(WatchedSpawner):
     _ended: str | None = None  # why the last pod ended, for the person
     _waiting: waiting.Waiting | None = None
     _complete_pod: str | None = None  # uid of the pod of which nothing is missing
+    _created: PodDict | None = None  # this start's pod, as it was answered
     _unasked = False  # whether this start has not asked for a pod, or surely got none
     _unsure = False  # whether it has asked, and nobody knows what came of it
 
@@ -61,7 +62,7 @@ class StartingSpawner(WatchedSpawner):
         self._ended = ended if isinstance(ended, str) else None
 
     async def _start(self) -> str:
-        self._waiting, self._ended, self._unasked, self._unsure = None, None, True, False
+        self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
         STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
         if self._limit_problem:
@@ -95,7 +96,7 @@ class StartingSpawner(WatchedSpawner):
             self._unsure = isinstance(refused, NotNow) and refused.unsure
             self._unasked = not self._unsure
             raise
-        self._unsure = False
+        self._unsure, self._created = False, created
         self.pod_reflector.learn(created)
         try:
             await self._ensure_children(created)
@@ -137,14 +138,24 @@ class StartingSpawner(WatchedSpawner):
 
     async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
         made = bool(await super()._make_create_resource_request(kind, manifest))
-        pod = self.pod()
-        if made and kind == "service" and pod is not None and not self.after_pod_created_hook:
-            await self._until_running(pod)
+        if made and kind == "service" and self._created is not None and not self.after_pod_created_hook:
+            await self._until_running(self._created)
         return made
+
+    def pod_has_uid(self, pod: Any) -> bool:
+        # The parent waits ten seconds for one that has gone.
+        last = self._last_seen()
+        if pod is None and last is not None and uid(last) == uid(self._created):
+            self._gives_up(Refused(verdict.judge_gone(last).reason, reason="job-failed"))
+        return bool(super().pod_has_uid(pod))
 
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence
         self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
+
+    def _gives_up(self, refused: Refused) -> NoReturn:
+        self._fails(refused.message, refused.reason)
+        raise refused
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)
@@ -152,8 +163,7 @@ class StartingSpawner(WatchedSpawner):
         try:
             await self._waiting.until_running(created)
         except Refused as refused:
-            self._fails(refused.message, refused.reason)
-            raise
+            self._gives_up(refused)
 
     def save_state(self) -> None:
         """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""

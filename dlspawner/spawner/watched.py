@@ -76,6 +76,9 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
         """Seconds until then."""
         return max(0.0, self._until() - asyncio.get_running_loop().time())
 
+    def _first_list_seconds(self) -> float:
+        return min(float(self.k8s_api_request_retry_timeout), self._left())
+
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""
         return frozenset()
@@ -91,12 +94,14 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
     async def _start_reflector(self, *arguments: Any, **more: Any) -> Any:
         """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
         try:
-            async with asyncio.timeout(self.k8s_api_request_retry_timeout if STARTING.get() else None):
+            async with asyncio.timeout(self._first_list_seconds() if STARTING.get() else None):
                 reflector = await super()._start_reflector(*arguments, **more)
                 await reflector.first_load_future  # the parent's is content with one that has failed
                 return reflector
         except TimeoutError:
             raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
+
+    # ``replace`` is KubeSpawner's remedy for a watch that has stopped; ours does not, and others wait for it.
 
     async def _start_watching_pods(self, replace: bool = False) -> Any:
         reflector = await self._start_reflector(
@@ -104,7 +109,6 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             reflector_class=PodWatch,
             labels={"component": self.component_label},
             omit_namespace=self.enable_user_namespaces,
-            replace=replace,
         )
         orphans.look_after(self, self._get_reflector_key("pods"))
         return reflector
@@ -115,7 +119,6 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             reflector_class=EventWatch,
             fields={"involvedObject.kind": "Pod"},
             omit_namespace=self.enable_user_namespaces,
-            replace=replace,
         )
 
     @property

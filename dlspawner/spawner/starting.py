@@ -159,7 +159,8 @@ class StartingSpawner(WatchedSpawner):
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)
-        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
+        own = frozenset({self.secret_name} if self.internal_ssl else ())
+        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds, own)
         try:
             await self._waiting.until_running(created)
         except Refused as refused:

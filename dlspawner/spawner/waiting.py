@@ -49,6 +49,7 @@ class Waiting:
     runs: Callable[[PodDict | None], bool]
     since: float  # of the event loop's clock, as all moments here
     seconds: float
+    own: frozenset[str] = frozenset()  # Secrets that the start makes after the pod
     note: str | None = None
     pull: Pull | None = None
     _trouble: Trouble | None = None
@@ -156,7 +157,7 @@ class Waiting:
             return known
         if (pod.get("spec") or {}).get("nodeName"):
             events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
-            own = {naming.ssh_object(self.pods.name)}
+            own = self.own | {naming.ssh_object(self.pods.name)}
             return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
         return await self._claims(pod) if trouble.waits_for_claims(trouble.of_pod(pod)) else None
 

@@ -17,7 +17,7 @@ from dlspawner.core import naming, placement
 from dlspawner.core.naming import Job
 from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NotNow
+from dlspawner.spawner.requests import NotNow, Problem
 from dlspawner.spawner.watch import PodWatch
 from tests.edges.spawner_builders import Answered
 
@@ -316,6 +316,21 @@ async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None
     api = Api(watch, problem, problem)
 
     assert (await pods(api).create(manifest(job("a")), own("a")))["metadata"]["uid"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pause"), [("7", 7), ("3600", 30), ("9" * 400, 30), ("-1", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0)]
+)
+async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_asked_after_half_a_minute(
+    wanted: str, pause: float, watch: PodWatch
+) -> None:
+    async def answers(**_: Any) -> Answered:
+        return Answered({"message": "full"}, 503, Retry_After=wanted)
+
+    with pytest.raises(Problem) as problem:
+        await pods(Api(watch)).requests.once(answers)
+
+    assert problem.value.after == pause
 
 
 async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:

@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,12 +158,23 @@ class Pods:
             return uid(now) != uid(pod) or _is_stuck(now)
 
         async with asyncio.timeout(self.left(self.pod_seconds)):
-            while True:
+            for times in count(1):
                 try:
-                    now = await self.watch.until(self.key, settled, _STUCK_SECONDS)
-                except TimeoutError:
-                    continue  # nothing has changed, but the clock has
-                return uid(now) != uid(pod)
+                    return uid(await self.watch.until(self.key, settled, _STUCK_SECONDS)) != uid(pod)
+                except TimeoutError:  # nothing has changed, but the clock has
+                    if times.bit_count() == 1:  # 1, 2, 4 …: rarer and rarer
+                        await self._look(pod)
+        raise AssertionError("counting never ends")
+
+    async def _look(self, pod: PodDict) -> None:
+        """Let the watch know how a pod is that should go: its connection may be one that a firewall has forgotten."""
+        try:
+            found = await self.requests.once(self.api.read_namespaced_pod, self.name, self.namespace)
+        except Problem as problem:
+            if problem.status == 404:
+                self.watch.forget(pod)
+        else:
+            self.watch.learn(found)
 
     async def events(self, kind: str, name: str, of: str | None = None) -> list[PodDict]:
         """What Kubernetes has told of one object, of exactly this uid where one is given; a request per call."""

@@ -128,6 +128,13 @@ class PodWatch(ListWatch, PodReflector):
         if followed and pack(pod).replaces(self.gone.kept.get(key_of(pod))):
             self.seen("MODIFIED", pod)
 
+    def forget(self, pod: PodDict) -> None:
+        """The API server has answered to somebody that this pod is gone."""
+        key = key_of(pod)
+        known = self._table.get(key)
+        if known is not None and known["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self._table.drop(key)
+
     def wake(self, key: str) -> None:
         """Let everybody who waits for a pod look at it again."""
         self._waiters.wake(key)

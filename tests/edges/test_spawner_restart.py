@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jupyterhub import orm
 
 from dlspawner.core import naming
 from dlspawner.core.naming import Job
@@ -158,6 +159,56 @@ async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.M
         url = await make_spawner(monkeypatch).start_again()
 
     assert (url, resumed.tries) == ("http://10.0.0.1:8888", 3)
+
+
+OTHER = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A spawner of a Hub's database, which has tokens of two people."""
+    session = orm.new_session_factory("sqlite:///:memory:")()
+    orm.Base.metadata.create_all(session.get_bind())
+    for role in ("user", "token", "server"):
+        session.add(orm.Role(name=role, scopes=[]))
+    session.add(orm.OAuthClient(identifier="jupyterhub"))
+    alice, bob = orm.User(name="alice"), orm.User(name="bob")
+    session.add_all([alice, bob])
+    session.commit()
+    made = make_spawner(monkeypatch, settings=None)
+    made.orm_spawner = orm.Spawner(name="", user=alice)
+    session.add(made.orm_spawner)
+    session.commit()
+    for user, secret in ((alice, "f" * 32), (bob, OTHER)):
+        orm.APIToken.new(secret, user=user, scopes=[])
+    yield made
+    session.close()
+
+
+def with_token(secret: str | None) -> dict[str, Any]:
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": secret}] if secret else []
+    return {**POD, "spec": {"containers": [{"name": "notebook", "env": environment}]}}
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_saved"),
+    [
+        pytest.param("f" * 32, True, id="whose token is the person's"),
+        pytest.param("e" * 32, False, id="whose token nobody has any more"),
+        pytest.param(OTHER, False, id="whose token is another person's"),
+        pytest.param(None, True, id="that has its token from elsewhere"),
+    ],
+)
+def test_a_pod_of_our_name_after_a_restart(secret: str | None, is_saved: bool, saved: Any) -> None:
+    assert saved._is_saved(with_token(secret)) is is_saved
+
+
+async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
+    saved: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Resumed(monkeypatch, with_token("e" * 32))
+    with pytest.raises(Refused, match="found an earlier one"):
+        await asyncio.wait_for(saved.start_again(), 30)
 
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

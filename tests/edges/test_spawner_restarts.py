@@ -87,10 +87,12 @@ def killed_everywhere(world: World) -> World:
         world.start(held.COMMITTED)
     wait_for(lambda: world.hub.running["hub"].poll() is not None, "the Hub has killed itself", SECONDS)
     world.create((world.held / held.ON_ITS_WAY).read_text())
-    if world.templates:
-        earlier = json.loads((world.held / held.LATE).read_text())
-        earlier["metadata"]["name"] = world.pod_name(held.REPLACED)
-        world.create(json.dumps(earlier))
+    earlier = json.loads((world.held / held.LATE).read_text())
+    earlier["metadata"]["name"] = world.pod_name(held.REPLACED)
+    for variable in earlier["spec"]["containers"][0]["env"]:
+        if variable["name"] == "JUPYTERHUB_API_TOKEN":
+            variable["value"] = "0" * 32  # of a server that was stopped
+    world.create(json.dumps(earlier))
     world.kill()
     (world.held / held.FREE).touch()
     world.hub.start_hub()

@@ -59,6 +59,53 @@ async def test_who_takes_connections_and_says_nothing_does_not_answer() -> None:
         assert not await reach.answers_soon(URL.format(silent.getsockname()[1]), seconds=0.1)
 
 
+async def test_a_hub_that_was_restarted_asks_few_servers_at_once() -> None:
+    asking, most, enough = 0, 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asking, most
+        await reader.readline()
+        asking += 1
+        most = max(most, asking)
+        if asking == reach._ASKED_AT_ONCE:
+            enough.set()
+        await enough.wait()
+        asking -= 1
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1000) as server:
+        url = URL.format(server.sockets[0].getsockname()[1])
+        answers = await asyncio.gather(*(reach.answers_soon(url, seconds=60) for _ in range(200)))
+
+    assert all(answers)
+    assert most == reach._ASKED_AT_ONCE
+
+
+async def test_a_server_has_its_moment_from_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_ASKED_AT_ONCE", 1)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = URL.format(server.sockets[0].getsockname()[1])
+        first = asyncio.create_task(reach.answers_soon(url, seconds=60))
+        await asyncio.wait_for(asked.wait(), 30)
+        second = asyncio.create_task(reach.answers_soon(url, seconds=2))
+        await asyncio.wait({second}, timeout=3)
+        assert not second.done(), "its turn has not come"
+        go_on.set()
+
+        assert await first
+        assert await second
+
+
 def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     spawner = make_spawner(monkeypatch)
     with pytest.raises(Refused) as refused:

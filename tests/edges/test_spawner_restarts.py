@@ -204,9 +204,19 @@ def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_fifty_starts_survive_kills_at_any_moment(tmp_path: Path, templates: Path, seed: int) -> None:
-    with running(hub_of(tmp_path, templates=templates)) as hub:
-        world = World(hub, f"storm{seed}", templates=True)
+@pytest.mark.parametrize(
+    ("seed", "of_templates"),
+    [
+        pytest.param(1, True, id="with templates"),
+        pytest.param(2, True, id="with templates, at other moments"),
+        pytest.param(3, False, id="without templates"),
+    ],
+)
+def test_fifty_starts_survive_kills_at_any_moment(
+    tmp_path: Path, templates: Path, seed: int, *, of_templates: bool
+) -> None:
+    more = "" if of_templates else WITHOUT_TEMPLATES
+    with running(hub_of(tmp_path, more, templates=templates)) as hub:
+        world = World(hub, f"storm{seed}", templates=of_templates)
         assert world.api("POST", f"/users/{world.user}").status_code == 201
         storm(world, seed, servers=50, kills=4, longest=8)

@@ -21,7 +21,6 @@ from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.requests import NO_END
 from dlspawner.spawner.restart import RestartedSpawner
-from dlspawner.spawner.watched import STARTING
 
 PodDict = Mapping[str, Any]
 
@@ -113,7 +112,7 @@ class BaseSpawner(RestartedSpawner):
         would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
         start has left; one that is killed before finds the pod as any other, because its state is saved.
         """
-        if STARTING.get():
+        if self._in_start:
             return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
         with suppress(Refused):

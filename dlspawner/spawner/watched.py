@@ -61,12 +61,18 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             self.start_timeout,
             self._gpu_resources(),
             self._grace_seconds(),
-            self._until() if STARTING.get() else None,
+            self._until() if self._in_start else None,
         )
 
     @property
     def requests(self) -> Requests:
         return self.pods.requests
+
+    @property
+    def _in_start(self) -> bool:
+        """Whether it is the start that asks, and not something that it has begun for later."""
+        future: asyncio.Future[str] | None = self._start_future
+        return STARTING.get() and not (future is not None and future.done())
 
     def _until(self) -> float:
         """The moment at which the start has to say why it has failed, if it has."""
@@ -94,7 +100,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
     async def _start_reflector(self, *arguments: Any, **more: Any) -> Any:
         """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
         try:
-            async with asyncio.timeout(self._first_list_seconds() if STARTING.get() else None):
+            async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
                 reflector = await super()._start_reflector(*arguments, **more)
                 await reflector.first_load_future  # the parent's is content with one that has failed
                 return reflector

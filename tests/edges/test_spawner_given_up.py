@@ -92,6 +92,24 @@ async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go
     await ends(core, spawner)
 
 
+async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
+    later, stopping = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def when_the_time_has_come(spawner: Any) -> None:
+        await later.wait()
+        await spawner.stop()
+
+    def hook(spawner: Any, _pod: Any) -> None:
+        stopping.append(asyncio.create_task(when_the_time_has_come(spawner)))
+
+    spawner = make(after_pod_created_hook=hook)
+    await refusal(spawner)
+    later.set()
+    await asyncio.wait_for(stopping[0], PATIENCE)
+
+    assert spawner.pod() is None
+
+
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
     """As somebody else would, and until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)

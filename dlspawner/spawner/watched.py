@@ -117,6 +117,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             omit_namespace=self.enable_user_namespaces,
         )
         orphans.look_after(self, self._get_reflector_key("pods"))
+        await reflector.turn()
         return reflector
 
     async def _start_watching_events(self, replace: bool = False) -> Any:

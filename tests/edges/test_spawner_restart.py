@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,10 @@ from jupyterhub import orm
 from dlspawner.core import naming
 from dlspawner.core.naming import Job
 from dlspawner.spawner import DLSpawner, children, restart
+from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import PodWatch
+from tests.edges.others import others
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 POD: dict[str, Any] = {
@@ -115,6 +119,32 @@ async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
     assert spawner.api.asked == []
     assert "others are looked at first" in caplog.text
     assert await spawner._mend_children(POD)
+
+
+async def test_all_servers_of_a_hub_that_is_back_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first list wakes everybody at once, and each looks at its pod then."""
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    watch, listed = PodWatch(), asyncio.get_running_loop().create_future()
+    watch.first_load_future = listed
+
+    async def started(*_: Any, **__: Any) -> PodWatch:
+        return watch
+
+    async def looks() -> None:
+        await spawner._start_watching_pods()
+        end = time.monotonic() + 1.5 * SLICE_SECONDS
+        while time.monotonic() < end:
+            pass
+
+    monkeypatch.setattr("kubespawner.KubeSpawner._start_reflector", started)
+    monkeypatch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
+    spawner = make_spawner(monkeypatch)
+    wait = [asyncio.create_task(looks()) for _ in range(40)]
+    async with others() as turns:
+        asyncio.get_running_loop().call_soon(listed.set_result, None)
+        await asyncio.gather(*wait)
+
+    assert len(turns) >= 40
 
 
 JOB = Job("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)

@@ -10,10 +10,10 @@ their order; the first that applies decides:
    token of before, which the Hub gives up only with the job, and answers at the same address. A job of a template
    stands on ``notebook`` and ``main``, any other pod on ``notebook`` (without one, its first container). Sidecars come
    and go.
-4. Everything else is alive, however slow it is: Pending, pulling, Unknown. Issue 5 lists unknown pods among those that
-   end their server, and they do when the cluster gives them up (rule 1). Before that a silent node may come back with
-   the job still running and its GPUs are held all the same, so that an end would only take the job from its owner.
-   Kubernetes itself has not set the phase Unknown since 2015 (core/v1: PodUnknown); a virtual kubelet may.
+4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back with the
+   job still running, and its GPUs are held until it is gone: an end would only take the job from its owner. An unknown
+   pod ends its server when the cluster gives it up (rule 1). Kubernetes has not set that phase since 2015; a virtual
+   kubelet may.
 
 A silent node: the control plane sets the pod's Ready to False and nothing else; a kubelet would have given a reason, or
 named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has

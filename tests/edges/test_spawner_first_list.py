@@ -103,7 +103,7 @@ async def test_a_start_waits_for_the_first_list_as_long_as_it_can_still_say_so(
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
         spawner = make_spawner(
-            monkeypatch, settings=None, config={"start_timeout": 5, "k8s_api_request_retry_timeout": 600}
+            monkeypatch, settings=None, config={"start_timeout": 2, "k8s_api_request_retry_timeout": 600}
         )
         with pytest.raises(Refused, match="cannot start jobs at the moment"):
             await asyncio.wait_for(spawner.start(), PATIENCE)

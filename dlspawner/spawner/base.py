@@ -96,14 +96,25 @@ class BaseSpawner(RestartedSpawner):
         return deleting and self._stop_pending and starting is not None and not starting.done()
 
     async def _undone(self) -> bool:
-        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on."""
+        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on.
+
+        It need not wait for a pod that is an earlier job's.
+        """
         starting: asyncio.Future[Any] = self._spawn_future
-        if asyncio.current_task() is not starting:
-            await asyncio.wait({starting}, timeout=self.start_timeout)
+        if asyncio.current_task() is starting:
+            return self._unasked
+        await asyncio.wait({starting}, timeout=self.start_timeout)
         return starting.done()
 
     async def stop(self, now: bool = False) -> None:
-        """End the pod with its grace period, and return when it is gone."""
+        """End the pod with its grace period, and return when it is gone.
+
+        Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
+        would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
+        start has left; one that is killed before finds the pod as any other, because its state is saved.
+        """
+        if self._in_start:
+            return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
         with suppress(Refused):
             await self._start_watching_pods()

@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 from traitlets import Integer
 from traitlets.config import Configurable
+from traitlets.config.loader import DeferredConfig
 
 from dlspawner.spawner import phrases, verdict
 from dlspawner.spawner.listwatch import SLICE_SECONDS
@@ -66,6 +67,15 @@ class OrphanTraits(Configurable):
         Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
         """,
     )
+
+    def configured(self, name: str) -> Any:
+        """A trait's value as the administrator has configured it: profiles and hooks change it for single servers."""
+        trait = type(self).class_traits()[name]
+        sections = [self.config[section] for section in type(self).section_names() if section in self.config]
+        given = [section[name] for section in sections if name in section]
+        if not given:
+            return trait.default_value
+        return given[-1].get_value(trait) if isinstance(given[-1], DeferredConfig) else given[-1]
 
 
 @dataclass(slots=True)
@@ -124,7 +134,7 @@ def without_server(
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """What looking needs; not a spawner, which would be kept for ever."""
+    """What looking needs, of no single server; not a spawner, which would be kept for ever."""
 
     pods: Pods
     users: Mapping[Any, Any]
@@ -137,7 +147,8 @@ class Looking:
 def look_after(spawner: Any, key: Any) -> None:
     """See to it that the pods which this spawner's watch follows are looked after, once per watch."""
     users = (getattr(spawner.user, "settings", None) or {}).get("users")
-    if users is None or not spawner.orphan_seconds:
+    seconds = spawner.configured("orphan_seconds")
+    if users is None or not seconds:
         return
     watch, task = _tasks.get(key, (None, None))
     if task is not None and not task.done():
@@ -150,12 +161,13 @@ def look_after(spawner: Any, key: Any) -> None:
         spawner.log.exception("pods without a server cannot be looked for, trying again")
         return
     looking = Looking(
-        spawner.pods,
+        # Nobody's deadline, and of each pod the grace period that it was made with.
+        replace(spawner.pods, until=None, grace_seconds=None),
         users,
         address,
-        not spawner.delete_stopped_pods,
+        not spawner.configured("delete_stopped_pods"),
         bool(spawner.enable_user_namespaces),
-        Orphans(spawner.orphan_seconds),
+        Orphans(seconds),
     )
     _tasks[key] = looking.pods.watch, asyncio.create_task(_look_after(looking), name=f"orphans of {key}")
 

@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ from dlspawner.backoff import delays
 from dlspawner.core import naming, placement
 from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem, Requests
+from dlspawner.spawner.requests import NotNow, Problem, Requests
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -41,13 +42,21 @@ STILL_THERE_WITH_HOME = (
     "administrator to remove the node."
 )
 
+STILL_ENDING = (
+    "An earlier job of this server is still ending: start it again when that has ended, or ask an administrator to "
+    "remove it."
+)
+
 # How often a pod that should go is looked at although nothing changes: its node may be silent.
 _STUCK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its coming and going."""
+    """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its going.
+
+    ``until`` is the moment, of the event loop's clock, at which a start must be able to say why it has failed.
+    """
 
     api: Any
     namespace: str
@@ -59,6 +68,7 @@ class Pods:
     pod_seconds: float
     gpus: frozenset[str] = frozenset()
     grace_seconds: int | None = None  # for every pod; without it, what each was made with
+    until: float | None = None
 
     @property
     def key(self) -> str:
@@ -66,24 +76,29 @@ class Pods:
 
     @property
     def requests(self) -> Requests:
-        return Requests(self.key, self.log, self.request_seconds, self.retry_seconds, self.gpus)
+        return Requests(self.key, self.log, self.request_seconds, self.left(self.retry_seconds), self.gpus)
+
+    def left(self, seconds: float) -> float:
+        """Of so many seconds from now, those before ``until``."""
+        return seconds if self.until is None else min(seconds, max(0.0, self.until - _now()))
 
     async def create(self, manifest: PodDict, is_own: Callable[[PodDict], bool]) -> PodDict:
         """The pod of this start, created now or found again; ``is_own`` knows it from an earlier one of its name."""
         create = self.api.create_namespaced_pod
-        async with asyncio.timeout(self.pod_seconds):
-            for delay in delays():
-                try:
-                    created = await self.requests.send("pod", create, self.namespace, manifest, expected=(409,))
-                except Problem:
-                    found = await self._own_or_wait(is_own)
-                    if found is not None:
-                        self.log.info("pod=%s found again%s", self.key, _told(found))
-                        return found
-                else:
-                    self.log.info("pod=%s created%s", self.key, _told(created))
-                    return created
-                await asyncio.sleep(delay)
+        for delay in delays(most=_STUCK_SECONDS):
+            try:
+                created = await self.requests.send("pod", create, self.namespace, manifest, expected=(409,))
+            except Problem:
+                found = await self._own_or_wait(is_own)
+                if found is not None:
+                    self.log.info("pod=%s found again%s", self.key, _told(found))
+                    return found
+            else:
+                self.log.info("pod=%s created%s", self.key, _told(created))
+                return created
+            if not self.left(delay):  # a pod that the watch does not follow takes the name again and again
+                raise self._still_ending()
+            await asyncio.sleep(self.left(delay))
         raise AssertionError("delays never end")
 
     async def read(self, trying: float | None = None) -> PodDict | None:
@@ -98,17 +113,30 @@ class Pods:
 
     async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
         """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
-        found = await self.read()
+        try:
+            found = await self.read()
+        except NotNow as refused:
+            refused.unsure = True  # the pod that has the name may be this start's own
+            raise
         if found is None or is_own(found):
             return found
+        self.watch.learn(found)  # so that it is seen to go
         if not found["metadata"].get("deletionTimestamp"):
             self.log.info("pod=%s is an earlier job's and is asked to end", self.key)
             await self.delete(found, self.grace(found))
-        if not await self.gone(found):
+        try:
+            gone = await self.gone(found)
+        except TimeoutError:
+            raise self._still_ending() from None
+        if not gone:
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
             sentence = STILL_THERE_WITH_HOME if placement.waits_for_home(found) else STILL_THERE
             raise Refused(sentence, reason="node-silent", status=409)
         return None
+
+    def _still_ending(self) -> Refused:
+        self.log.warning("pod=%s is an earlier job's and is still ending", self.key)
+        return Refused(STILL_ENDING, reason="still-ending", status=409)
 
     def grace(self, pod: PodDict, *, now: bool = False) -> int:
         """How many seconds this pod has between being asked to end and being ended; ``now``: as few as there may be.
@@ -121,18 +149,32 @@ class Pods:
         return seconds if verdict.is_over(pod) else max(1, seconds)
 
     async def gone(self, pod: PodDict) -> bool:
-        """Return when the watch no longer has this pod; False when it stays because its node does not answer."""
+        """Return when the watch no longer has this pod; False when it stays because its node does not answer.
+
+        TimeoutError: it stays for another reason.
+        """
 
         def settled(now: PodDict | None) -> bool:
             return uid(now) != uid(pod) or _is_stuck(now)
 
-        async with asyncio.timeout(self.pod_seconds):
-            while True:
+        async with asyncio.timeout(self.left(self.pod_seconds)):
+            for times in count(1):
                 try:
-                    now = await self.watch.until(self.key, settled, _STUCK_SECONDS)
-                except TimeoutError:
-                    continue  # nothing has changed, but the clock has
-                return uid(now) != uid(pod)
+                    return uid(await self.watch.until(self.key, settled, _STUCK_SECONDS)) != uid(pod)
+                except TimeoutError:  # nothing has changed, but the clock has
+                    if times.bit_count() == 1:  # 1, 2, 4 …: rarer and rarer
+                        await self._look(pod)
+        raise AssertionError("counting never ends")
+
+    async def _look(self, pod: PodDict) -> None:
+        """Let the watch know how a pod is that should go: its connection may be one that a firewall has forgotten."""
+        try:
+            found = await self.requests.once(self.api.read_namespaced_pod, self.name, self.namespace)
+        except Problem as problem:
+            if problem.status == 404:
+                self.watch.forget(pod)
+        else:
+            self.watch.learn(found)
 
     async def events(self, kind: str, name: str, of: str | None = None) -> list[PodDict]:
         """What Kubernetes has told of one object, of exactly this uid where one is given; a request per call."""
@@ -210,6 +252,10 @@ def variable(pod: PodDict, name: str) -> str | None:
             if one["name"] == name:
                 return str(one.get("value") or "") or None
     return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_stuck(pod: PodDict | None) -> bool:

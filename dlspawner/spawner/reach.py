@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from ssl import SSLContext
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+_ASKED_AT_ONCE = 20  # servers, each of which holds up the event loop for half a millisecond
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 def pauses() -> Iterator[float]:
@@ -38,7 +42,16 @@ async def accepts(url: str) -> bool:
 
 
 async def answers_soon(url: str, tls: SSLContext | None = None, seconds: float = 3) -> bool:
-    """Whether a web server answers at the URL within a moment, with anything but a fault of its own."""
+    """Whether a web server answers at the URL within a moment, with anything but a fault of its own.
+
+    Few are asked at once, and the moment begins with a server's turn: a Hub that was restarted asks thousands.
+    """
+    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_ASKED_AT_ONCE))
+    async with turns:
+        return await _answers(url, tls, seconds)
+
+
+async def _answers(url: str, tls: SSLContext | None, seconds: float) -> bool:
     place = urlsplit(url)
     request = f"GET {place.path or '/'} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
     try:

@@ -35,6 +35,9 @@ Method = Callable[..., Awaitable[Any]]
 
 NO_END = math.inf  # of seconds to try for
 _LONGEST_PAUSE = 5.0
+_LONGEST_AFTER = (
+    30.0  # that is waited because a server wants it; Kubernetes' own say 1, a balancer in front may say days
+)
 # A refusal with this reason says nothing about the request. A webhook that is down may be back soon as well; the person
 # hears of it at once instead, because only an administrator can do something about one that stays down.
 _PASSING = frozenset({"cluster-error"})
@@ -169,6 +172,6 @@ def _message(body: object) -> str:
 
 
 def _after(headers: Mapping[str, str]) -> float:
-    """Seconds that the server wants us to wait; as a date, which Kubernetes never sends, it is not understood."""
+    """Seconds that the server wants us to wait, within reason; as a date, which Kubernetes never sends, it is none."""
     given = headers.get("Retry-After", "")
-    return float(given) if given.isascii() and given.isdecimal() else 0.0
+    return min(float(given), _LONGEST_AFTER) if given.isascii() and given.isdecimal() else 0.0

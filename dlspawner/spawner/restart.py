@@ -27,12 +27,14 @@ from urllib.parse import urlsplit
 
 import jupyterhub
 from jupyterhub.objects import Server
+from jupyterhub.orm import APIToken
 from jupyterhub.utils import make_ssl_context, maybe_future, url_path_join
 from kubespawner.objects import make_owner_reference
+from sqlalchemy.orm import object_session
 
 from dlspawner.backoff import delays
 from dlspawner.spawner import children, reach
-from dlspawner.spawner.pods import uid
+from dlspawner.spawner.pods import token, uid
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import StartingSpawner
 
@@ -99,8 +101,16 @@ class RestartedSpawner(StartingSpawner):
             await asyncio.sleep(next(wait))
 
     def _is_saved(self, pod: PodDict) -> bool:
-        """Whether a pod of our name can be the one whose start was saved."""
-        return True
+        """Whether a pod of our name can be the one whose start was saved.
+
+        Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
+        """
+        given = token(pod)
+        session = object_session(self.orm_spawner) if given else None
+        if given is None or session is None:
+            return True  # the pod has it from elsewhere
+        known = APIToken.find(session, given)
+        return known is not None and known.user_id == self.orm_spawner.user_id
 
     def _knows_address(self, pod: PodDict) -> bool:
         """Whether the way to a running pod can be told yet."""

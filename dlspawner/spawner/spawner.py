@@ -95,7 +95,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     def _is_saved(self, pod: PodDict) -> bool:
         job = naming.read_job(pod["metadata"])
-        return job is None or self._job_id in (None, job.id)
+        return super()._is_saved(pod) if job is None or self._job_id is None else job.id == self._job_id
 
     def job(self) -> naming.Job | None:
         """The job that the pod is, when it is one of ours."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import ClientError
 from jupyterhub.utils import maybe_future
@@ -40,6 +40,7 @@ class StartingSpawner(WatchedSpawner):
     _ended: str | None = None  # why the last pod ended, for the person
     _waiting: waiting.Waiting | None = None
     _complete_pod: str | None = None  # uid of the pod of which nothing is missing
+    _created: PodDict | None = None  # this start's pod, as it was answered
     _unasked = False  # whether this start has not asked for a pod, or surely got none
     _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
     _unsure = False  # whether it has asked, and nobody knows what came of it
@@ -75,7 +76,7 @@ class StartingSpawner(WatchedSpawner):
         return verdict.Ended(1, verdict.BEGUN) if last is None and self._begun else verdict.judge_gone(last)
 
     async def _start(self) -> str:
-        self._waiting, self._ended, self._unasked, self._unsure = None, None, True, False
+        self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
         STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
         if self._limit_problem:
@@ -112,6 +113,7 @@ class StartingSpawner(WatchedSpawner):
             self._unasked = not self._unsure
             raise
         self._unsure = self._begun = False
+        self._created = created
         self.pod_reflector.learn(created)
         try:
             await self._ensure_children(created)
@@ -153,23 +155,33 @@ class StartingSpawner(WatchedSpawner):
 
     async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
         made = bool(await super()._make_create_resource_request(kind, manifest))
-        pod = self.pod()
-        if made and kind == "service" and pod is not None and not self.after_pod_created_hook:
-            await self._until_running(pod)
+        if made and kind == "service" and self._created is not None and not self.after_pod_created_hook:
+            await self._until_running(self._created)
         return made
+
+    def pod_has_uid(self, pod: Any) -> bool:
+        # The parent waits ten seconds for one that has gone.
+        last = self._last_seen()
+        if pod is None and last is not None and uid(last) == uid(self._created):
+            self._gives_up(Refused(verdict.judge_gone(last).reason, reason="job-failed"))
+        return bool(super().pod_has_uid(pod))
 
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence
         self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
 
+    def _gives_up(self, refused: Refused) -> NoReturn:
+        self._fails(refused.message, refused.reason)
+        raise refused
+
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)
-        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds)
+        own = frozenset({self.secret_name} if self.internal_ssl else ())
+        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds, own)
         try:
             await self._waiting.until_running(created)
         except Refused as refused:
-            self._fails(refused.message, refused.reason)
-            raise
+            self._gives_up(refused)
 
     def save_state(self) -> None:
         """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""

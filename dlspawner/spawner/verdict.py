@@ -10,8 +10,10 @@ their order; the first that applies decides:
    token of before, which the Hub gives up only with the job, and answers at the same address. A job of a template
    stands on ``notebook`` and ``main``, any other pod on ``notebook`` (without one, its first container). Sidecars come
    and go.
-4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back, and
-   its GPUs are held until it is gone.
+4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back with the
+   job still running, and its GPUs are held until it is gone: an end would only take the job from its owner. An unknown
+   pod ends its server when the cluster gives it up (rule 1). Kubernetes has not set that phase since 2015; a virtual
+   kubelet may.
 
 A silent node: the control plane sets the pod's Ready to False and nothing else; a kubelet would have given a reason, or
 named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has

@@ -49,6 +49,7 @@ class Waiting:
     runs: Callable[[PodDict | None], bool]
     since: float  # of the event loop's clock, as all moments here
     seconds: float
+    own: frozenset[str] = frozenset()  # Secrets that the start makes after the pod
     note: str | None = None
     pull: Pull | None = None
     _trouble: Trouble | None = None
@@ -61,13 +62,14 @@ class Waiting:
         look_at = self._look_at(next(ahead))
         while True:
             latest = self._latest(created)
+            seen = seen or uid(self._gone) == uid(created)
             if latest is not None and _version(latest) != _version(pod):
                 # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
                 pod, seen, closer = latest, True, None
                 ahead = pauses()
                 look_at = self._look_at(next(ahead))
             if seen:
-                self._judge(latest)
+                self._judge(latest, created)
                 self._consider(trouble.of_pod(latest, self.pods.gpus), closer)
                 if self.runs(latest):
                     return
@@ -87,8 +89,15 @@ class Waiting:
         latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
         return latest if uid(latest) == uid(created) else None
 
-    def _judge(self, pod: PodDict | None) -> None:
-        judged = verdict.judge(pod)
+    @property
+    def _gone(self) -> PodDict | None:
+        """What was last seen of the pod of our name that went last."""
+        found: PodDict | None = self.pods.watch.gone.get(self.pods.key)
+        return found
+
+    def _judge(self, pod: PodDict | None, created: PodDict) -> None:
+        last = self._gone
+        judged = verdict.judge(pod) if pod else verdict.judge_gone(last if uid(last) == uid(created) else None)
         if isinstance(judged, verdict.Ended):
             raise Refused(judged.reason, reason="job-failed")
 
@@ -148,7 +157,7 @@ class Waiting:
             return known
         if (pod.get("spec") or {}).get("nodeName"):
             events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
-            own = {naming.ssh_object(self.pods.name)}
+            own = self.own | {naming.ssh_object(self.pods.name)}
             return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
         return await self._claims(pod) if trouble.waits_for_claims(trouble.of_pod(pod)) else None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kubespawner.spawner import EventReflector, PodReflector
 
-from dlspawner.spawner.listwatch import ListWatch
+from dlspawner.spawner.listwatch import SLICE_SECONDS, ListWatch
 from dlspawner.spawner.packed import Latest, Object, Packed, PackedTable, key_of, pack
 
 PodDict = Mapping[str, Any]
@@ -79,6 +79,7 @@ class PodWatch(ListWatch, PodReflector):
         self.gone = Latest(REMEMBERED)
         self._waiters = Waiters()
         self._table = PodTable(self._waiters.wake, self.gone)
+        self._queue, self._asked = asyncio.Lock(), 0.0
         super().__init__(*args, **kwargs)
 
     @property
@@ -128,6 +129,13 @@ class PodWatch(ListWatch, PodReflector):
         if followed and pack(pod).replaces(self.gone.kept.get(key_of(pod))):
             self.seen("MODIFIED", pod)
 
+    def forget(self, pod: PodDict) -> None:
+        """The API server has answered to somebody that this pod is gone."""
+        key = key_of(pod)
+        known = self._table.get(key)
+        if known is not None and known["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self._table.drop(key)
+
     def wake(self, key: str) -> None:
         """Let everybody who waits for a pod look at it again."""
         self._waiters.wake(key)
@@ -135,6 +143,17 @@ class PodWatch(ListWatch, PodReflector):
     async def changed(self, key: str) -> None:
         """Return when the pod changes, appears or goes."""
         await self._waiters.changed(key)
+
+    async def turn(self) -> None:
+        """Return when it is the caller's turn to look at pods, each of which takes a moment to parse.
+
+        The first list wakes everybody at once: all servers of a Hub that was restarted.
+        """
+        now = asyncio.get_running_loop().time
+        async with self._queue:
+            if now() - self._asked > SLICE_SECONDS:
+                await asyncio.sleep(0)  # with the others behind us
+                self._asked = now()
 
     async def until(self, key: str, satisfied: Callable[[PodDict | None], bool], seconds: float) -> PodDict | None:
         """The pod, once ``satisfied`` by it (``None``: there is none); TimeoutError after so many seconds."""

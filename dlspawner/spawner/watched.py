@@ -57,27 +57,33 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             self.pod_reflector,
             self.log,
             self.k8s_api_request_timeout,
-            self._retry_seconds(),
+            float(self.k8s_api_request_retry_timeout),
             self.start_timeout,
             self._gpu_resources(),
             self._grace_seconds(),
+            self._until() if self._in_start else None,
         )
 
     @property
     def requests(self) -> Requests:
         return self.pods.requests
 
-    def _retry_seconds(self) -> float:
-        """How long a request is tried: a start's not beyond the moment when it still can say why it has failed."""
-        seconds = float(self.k8s_api_request_retry_timeout)
-        if not STARTING.get():
-            return seconds
-        return min(seconds, self._left())
+    @property
+    def _in_start(self) -> bool:
+        """Whether it is the start that asks, and not something that it has begun for later."""
+        future: asyncio.Future[str] | None = self._start_future
+        return STARTING.get() and not (future is not None and future.done())
+
+    def _until(self) -> float:
+        """The moment at which the start has to say why it has failed, if it has."""
+        return self._began + waiting.deadline_of(self.start_timeout)
 
     def _left(self) -> float:
-        """Seconds until the start has to say why it has failed, if it has."""
-        end = self._began + waiting.deadline_of(self.start_timeout)
-        return max(0.0, end - asyncio.get_running_loop().time())
+        """Seconds until then."""
+        return max(0.0, self._until() - asyncio.get_running_loop().time())
+
+    def _first_list_seconds(self) -> float:
+        return min(float(self.k8s_api_request_retry_timeout), self._left())
 
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""
@@ -94,12 +100,14 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
     async def _start_reflector(self, *arguments: Any, **more: Any) -> Any:
         """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
         try:
-            async with asyncio.timeout(self.k8s_api_request_retry_timeout if STARTING.get() else None):
+            async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
                 reflector = await super()._start_reflector(*arguments, **more)
                 await reflector.first_load_future  # the parent's is content with one that has failed
                 return reflector
         except TimeoutError:
             raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
+
+    # ``replace`` is KubeSpawner's remedy for a watch that has stopped; ours does not, and others wait for it.
 
     async def _start_watching_pods(self, replace: bool = False) -> Any:
         reflector = await self._start_reflector(
@@ -107,9 +115,9 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             reflector_class=PodWatch,
             labels={"component": self.component_label},
             omit_namespace=self.enable_user_namespaces,
-            replace=replace,
         )
         orphans.look_after(self, self._get_reflector_key("pods"))
+        await reflector.turn()
         return reflector
 
     async def _start_watching_events(self, replace: bool = False) -> Any:
@@ -118,7 +126,6 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             reflector_class=EventWatch,
             fields={"involvedObject.kind": "Pod"},
             omit_namespace=self.enable_user_namespaces,
-            replace=replace,
         )
 
     @property

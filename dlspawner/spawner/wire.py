@@ -123,6 +123,7 @@ def uncollected() -> Iterator[None]:
 def keep_loaded() -> None:
     """What the Hub has loaded by now stays, and no full garbage collection walks through it: a sixth of a second each.
 
-    Once in a process, at its first list; what is garbage at that moment is never collected, and nothing more.
+    Once in a process, at its first list. Garbage that holds itself (a cycle) is never collected when it is in memory at
+    that moment, whether it is garbage then already or becomes it later; nor is what it holds. What is made later is.
     """
     gc.freeze()

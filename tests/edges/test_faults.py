@@ -12,7 +12,7 @@ import requests
 
 from tests import faults
 from tests.e2e.people import wait_for
-from tests.faults import Answer, Dropped, Lost, Reset, Slow
+from tests.faults import Answer, Dropped, Lost, Reset, Silent, Slow
 from tests.gateway.cluster import embedded_api
 
 MAPS = "/api/v1/namespaces/jobs/configmaps"
@@ -128,6 +128,16 @@ def test_a_watch_breaks_in_the_middle_of_a_line(api: faults.Proxy) -> None:
     whole, half = content.split(b"\n")
     assert json.loads(whole)["type"] == "ADDED"
     assert half == faults.HALF_A_LINE.encode()
+
+
+def test_a_watch_begins_and_says_nothing(api: faults.Proxy) -> None:
+    create(api, "said-to-nobody")
+    api.fail("watch", "configmaps", Silent())
+    with watch(api) as answer:
+        assert answer.status_code == 200
+        api.heal()
+        with pytest.raises(requests.RequestException):
+            assert not answer.content
 
 
 def test_open_watches_are_cut_with_a_last_word(api: faults.Proxy) -> None:

@@ -13,7 +13,7 @@ from tests import faults
 from tests.e2e.people import wait_for
 from tests.edges.faulty_hub import SENTENCE, FaultyHub, faulty
 from tests.edges.spawner_hub import Person, new_name
-from tests.faults import Answer, Dropped, Fault, Lost, Reset
+from tests.faults import Answer, Dropped, Fault, Lost, Reset, Silent
 
 pytestmark = pytest.mark.slow  # bad days take a while
 
@@ -162,6 +162,20 @@ def test_a_stop_goes_on_until_it_is_answered(hub: FaultyHub, api: faults.Proxy) 
     hub.stopped(*users)
 
     assert all(rule.happened for rule in rules)
+
+
+def test_a_stop_is_over_when_the_pod_is_gone_though_the_watch_hears_nothing(hub: FaultyHub, api: faults.Proxy) -> None:
+    user = new_name("stock-silent-")
+    assert hub.outcomes(user) == {user: ""}
+    api.fail("watch", "pods", Silent(), times=None)
+    silent = api.count("watch", "pods")
+    api.cut(resource="pods")
+    wait_for(lambda: api.count("watch", "pods") > silent, "the watch is a silent one", 60)
+    hub.stop_server(user)
+    hub.stopped(user)
+
+    assert f"pod=jobs/jupyter-{user} ended" not in hub.log
+    assert "TimeoutError" not in hub.log.split(f"jupyter-{user} created")[-1]
 
 
 def test_an_api_server_that_goes_away_and_comes_back_loses_nothing(hub: FaultyHub, api: faults.Proxy) -> None:

@@ -88,3 +88,23 @@ async def test_progress_leaves_it_to_the_start_to_say_so(
     told = [event async for event in starting.progress()]
 
     assert len(told) == (1 if settings else 0)
+
+
+async def test_a_start_waits_for_the_first_list_as_long_as_it_can_still_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)  # until the client goes
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, client.ApiClient(client.Configuration(host=f"http://{host}:{port}")) as session:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        spawner = make_spawner(
+            monkeypatch, settings=None, config={"start_timeout": 2, "k8s_api_request_retry_timeout": 600}
+        )
+        with pytest.raises(Refused, match="cannot start jobs at the moment"):
+            await asyncio.wait_for(spawner.start(), PATIENCE)
+        await spawner.pod_reflector.stop()

@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from traitlets.config import Config
+from traitlets.config.loader import DeferredConfigString
 
 from dlspawner.spawner import orphans as module
 from dlspawner.spawner.orphans import Orphans, owned, without_server
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
 from tests.edges.others import others
+from tests.edges.spawner_builders import make_spawner
 
 ADDRESS = "http://hub:8081/hub/api"
 
@@ -85,6 +88,9 @@ def test_a_server_in_between_or_another_pod_begins_the_time_again() -> None:
     assert orphans.due({"jobs/p": pod(uid="u2")}, 1900.0) == (["jobs/p"], [])
 
 
+RUNS = {"spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}}
+
+
 class Hub:
     """A spawner, as much of one as is looked at; ``pods`` are those that its watch follows."""
 
@@ -95,6 +101,9 @@ class Hub:
         self.pod_reflector: Any = SimpleNamespace(pods=pods)
         self.user = SimpleNamespace(settings={"users": {}})
         self.pods = Pods(None, "jobs", "p", self.pod_reflector, self.log, 1, 1, 1)
+
+    def configured(self, name: str) -> Any:
+        return getattr(self, name)
 
     def get_env(self) -> dict[str, str]:
         Hub.asked += 1
@@ -158,6 +167,43 @@ async def test_another_watch_has_another_to_look_after_its_pods_and_the_one_befo
     module._tasks.pop("a test's")[1].cancel()
 
     assert first.cancelled()
+
+
+@pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])
+def test_what_one_server_has_of_its_own_is_no_rule_for_all(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubespawner.spawner.load_config", lambda **_: None)
+    config = Config({section: {"orphan_seconds": 77, "delete_stopped_pods": False}})
+    spawner = make_spawner(monkeypatch, config={"config": config, "delete_stopped_pods": True, "orphan_seconds": 5})
+
+    assert (spawner.delete_stopped_pods, spawner.orphan_seconds) == (True, 5)
+    assert (spawner.configured("delete_stopped_pods"), spawner.configured("orphan_seconds")) == (False, 77)
+
+
+def test_what_is_not_configured_is_the_default_and_a_command_line_is_understood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config({"DLSpawner": {"delete_stopped_pods": DeferredConfigString("False")}})
+    spawner = make_spawner(monkeypatch, config={"config": config, "orphan_seconds": 5})
+
+    assert (spawner.configured("delete_stopped_pods"), spawner.configured("orphan_seconds")) == (False, 900)
+
+
+async def test_a_pod_without_a_server_ends_with_its_own_grace_and_nobodys_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = list[module.Looking]()
+
+    async def look(looking: module.Looking) -> None:
+        begun.append(looking)
+
+    monkeypatch.setattr(module, "_look_after", look)
+    spawner = Hub({})
+    spawner.pods = dataclasses.replace(spawner.pods, until=0.0, grace_seconds=1)
+    module.look_after(spawner, "a test's")
+    await module._tasks.pop("a test's")[1]
+
+    assert begun[0].pods.grace(RUNS) == 77
+    assert begun[0].pods.requests.all_seconds == 1
 
 
 async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ from kubernetes_asyncio.client import ApiClient
 
 from dlspawner.core import naming, placement
 from dlspawner.core.naming import Job
-from dlspawner.spawner.pods import STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
+from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NotNow
+from dlspawner.spawner.requests import NotNow, Problem
 from dlspawner.spawner.watch import PodWatch
 from tests.edges.spawner_builders import Answered
 
 KEY = "jobs/jupyter-alice"
 REFUSING = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
+PATIENCE = 30.0
 LONG_NAME = "interactive-jobs-of-all-the-teams"
 
 
@@ -149,6 +151,68 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     assert refused.value.sentences == (sentence,)
 
 
+class Stays(Api):
+    """Its pod is asked to end and does not go."""
+
+    async def delete_namespaced_pod(self, *_: Any, body: dict[str, Any], **__: Any) -> Answered:
+        self.deleted.append((body["preconditions"]["uid"], 0))
+        return Answered({})
+
+
+def starting(api: Api, seconds: float) -> Pods:
+    """Of a start that has to say within so many seconds why it has failed."""
+    return replace(pods(api), until=asyncio.get_running_loop().time() + seconds)
+
+
+@pytest.mark.parametrize("label", ["", "of another spawner"], ids=["as the watch sees it", "that the watch never sees"])
+async def test_an_earlier_jobs_pod_that_does_not_go_is_told_before_the_start_is_over(
+    label: str, watch: PodWatch
+) -> None:
+    api, earlier = Stays(watch), manifest(job("b"), "old")
+    if label:
+        watch.labels = {"component": label}
+        api.pod = earlier
+    else:
+        api.show(earlier)
+    with pytest.raises(Refused) as refused:
+        await asyncio.wait_for(starting(api, 0.3).create(manifest(job("a")), own("a")), PATIENCE)
+
+    assert (refused.value.message, refused.value.status_code) == (STILL_ENDING, 409)
+    assert {uid for uid, _ in api.deleted} == {"old"}
+
+
+async def test_an_earlier_pod_on_a_silent_node_is_noticed_when_only_the_api_server_shows_it(watch: PodWatch) -> None:
+    api = Api(watch)
+    lost = manifest(job("b"), "old")
+    lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost["status"] = {"phase": "Unknown"}
+    api.pod = lost
+    with pytest.raises(Refused, match="on a node that does not answer"):
+        await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
+
+
+async def test_a_name_that_is_taken_by_nobody_knows_whom_may_be_this_starts_own(watch: PodWatch) -> None:
+    class Unread(Api):
+        async def read_namespaced_pod(self, *_: Any, **__: Any) -> Answered:
+            raise ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443"))
+
+    with pytest.raises(NotNow) as refused:
+        await pods(Unread(watch, "late"), 0.4).create(manifest(job("a")), own("a"))
+
+    assert refused.value.unsure, "the Hub stops what may have come of it"
+
+
+async def test_every_request_of_a_start_has_what_is_left_of_it(
+    watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter((85.0, 97.0, 101.0))
+    monkeypatch.setattr("dlspawner.spawner.pods._now", lambda: next(moments))
+    asked = replace(pods(Api(watch), 10), until=100.0)
+    left = [asked.requests.all_seconds for _ in range(3)]
+
+    assert left == [10, 3, 0]
+
+
 def refusal(status: int, message: str) -> Answered:
     return Answered({"message": message}, status, Audit_Id="secret-header")
 
@@ -252,6 +316,21 @@ async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None
     api = Api(watch, problem, problem)
 
     assert (await pods(api).create(manifest(job("a")), own("a")))["metadata"]["uid"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pause"), [("7", 7), ("3600", 30), ("9" * 400, 30), ("-1", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0)]
+)
+async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_asked_after_half_a_minute(
+    wanted: str, pause: float, watch: PodWatch
+) -> None:
+    async def answers(**_: Any) -> Answered:
+        return Answered({"message": "full"}, 503, Retry_After=wanted)
+
+    with pytest.raises(Problem) as problem:
+        await pods(Api(watch)).requests.once(answers)
+
+    assert problem.value.after == pause
 
 
 async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from pathlib import Path
+from typing import Any
 
 import pytest
+from certipy import Certipy
+from jupyterhub.utils import make_ssl_context
 
 from dlspawner.spawner import reach
 from dlspawner.spawner.refusal import Refused
@@ -57,6 +62,95 @@ async def test_only_the_answer_of_a_web_server_is_one(said: bytes, answers: bool
 async def test_who_takes_connections_and_says_nothing_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert not await reach.answers_soon(URL.format(silent.getsockname()[1]), seconds=0.1)
+
+
+async def test_a_hub_that_was_restarted_asks_few_servers_at_once() -> None:
+    asking, most, enough = 0, 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asking, most
+        await reader.readline()
+        asking += 1
+        most = max(most, asking)
+        if asking == reach._ASKED_AT_ONCE:
+            enough.set()
+        await enough.wait()
+        asking -= 1
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1000) as server:
+        url = URL.format(server.sockets[0].getsockname()[1])
+        answers = await asyncio.gather(*(reach.answers_soon(url, seconds=60) for _ in range(200)))
+
+    assert all(answers)
+    assert most == reach._ASKED_AT_ONCE
+
+
+async def test_a_server_has_its_moment_from_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_ASKED_AT_ONCE", 1)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = URL.format(server.sockets[0].getsockname()[1])
+        first = asyncio.create_task(reach.answers_soon(url, seconds=60))
+        await asyncio.wait_for(asked.wait(), 30)
+        second = asyncio.create_task(reach.answers_soon(url, seconds=2))
+        await asyncio.wait({second}, timeout=3)
+        assert not second.done(), "its turn has not come"
+        go_on.set()
+
+        assert await first
+        assert await second
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> dict[str, dict[str, str]]:
+    """Files of the Hub, of a server and of a stranger, made as JupyterHub makes those of internal_ssl."""
+    made = Certipy(store_dir=str(tmp_path))
+    found = {}
+    for name, authority in (("hub", "hub-ca"), ("server", "hub-ca"), ("stranger", "other-ca")):
+        if not (tmp_path / authority).exists():
+            made.create_ca(authority)
+        found[name] = made.create_signed_pair(name, authority, alt_names=["IP:127.0.0.1"])["files"]
+    return found
+
+
+def hub_with(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A spawner of a Hub that has these."""
+    spawner = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True})
+    spawner.user.settings = {f"internal_ssl_{name}": files[name] for name in ("key", "cert", "ca")}
+    return spawner
+
+
+@pytest.mark.parametrize(("who", "answers"), [("hub", True), ("stranger", False)])
+async def test_with_internal_ssl_a_server_answers_its_own_hub_alone(
+    who: str, answers: bool, certificates: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+    own = certificates["server"]
+    tls = make_ssl_context(own["key"], own["cert"], own["ca"], purpose=ssl.Purpose.CLIENT_AUTH)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/user/alice/api"
+        asking = hub_with(certificates[who], monkeypatch)
+
+        assert await reach.answers_soon(url, asking._tls(), seconds=60) is answers
+        assert not await reach.answers_soon(url, seconds=60), "without certificates it is another protocol"
+
+
+def test_without_internal_ssl_there_are_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_spawner(monkeypatch, settings=None)._tls() is None
 
 
 def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jupyterhub import orm
 
 from dlspawner.core import naming
 from dlspawner.core.naming import Job
 from dlspawner.spawner import DLSpawner, children, restart
+from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import PodWatch
+from tests.edges.others import others
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 POD: dict[str, Any] = {
@@ -116,6 +121,32 @@ async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
     assert await spawner._mend_children(POD)
 
 
+async def test_all_servers_of_a_hub_that_is_back_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first list wakes everybody at once, and each looks at its pod then."""
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    watch, listed = PodWatch(), asyncio.get_running_loop().create_future()
+    watch.first_load_future = listed
+
+    async def started(*_: Any, **__: Any) -> PodWatch:
+        return watch
+
+    async def looks() -> None:
+        await spawner._start_watching_pods()
+        end = time.monotonic() + 1.5 * SLICE_SECONDS
+        while time.monotonic() < end:
+            pass
+
+    monkeypatch.setattr("kubespawner.KubeSpawner._start_reflector", started)
+    monkeypatch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
+    spawner = make_spawner(monkeypatch)
+    wait = [asyncio.create_task(looks()) for _ in range(40)]
+    async with others() as turns:
+        asyncio.get_running_loop().call_soon(listed.set_result, None)
+        await asyncio.gather(*wait)
+
+    assert len(turns) >= 40
+
+
 JOB = Job("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
 
 
@@ -158,6 +189,56 @@ async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.M
         url = await make_spawner(monkeypatch).start_again()
 
     assert (url, resumed.tries) == ("http://10.0.0.1:8888", 3)
+
+
+OTHER = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A spawner of a Hub's database, which has tokens of two people."""
+    session = orm.new_session_factory("sqlite:///:memory:")()
+    orm.Base.metadata.create_all(session.get_bind())
+    for role in ("user", "token", "server"):
+        session.add(orm.Role(name=role, scopes=[]))
+    session.add(orm.OAuthClient(identifier="jupyterhub"))
+    alice, bob = orm.User(name="alice"), orm.User(name="bob")
+    session.add_all([alice, bob])
+    session.commit()
+    made = make_spawner(monkeypatch, settings=None)
+    made.orm_spawner = orm.Spawner(name="", user=alice)
+    session.add(made.orm_spawner)
+    session.commit()
+    for user, secret in ((alice, "f" * 32), (bob, OTHER)):
+        orm.APIToken.new(secret, user=user, scopes=[])
+    yield made
+    session.close()
+
+
+def with_token(secret: str | None) -> dict[str, Any]:
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": secret}] if secret else []
+    return {**POD, "spec": {"containers": [{"name": "notebook", "env": environment}]}}
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_saved"),
+    [
+        pytest.param("f" * 32, True, id="whose token is the person's"),
+        pytest.param("e" * 32, False, id="whose token nobody has any more"),
+        pytest.param(OTHER, False, id="whose token is another person's"),
+        pytest.param(None, True, id="that has its token from elsewhere"),
+    ],
+)
+def test_a_pod_of_our_name_after_a_restart(secret: str | None, is_saved: bool, saved: Any) -> None:
+    assert saved._is_saved(with_token(secret)) is is_saved
+
+
+async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
+    saved: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Resumed(monkeypatch, with_token("e" * 32))
+    with pytest.raises(Refused, match="found an earlier one"):
+        await asyncio.wait_for(saved.start_again(), 30)
 
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,12 +104,12 @@ async def test_a_namespace_is_there_or_made(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_start_gives_a_request_up_while_it_can_still_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spawner = make_spawner(monkeypatch, config={"start_timeout": 20, "k8s_api_request_retry_timeout": 30})
-    assert spawner.pods.retry_seconds == 30
+    assert spawner.requests.all_seconds == 30
 
     monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
     context = contextvars.copy_context()
     context.run(STARTING.set, True)
-    assert context.run(lambda: spawner.pods.retry_seconds) <= 18
+    assert context.run(lambda: spawner.requests.all_seconds) <= 18
 
 
 async def test_why_a_start_was_refused_is_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,21 @@ async def test_a_pod_that_the_watch_does_not_show_ends_with_its_own_grace_and_is
     await asyncio.wait_for(stopping, PATIENCE)
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["and is gone", "and another one has its name"])
+async def test_a_pod_that_goes_unseen_by_the_watch_is_not_waited_for(
+    later: bool, core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlspawner.spawner.pods._STUCK_SECONDS", 0.05)
+    await make_pod(core, spawner)
+    stopping = asyncio.create_task(spawner.stop())
+    await deletion(core, spawner.pod_name)
+    await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
+    if later:
+        await make_pod(core, spawner)
+
+    await asyncio.wait_for(stopping, PATIENCE)
+
+
 async def test_without_a_pod_nothing_is_deleted(core: client.CoreV1Api, spawner: Any) -> None:
     async def delete(*_: Any, **__: Any) -> None:
         raise AssertionError("there is nothing")

@@ -64,6 +64,12 @@ def test_goes_on(alive: dict[str, Any]) -> None:
     ("dead", "code", "words"),
     [
         pytest.param(None, 1, "from outside", id="no pod"),
+        pytest.param(
+            pod("Unknown", running(), deleting=True),
+            1,
+            "gpu-1 does not answer and the cluster has given the job up",
+            id="a silent node that the cluster has given up",
+        ),
         pytest.param(pod("Running", running(), deleting=True), 1, "from outside", id="a pod that is being deleted"),
         pytest.param(
             pod(

@@ -19,7 +19,7 @@ from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.waiting import Waiting
 from dlspawner.spawner.watch import PodWatch
-from tests.edges.spawner_builders import Answered
+from tests.edges.spawner_builders import Answered, make_spawner
 
 KEY = "jobs/jupyter-alice"
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
@@ -189,6 +189,30 @@ async def test_a_secret_that_stays_away_ends_the_start(watch: PodWatch) -> None:
     start.show(found["pod"])
 
     assert "needs the Secret no-such-secret" in await start.ended()
+
+
+async def test_the_secret_of_internal_ssl_is_on_its_way_when_the_pod_looks_for_it(
+    watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(watch)
+    found = recorded("mount-no-secret")
+    found["events"][-1]["message"] = found["events"][-1]["message"].replace("no-such-secret", "jupyter-alice")
+    start.api.events = found["events"][-1:]
+    spawner = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True, "start_timeout": 60})
+    monkeypatch.setattr(type(spawner), "pods", start.pods)
+    monkeypatch.setattr(spawner, "is_pod_running", start.runs)
+    monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
+    assert spawner.secret_name == "jupyter-alice"
+    start.show(found["pod"])
+    waits = asyncio.create_task(spawner._until_running(start.created))
+    async with asyncio.timeout(30):
+        while len(start.api.asked) < 10:  # longer than one that stays away is waited for  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not waits.done()
+    start.show(RUNNING)
+
+    await waits
+    assert spawner._waiting.note is None
 
 
 async def test_a_claim_without_storage_says_why(watch: PodWatch) -> None:

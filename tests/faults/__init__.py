@@ -14,11 +14,25 @@ Verbs are Kubernetes' (get, list, watch, create, update, patch, delete, deleteco
 `cut` ends it. Not for exec, attach and port-forward, which upgrade their connection.
 """
 
-from tests.faults.kinds import GONE, HALF_A_LINE, HEADER, HTML, Answer, Dropped, Fault, Lost, Reset, Rule, Seen, Slow
+from tests.faults.kinds import (
+    GONE,
+    HALF_A_LINE,
+    HEADER,
+    HTML,
+    Answer,
+    Dropped,
+    Fault,
+    Lost,
+    Reset,
+    Rule,
+    Seen,
+    Silent,
+    Slow,
+)  # fmt: skip
 from tests.faults.kubeconfig import before
 from tests.faults.proxy import TOKEN, Proxy
 
 __all__ = [
     "GONE", "HALF_A_LINE", "HEADER", "HTML", "TOKEN",
-    "Answer", "Dropped", "Fault", "Lost", "Proxy", "Reset", "Rule", "Seen", "Slow", "before",
+    "Answer", "Dropped", "Fault", "Lost", "Proxy", "Reset", "Rule", "Seen", "Silent", "Slow", "before",
 ]  # fmt: skip

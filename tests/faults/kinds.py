@@ -139,6 +139,17 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Silent:
+    """An answer that begins and says nothing, until the client goes or `heal`: one that a firewall has forgotten."""
+
+    async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        await proxy.healed.wait()
+        await abort(request)
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """A watch that passes so many events, ends with the text, and breaks; an answer that breaks in its middle."""
 

@@ -8,13 +8,14 @@ measured is the Hub, its spawner and the API server. It follows the cluster of $
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from aiohttp import ClientTimeout
+from aiohttp import ClientError, ClientTimeout
 from kubernetes_asyncio import client, config
 
 SCHEDULER = "kwok"
@@ -61,6 +62,12 @@ class Kubelet:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self) -> None:
+        """A watch that the API server ends, for one who is slow or for its age, begins anew with all that is there."""
+        while True:
+            with contextlib.suppress(ClientError):
+                await self.watch()
+
+    async def watch(self) -> None:
         answer = await self.core.list_pod_for_all_namespaces(
             watch=True,
             field_selector=f"spec.schedulerName={SCHEDULER}",
@@ -69,10 +76,13 @@ class Kubelet:
         )
         async for line in answer.content:
             event = json.loads(line)
+            if event["type"] == "ERROR":
+                return
             pod, uid = event["object"], event["object"]["metadata"]["uid"]
-            if event["type"] == "ADDED":
+            goes = pod["metadata"].get("deletionTimestamp")
+            if event["type"] == "ADDED" and not goes and uid not in self.tasks:
                 self.tasks[uid] = asyncio.create_task(self.run(pod))
-            elif event["type"] == "MODIFIED" and pod["metadata"].get("deletionTimestamp"):
+            elif event["type"] in ("ADDED", "MODIFIED") and goes and f"{uid} goes" not in self.tasks:
                 self.tasks[f"{uid} goes"] = asyncio.create_task(self.remove(pod))
 
     async def run(self, pod: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 `python -m tests.bench.dropin` measures on the cluster of $KUBECONFIG, as its administrator; `make bench` on an embedded
 API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner and API server:
 
-* POST to ready, one at a time and in crowds;
+* POST to ready, one at a time and in crowds, in an empty namespace and beside 1,000 other people's pods;
 * what one spawn asks of the API server and is sent by it, stop included (``counting``);
 * with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up
   (``pair``). Time that the machine gave to others is not the spawner's, and is left out.
@@ -32,7 +32,7 @@ import yaml
 
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.kwok import running
-from tests.bench.pair import SPAWNERS, Bench, hub
+from tests.bench.pair import FLOOR, SPAWNERS, Bench, hub
 from tests.bench.spawn import crowd, one_at_a_time
 from tests.contract.client import Client
 from tests.e2e.stack import ROOT
@@ -43,38 +43,45 @@ PEER = "stock KubeSpawner"
 ROUNDS = 9
 CROWDS = {50: 3, 200: 2}  # how many at once: rounds
 COUNTED, AMONG = 20, 1000  # spawns, and other people's pods beside them
+BESIDE = (0, AMONG)  # other people's pods when somebody starts
 FILLED = tuple(map(int, os.environ.get("BENCH_FILLED", "1000 5000").split()))
 WATCHED_SECONDS = 70.0  # six or seven lists of stock KubeSpawner's
 CHANGES_A_SECOND = 5
 POD_BYTES = 6800
 
 
-def spawns(bench: Bench) -> list[Figure]:
-    """Both Hubs at once, measured in turn."""
+def spawns(bench: Bench, node: str, among: int) -> list[Figure]:
+    """Both Hubs at once and one whose spawner starts nothing, measured in turn, each beside other people's pods."""
+    title = f"drop-in among {among} pods, POST to ready"
     with contextlib.ExitStack() as stack:
-        ours, stock = (
-            stack.enter_context(hub(bench, which, stack.enter_context(bench.namespace()))) for which in SPAWNERS
-        )
-        one_at_a_time(ours, "warm"), one_at_a_time(stock, "warm")
-        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(stock, f"one{n}")) for n in range(ROUNDS)]
-        one = [list(column) for column in zip(*pairs, strict=True)]
-        title = "drop-in, POST to ready"
-        figures = [
-            Figure(f"{title}, one at a time", median(one[0]), "s"),
-            Figure(f"{title}, one at a time, {PEER}", median(one[1]), "s"),
-            ratio(f"{title}, one at a time", one[0], one[1], PEER, 1.0),
-        ]
-        for size, rounds in CROWDS.items():
-            crowds = [(crowd(ours, f"c{size}x{n}x", size), crowd(stock, f"c{size}x{n}x", size)) for n in range(rounds)]
-            last = [[max(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
-            middle = [[median(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
-            figures += [
-                Figure(f"{title}, all of {size} at once", median(last[0]), "s"),
-                Figure(f"{title}, all of {size} at once, {PEER}", median(last[1]), "s"),
-                ratio(f"{title}, all of {size} at once", last[0], last[1], PEER, 0.7),
-                ratio(f"{title}, median of {size} at once", middle[0], middle[1], PEER, 0.7),
-            ]
+        hubs = []
+        for which in (*SPAWNERS, *FLOOR):
+            namespace = stack.enter_context(bench.namespace())
+            fill(bench, namespace, node, range(among if which in SPAWNERS else 0))
+            hubs.append(stack.enter_context(hub(bench, which, namespace)))
+        for one in hubs:
+            one_at_a_time(one, "warm")
+        rounds = [[one_at_a_time(one, f"one{n}") for one in hubs] for n in range(ROUNDS)]
+        figures = compared(f"{title}, one at a time", rounds, 1.0)
+        for size, times in CROWDS.items():
+            crowds = [[crowd(one, f"c{size}x{n}x", size) for one in hubs] for n in range(times)]
+            last = [[max(seconds) for seconds in each] for each in crowds]
+            middle = [[median(seconds) for seconds in each] for each in crowds]
+            figures += compared(f"{title}, all of {size} at once", last, 0.7)
+            figures += compared(f"{title}, median of {size} at once", middle, 0.7)[-2:]
     return figures
+
+
+def compared(name: str, rounds: list[list[float]], aim: float) -> list[Figure]:
+    """Seconds of ours, stock and the floor, and the ratios of the first and the last to stock's."""
+    ours, stock, floor = (list(column) for column in zip(*rounds, strict=True))
+    return [
+        Figure(name, median(ours), "s"),
+        Figure(f"{name}, {PEER}", median(stock), "s"),
+        Figure(f"{name}, a spawner that starts nothing", median(floor), "s"),
+        ratio(name, ours, stock, PEER, aim),
+        ratio(f"{name}, nothing", floor, stock, PEER),
+    ]
 
 
 def counted(bench: Bench, node: str) -> list[Figure]:
@@ -269,7 +276,7 @@ def measure(cluster: Client, folder: Path) -> list[Figure]:
         try:
             with started(command, "follows", bench):
                 wanted = os.environ.get("BENCH_ONLY", "spawns counted crowded").split()
-                figures = spawns(bench) if "spawns" in wanted else []
+                figures = [row for among in BESIDE if "spawns" in wanted for row in spawns(bench, node, among)]
                 figures += counted(bench, node) if "counted" in wanted else []
                 figures += crowded(bench, node) if "crowded" in wanted else []
         finally:

@@ -21,9 +21,11 @@ from typing import Any
 from tests.bench.spawn import Hub, answers
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
+from tests.e2e.stack import ROOT
 from tests.ports import free_port
 
 SPAWNERS = {"ours": "dlspawner.spawner.DLSpawner", "stock": "kubespawner.KubeSpawner"}
+FLOOR = {"floor": "tests.bench.floor.FloorSpawner"}
 CONFIG = """
 import asyncio, gc, json, os, time
 c.JupyterHub.bind_url = os.environ["BENCH_URL"]
@@ -145,7 +147,8 @@ def hub(
             "BENCH_PROXY": str(Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"),
             "BENCH_PROXY_API": f"http://127.0.0.1:{free_port()}",
             "BENCH_TOKEN": os.urandom(16).hex(),
-            "BENCH_SPAWNER": SPAWNERS[which],
+            "BENCH_SPAWNER": (SPAWNERS | FLOOR)[which],
+            "PYTHONPATH": str(ROOT),
             "BENCH_NAMESPACE": namespace,
             "BENCH_POD_PORT": str(bench.pod_port),
             "BENCH_TICKS": f"{name}/ticks" if ticks else "",

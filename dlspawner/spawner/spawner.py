@@ -60,6 +60,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         return bool(self.templates_dir)
 
     @property
+    def _is_saved_first(self) -> bool:
+        return not self.offers_jobs  # the job gets its id later
+
+    @property
     def settings(self) -> settings.Settings:
         return _settings(self.templates_dir, self.cluster_file, self.teams_file)
 

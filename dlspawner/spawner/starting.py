@@ -75,6 +75,20 @@ class StartingSpawner(WatchedSpawner):
         last = self._last_seen()
         return verdict.Ended(1, verdict.BEGUN) if last is None and self._begun else verdict.judge_gone(last)
 
+    @property
+    def _is_saved_first(self) -> bool:
+        """Whether what is saved of a start is known before it begins."""
+        return True
+
+    def start(self) -> Any:
+        """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
+        self._ended = None
+        if self._is_saved_first:
+            self._begun = True
+            self.orm_spawner.state = self.get_state()
+            self._begun = False
+        return super().start()
+
     async def _start(self) -> str:
         self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
         STARTING.set(True)
@@ -185,7 +199,10 @@ class StartingSpawner(WatchedSpawner):
 
     def save_state(self) -> None:
         """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
-        self.orm_spawner.state = self.get_state()
+        state = self.get_state()
+        if self.orm_spawner.state == state:
+            return
+        self.orm_spawner.state = state
         session = object_session(self.orm_spawner)
         if session is not None:
             session.commit()

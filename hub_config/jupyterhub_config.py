@@ -132,5 +132,14 @@ if overrides.is_file():
     load_subconfig(str(overrides))
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end.
 load(next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one))
+# The Manager counts one namespace: with limits every job of another one would be refused, one after the other.
+asks = c.DLSpawner.manager_url and c.DLSpawner.manager_token and wanted.teams.has_limits(wanted.cluster)
+apart = "enable_user_namespaces"
+if asks and next((one[apart] for one in (c.DLSpawner, c.KubeSpawner) if apart in one), False):
+    sys.exit(
+        f"Nobody could start a job: c.KubeSpawner.{apart} gives everybody a namespace, and the Manager counts jobs in "
+        f"one only. Take it out of {overrides}, or all limits out of teams.yaml and cluster.yaml (quota, borrow_limit, "
+        "user_caps, jobs_per_user, jobs_per_team)."
+    )
 if "authenticator_class" not in c.JupyterHub:
     sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")

@@ -76,6 +76,38 @@ def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_di
         load()
 
 
+APART = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.enable_user_namespaces = True\n'
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"teams": {"default": {"title": "Everybody", "quota": {"a100": 1}}}},
+        {"teams": {"default": {"title": "Everybody", "user_caps": {"hard": 1}}}},
+    ],
+    ids=["quota", "a cap"],
+)
+def test_a_namespace_for_everybody_and_limits_are_refused_together(config_dir: Path, limits: Any) -> None:
+    (config_dir / "teams.yaml").write_text(yaml.safe_dump(limits))
+    (config_dir / "overrides.py").write_text(APART)
+    with pytest.raises(
+        SystemExit, match=r"c\.KubeSpawner\.enable_user_namespaces .* the Manager counts jobs in one only\. .*over"
+    ):
+        load()
+
+
+@pytest.mark.parametrize("why", ["no limits", "no Manager", "switched off again"])
+def test_a_namespace_for_everybody_is_fine_where_nothing_is_counted(config_dir: Path, why: str) -> None:
+    more = {
+        "no Manager": 'c.DLSpawner.manager_url = ""\n',
+        "switched off again": "c.DLSpawner.enable_user_namespaces = False\n",
+    }
+    if why == "no limits":
+        (config_dir / "teams.yaml").write_text("teams: {default: {title: Everybody}}\n")
+    (config_dir / "overrides.py").write_text(APART + more.get(why, ""))
+    assert load().KubeSpawner.enable_user_namespaces
+
+
 def test_the_hub_does_not_start_without_a_way_to_log_in(config_dir: Path) -> None:
     with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
         load()

@@ -63,7 +63,13 @@ def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
         if isinstance(found, Admit | Preempt):
             yield job, found
         elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.promised:
-            none = found.reason is Reason.TEAM_QUOTA and kind is not None and world.left(job.team, kind) <= 0
+            payer = world.team(job.team)
+            none = (
+                found.reason is Reason.TEAM_QUOTA
+                and kind is not None
+                and world.left(job.team, kind) <= 0
+                and not (payer and payer.preempts_own)  # there a smaller job may stop somebody
+            )
             hopeless.add((team, kind) if none else (team, job.charge))
 
 
@@ -112,9 +118,12 @@ def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refus
         return _idle(request, world, now)
     short = request.charge.gpus - world.left(request.team, kind, request)
     team = world.team(request.team)
-    if short > 0 and not (team and team.preempts_own):
-        return Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world))
-    return Search(request, kind, max(0, short), world, now).decide()
+    over = Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world)) if short > 0 else None
+    if over is not None and not (team and team.preempts_own):
+        return over
+    found = Search(request, kind, max(0, short), world, now).decide()
+    # Nobody of the own team can leave: more room would not help.
+    return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_NODE else found
 
 
 def _quota_sentence(request: Job, kind: str, world: World) -> str:

@@ -37,6 +37,14 @@ def test_safety_a_virtual_cluster_can_not_take_more_than_its_own() -> None:
     assert decision.reason is Reason.TEAM_QUOTA
 
 
+def test_safety_also_where_it_opted_in_and_nobody_of_it_can_leave_the_quota_is_what_it_reads() -> None:
+    decision = admit(request("second", "vc1"), lab(runs("first", "vc1", 1, "one"), opted_in=True), NOW)
+
+    assert isinstance(decision, Wait)
+    assert decision.reason is Reason.TEAM_QUOTA
+    assert decision.sentence == "Team vc1 uses 1 of its 1 GPU of type a100; this job needs 1."
+
+
 def test_safety_the_other_virtual_cluster_starts_at_once() -> None:
     decision = admit(request("other", "vc2"), lab(runs("first", "vc1", 1, "one"), queues("second", "vc1", 1)), NOW)
 

@@ -98,6 +98,14 @@ def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:
     assert one_pass(here, NOW) == ["s"]
 
 
+def test_a_small_job_for_which_its_team_s_own_leave_passes_a_big_one_for_which_too_few_would() -> None:
+    full = runs("low", "a", 1, "n", priority=10), runs("high", "a", 7, "n", priority=100)
+    waiting = queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)
+    here = world(team("a", 8, preempts_own=True), node("n"), *full, *waiting, cluster=HURRIED)
+
+    assert one_pass(here, NOW) == ["small"]
+
+
 def test_a_big_job_that_has_waited_for_long_is_passed_no_more() -> None:
     here = world(
         team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8, waited=HOUR), queues("s", "a", 1)

@@ -277,7 +277,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
     "the same priority is no lower one": (
         world(team("a", 8, preempts_own=True), N1, runs("r", "a", 8, "n1", priority=100)),
         wants("j", "a", 4, priority=100),
-        "wait no-node",
+        "wait team-quota",
     ),
     "borrowed GPUs are taken before the team's own": (
         world(

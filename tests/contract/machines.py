@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,21 +46,40 @@ def real(cluster: Client) -> Machine | None:
     return None
 
 
+def is_here(cluster: Client) -> bool:
+    """Whether the API server runs on this machine: no other one could ask a simulated node for logs."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((str(cluster.server.hostname), 0))
+        except OSError:
+            return False
+        return True
+
+
 @contextmanager
 def simulated(cluster: Client, state: Path) -> Iterator[Machine]:
     """A simulated node that only takes the contract's pods."""
     name = f"contract-{secrets.token_hex(4)}"
     taint = {"key": _OURS, "value": name, "effect": "NoSchedule"}
-    (state / "nodes.yaml").write_text(yaml.safe_dump({"nodes": [{"name": name, "taints": [taint]}]}))
+    nodes = state / "nodes.yaml"
+    nodes.write_text(yaml.safe_dump({"nodes": [{"name": name, "taints": [taint]}]}))
+    with joined(cluster, nodes, state):
+        tolerations = [{"key": _OURS, "operator": "Exists"}]
+        yield Machine({"nodeSelector": {"kubernetes.io/hostname": name}, "tolerations": tolerations})
+
+
+@contextmanager
+def joined(cluster: Client, nodes: Path, state: Path) -> Iterator[None]:
+    """The simulated nodes that a file describes are part of the cluster."""
     command = [sys.executable, "-m", "dlspawner.devcluster.node", f"--kubeconfig={cluster.kubeconfig}"]
-    command += [f"--state={state}", f"--nodes={state / 'nodes.yaml'}", "--backoff=0.2"]
+    command += [f"--state={state}", f"--nodes={nodes}", "--backoff=0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             assert process.stdout.readline().startswith("Nodes ready:")
-            tolerations = [{"key": _OURS, "operator": "Exists"}]
-            yield Machine({"nodeSelector": {"kubernetes.io/hostname": name}, "tolerations": tolerations})
+            yield
         finally:
             process.terminate()
             process.wait(20)
-            cluster.request("DELETE", f"/api/v1/nodes/{name}")
+            for node in yaml.safe_load(nodes.read_text())["nodes"]:
+                cluster.request("DELETE", f"/api/v1/nodes/{node['name']}")

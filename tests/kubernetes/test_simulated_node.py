@@ -22,15 +22,6 @@ from tests.contract.machines import Machine
 pytestmark = pytest.mark.kubernetes
 
 
-def _is_here(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
-
-
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("node")
@@ -38,7 +29,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def machine(kubernetes: Client, state: Path) -> Iterator[Machine]:
-    if not _is_here(str(kubernetes.server.hostname)):
+    if not machines.is_here(kubernetes):
         pytest.skip("the API server runs on another machine")
     with machines.simulated(kubernetes, state) as made:
         yield made

@@ -1,0 +1,27 @@
+"""The OpenPAI lab's experiments through the real Hub, its Manager and the embedded cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.edges.test_manager.openpai_lab import LabHub, LabStories
+from tests.edges.test_manager.preempt_story import EXTRA
+from tests.edges.test_manager.quota import running
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[LabHub]:
+    made = LabHub(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}", extra=EXTRA)
+    with running(made):
+        made.join()
+        yield made
+        assert "Traceback" not in made.log
+
+
+class TestOnTheEmbeddedCluster(LabStories):
+    """All three of them."""

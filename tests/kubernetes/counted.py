@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.contract.client import Client
 from tests.edges.test_manager.quota import GPUS, QuotaHub, running
@@ -18,7 +19,7 @@ c.KubeSpawner.image_pull_policy = "IfNotPresent"
 
 
 @contextlib.contextmanager
-def counted(kubernetes: Client, namespace: str, image: str, folder: Path) -> Iterator[QuotaHub]:
+def counted(kubernetes: Client, namespace: str, image: str, folder: Path, **more: Any) -> Iterator[QuotaHub]:
     """Hub, proxy and Manager of this machine; all of them are gone at the end."""
     resource = f"quota-{secrets.token_hex(3)}.example.com/gpu"
     with gpus(kubernetes, resource):
@@ -29,8 +30,8 @@ def counted(kubernetes: Client, namespace: str, image: str, folder: Path) -> Ite
             address=address(kubernetes.kubeconfig),
             extra=MORE.format(image=image),
             db_url=f"sqlite:///{folder / 'manager.sqlite'}",
-            settings=("--Manager.lease_seconds=3",),
             resource=resource,
+            **{"settings": ("--Manager.lease_seconds=3",), **more},
         )
         with running(made, cluster=False):
             yield made

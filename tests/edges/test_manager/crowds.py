@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import requests
@@ -10,6 +12,14 @@ from sqlalchemy import create_engine, text
 from dlspawner.core.link import link_token
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import GPUS, QuotaHub
+
+# Short ones, so that what is left behind is gone within the test.
+SETTINGS = (
+    "--Manager.lease_seconds=3",
+    "--Manager.reservation_seconds=30",
+    "--Manager.owner_look_seconds=5",
+    "--Manager.orphan_seconds=10",
+)
 
 
 def rows(hub: QuotaHub, statement: str) -> list[tuple[str, ...]]:
@@ -98,3 +108,34 @@ def serve(hub: QuotaHub, users: list[str]) -> None:
     wait_for(everybody, "everybody has had a server", 480)
     assert served == set(users)
     assert not hub.held()
+
+
+class Killer(threading.Thread):
+    """Kills a process of ours at random moments, and starts it again."""
+
+    def __init__(self, hub: QuotaHub, name: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._hub, self._name, self._chance = hub, name, random.Random(seed)
+        self._enough = threading.Event()
+        self.kills = 0
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        start = {"manager": self._hub.start_manager, "hub": self._hub.start_hub}[self._name]
+        try:
+            while not self._enough.wait(self._chance.uniform(0.5, 4)):
+                self._hub.kill(self._name)
+                self.kills += 1
+                start()
+        except BaseException as failed:
+            self.failed = failed
+            raise
+
+    def __enter__(self) -> Killer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join(180)
+        assert self.failed is None

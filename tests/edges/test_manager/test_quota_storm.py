@@ -7,8 +7,6 @@ eight are somebody's), and no pod is owned by nobody (every pod is a server's of
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +15,11 @@ import pytest
 
 from tests import faults
 from tests.e2e.people import wait_for
-from tests.edges.test_manager.crowds import serve, settle
+from tests.edges.test_manager.crowds import SETTINGS, Killer, serve, settle
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
 pytestmark = pytest.mark.slow
 CROWD = 200
-# Short ones, so that what is left behind is gone within the test.
-SETTINGS = (
-    "--Manager.lease_seconds=3",
-    "--Manager.reservation_seconds=30",
-    "--Manager.owner_look_seconds=5",
-    "--Manager.orphan_seconds=10",
-)
 
 
 @pytest.fixture
@@ -55,37 +46,6 @@ def test_of_200_people_eight_get_a_gpu_and_the_others_when_it_is_their_turn(hub:
         serve(hub, users)
     assert sampler.most == GPUS
     assert "Traceback" not in hub.log
-
-
-class Killer(threading.Thread):
-    """Kills a process of ours at random moments, and starts it again."""
-
-    def __init__(self, hub: QuotaHub, name: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._hub, self._name, self._chance = hub, name, random.Random(seed)
-        self._enough = threading.Event()
-        self.kills = 0
-        self.failed: BaseException | None = None
-
-    def run(self) -> None:
-        start = {"manager": self._hub.start_manager, "hub": self._hub.start_hub}[self._name]
-        try:
-            while not self._enough.wait(self._chance.uniform(0.5, 4)):
-                self._hub.kill(self._name)
-                self.kills += 1
-                start()
-        except BaseException as failed:
-            self.failed = failed
-            raise
-
-    def __enter__(self) -> Killer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join(180)
-        assert self.failed is None
 
 
 @pytest.mark.parametrize("victim", ["manager", "hub"])

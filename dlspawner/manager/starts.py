@@ -31,10 +31,9 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, Stop, ended, waiting
-from dlspawner.manager.stopping import PREEMPTED
+from dlspawner.manager.stopping import CANCELLED, PREEMPTED
 from dlspawner.manager.store import StoreUnavailable
 
-CANCELLED = "cancelled"
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted

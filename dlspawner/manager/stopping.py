@@ -24,6 +24,7 @@ from dlspawner.manager.records import Record, Stop
 from dlspawner.manager.store import StoreUnavailable
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
+CANCELLED = "cancelled"  # by its person or an administrator, before it ran
 
 _AT_ONCE = 10  # stops that the Hub is asked for at the same time
 _LOOK_SECONDS = 0.5
@@ -84,10 +85,13 @@ class Stopper:
 
     async def _carry_out(self, job: str) -> None:
         asked = False  # whether the Hub has said that the server is stopped
+        polite = True
         while (record := self._wanted(job)) is not None:
             async with self._turns:
                 if asked or self._replaced(record):
                     await self._end_pod(record)
+                elif polite and await self._is_stopped_by_others(record):
+                    polite = False  # once: it may as well be ready by now
                 else:
                     asked = await self._ask_hub(record)
             await self._until_gone(job)
@@ -105,6 +109,21 @@ class Stopper:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             return
+
+    async def _is_stopped_by_others(self, record: Record) -> bool:
+        """Whether somebody has just asked the Hub to stop what is cancelled here: a second stop would give them a 500.
+
+        JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later if nobody else has.
+        """
+        job = record.job
+        if record.stop is None or record.stop.reason != CANCELLED:
+            return False
+        try:
+            user = await self.hub.user(job.user)
+        except HubError:
+            return False
+        server = user.servers.get(job.server) if user else None
+        return server is not None and server.ready and server.pending is None
 
     async def _ask_hub(self, record: Record) -> bool:
         """Whether the Hub has no such server running now."""

@@ -115,6 +115,15 @@ async def test_a_hub_that_cannot_now_is_asked_until_it_does(office: Office, trou
     assert len(hub_of(office).asked) == 4
 
 
+async def test_a_cancelled_job_that_seems_to_be_stopped_by_somebody_is_stopped_when_it_is_not(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        office.hub.servers = {("alice", "")}  # ready, as after a start that was ended and before its stop
+        await decide(acting, job, stopping.CANCELLED)
+        await until(lambda: record(acting, job) is None, "it has ended")
+    assert hub_of(office).asked == [("alice", "")]
+
+
 async def test_a_job_that_the_hub_does_not_know_loses_its_pod(office: Office) -> None:
     hub_of(office).troubles = [HubRefused(404, "No such user")]
     async with office.manager() as acting:

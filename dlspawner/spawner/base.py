@@ -41,7 +41,10 @@ class BaseSpawner(RestartedSpawner):
         pod = self.pod()
         if pod is None and self._unsure:
             return None  # so that the Hub asks us to stop it
-        self._begun = self._begun and pod is None
+        if pod is not None and self._begun:
+            self._begun = False
+            if not self._start_pending:
+                self.save_state()
         judged = verdict.judge(pod) if pod else self._judge_gone()
         if isinstance(judged, verdict.Ended):
             return await self._has_ended(pod, judged)

@@ -1,12 +1,17 @@
-"""What a restarted Hub does with a start that was on its way: it goes on with it.
+"""What a restarted Hub does with the servers that it remembers: those that run go on, and so does a start on its way.
 
-JupyterHub checks every server that it remembers, once: is it alive, where is it, does it answer. A server that does not
-answer within ``http_timeout`` is stopped, and until then it is in a state ("check") in which JupyterHub shows no
-progress and answers a stop with 500. A pod that waits for a node would be lost, or could not be stopped.
+JupyterHub checks each of them, once: is it alive, where is it, does it answer. A server that does not answer within
+``http_timeout`` is stopped, and until then it is in a state ("check") in which JupyterHub shows no progress and answers
+a stop with 500. A pod that waits for a node would be lost, or could not be stopped; so would one that runs, on a node
+or behind a network that is silent for a moment.
 
-So the check gets its answer at once, and what is left of the start goes on as what it is, a start: pending "spawn",
-with the progress page, ended by a stop, and with the reason on the pages when it fails. ``get_url`` is its moment, the
-only one at which the check (JupyterHub 5.5 to 6.1) waits for the spawner while the server may still come up.
+So the check gets its answer at once. ``get_url`` is its moment, the only one at which the check (JupyterHub 5.5 to 6.1)
+waits for the spawner while the server may still come up. What is left of a start goes on as what it is, a start:
+pending "spawn", with the progress page, ended by a stop, and with the reason on the pages when it fails.
+
+**A start that was over is never put back under the rules of a start**: not its pod's other containers, not its token,
+not its silence end such a server. Its state says which it is. As long as its pod is alive, or nobody sees the pod, it
+goes on, and what ends it later is what ends any server: a poll.
 
 Refused: waiting in ``get_url``. Pending pods survive, but in the state "check", and no failure has a place to be shown.
 
@@ -33,7 +38,7 @@ from kubespawner.objects import make_owner_reference
 from sqlalchemy.orm import object_session
 
 from dlspawner.backoff import delays
-from dlspawner.spawner import children, reach
+from dlspawner.spawner import children, reach, verdict
 from dlspawner.spawner.pods import token, uid
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import StartingSpawner
@@ -48,14 +53,36 @@ class RestartedSpawner(StartingSpawner):
         """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
         known: str = await super().get_url()
         pod = self.pod()
-        if pod is not None and self.is_pod_running(pod) and self._is_saved(pod):
-            if not self._knows_address(pod):
-                await self._mend_children(pod)
-            url = f"{self._get_pod_url(pod)}{self.server.base_url}"
-            if self._knows_address(pod) and await reach.answers_soon(url_path_join(url, "api"), self._tls()):
-                return url
-        resume(self)
-        return known
+        url = await self._address(pod) if pod is not None and self._may_answer(pod) else None
+        if url is not None and await reach.answers_soon(url_path_join(url, "api"), self._tls()):
+            if self._starting:
+                self._starting = False
+                self.save_state()
+            return url
+        if self._starting:
+            resume(self)
+            return known
+        why = verdict.silence(pod) if pod is not None and verdict.is_silent(pod) else "it may be busy, or out of reach"
+        self.log.warning(
+            "pod=%s its server does not answer after a restart of the Hub and goes on: %s", self.pod_key, why
+        )
+        take_for_up(self)
+        return url or known
+
+    def _may_answer(self, pod: PodDict) -> bool:
+        if self._starting:
+            return self.is_pod_running(pod) and self._is_saved(pod)
+        return bool((pod.get("status") or {}).get("podIP"))
+
+    async def _address(self, pod: PodDict) -> str | None:
+        """Where its pod says that the server is; ``None`` where that cannot be told now."""
+        if not self._knows_address(pod):
+            await self._mend_children(pod)
+        try:
+            return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else None
+        except Exception as problem:  # noqa: BLE001 - an administrator's hook, which no poll has tried yet
+            self.log.warning("pod=%s its address cannot be told: %s", self.pod_key, type(problem).__name__)
+            return None
 
     def _tls(self) -> SSLContext | None:
         """As JupyterHub asks a server."""
@@ -144,19 +171,24 @@ class RestartedSpawner(StartingSpawner):
 
 
 class Answered(Server):
-    """Where a server will be, for JupyterHub's check: it is told that somebody answers there."""
+    """Where a server is, or will be, for JupyterHub's check: it is told that somebody answers there."""
 
     async def wait_up(self, *_: Any, **__: Any) -> Any:
         headers: Mapping[str, str] = {"X-JupyterHub-Version": jupyterhub.__version__}
         return SimpleNamespace(headers=headers)
 
 
+def take_for_up(spawner: Any) -> None:
+    """Answer the check that is going on; to be called by ``get_url`` as its last act."""
+    spawner._server = Answered(orm_server=spawner.orm_spawner.server)
+
+
 def resume(spawner: Any) -> None:
-    """Answer the check that is going on, and go on with the start; to be called by ``get_url`` as its last act."""
+    """The same, and go on with the start."""
     start = asyncio.create_task(_resumed(spawner), name=f"start of {spawner.pod_key} after a restart")
     spawner._spawn_pending, spawner._spawn_future = True, start
     start.add_done_callback(partial(_over, spawner))
-    spawner._server = Answered(orm_server=spawner.orm_spawner.server)
+    take_for_up(spawner)
 
 
 async def _resumed(spawner: Any) -> None:
@@ -180,6 +212,7 @@ async def _resumed(spawner: Any) -> None:
     server = spawner.server
     place = urlsplit(url)
     server.proto, server.ip, server.port = place.scheme, place.hostname, reach.port(url)
+    spawner._starting = False
     spawner.save_state()
     spawner._waiting_for_response = True
     await spawner.user._wait_up(spawner)  # stops the server that does not answer

@@ -30,6 +30,7 @@ PodDict = Mapping[str, Any]
 
 STATE_ENDED = "dlspawner_ended"
 STATE_BEGUN = "dlspawner_begun"
+STATE_STARTING = "dlspawner_starting"
 
 
 class StartingSpawner(WatchedSpawner):
@@ -43,6 +44,7 @@ class StartingSpawner(WatchedSpawner):
     _created: PodDict | None = None  # this start's pod, as it was answered
     _unasked = False  # whether this start has not asked for a pod, or surely got none
     _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
+    _starting = False  # whether a start was saved that is not known to be over
     _unsure = False  # whether it has asked, and nobody knows what came of it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,17 +60,19 @@ class StartingSpawner(WatchedSpawner):
             state[STATE_ENDED] = self._ended
         if self._begun:
             state[STATE_BEGUN] = True
+        if self._starting:
+            state[STATE_STARTING] = True
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         ended = state.get(STATE_ENDED)
         self._ended = ended if isinstance(ended, str) else None
-        self._begun = state.get(STATE_BEGUN) is True
+        self._begun, self._starting = (state.get(key) is True for key in (STATE_BEGUN, STATE_STARTING))
 
     def clear_state(self) -> None:
         super().clear_state()
-        self._begun = False
+        self._begun = self._starting = False
 
     def _judge_gone(self) -> verdict.Ended:
         """How a pod that is not there has ended; it may be that a killed Hub never made it."""
@@ -110,6 +114,7 @@ class StartingSpawner(WatchedSpawner):
             self._unwrap_hook()
         if not await self._until_accepting(url, min(self.http_timeout, self._left())):
             self._does_not_answer(url)
+        self._starting = False  # which the Hub saves now
         return url
 
     def _does_not_answer(self, url: str) -> None:
@@ -117,7 +122,7 @@ class StartingSpawner(WatchedSpawner):
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
-        self._begun = True
+        self._begun = self._starting = True
         self.save_state()
         self._unasked, self._unsure = False, True
         try:

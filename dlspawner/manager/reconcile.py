@@ -8,6 +8,7 @@
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
 * A pod whose server the Hub does not have for long is nobody's and is stopped (`owners`).
+* A pod that was a job's once stays that job's, whatever becomes of its labels.
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
   in this epoch, and since there are limits: limits may come and go, and databases may be lost.
@@ -66,6 +67,7 @@ class Reconciler:
     other_namespaces: bool = True
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
+    _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: Neighbours = field(default_factory=Neighbours)
 
@@ -87,6 +89,7 @@ class Reconciler:
                 with contextlib.suppress(TimeoutError):  # nothing is wrong without them, but the guess at what fits
                     await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
+            self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
             group.create_task(self._watch_pods(), name="watch pods")
             await self.ready.wait()
             group.create_task(self._expire(), name="expire reservations")
@@ -153,16 +156,22 @@ class Reconciler:
             if not self.ready.is_set():
                 await self.book.turn(self._forget_unlisted)
                 self.ready.set()
-        elif change.type == "DELETED":
-            uid = str(change.object["metadata"]["uid"])
+            return
+        metadata = change.object["metadata"]
+        uid = str(metadata["uid"])
+        if change.type == "DELETED":
             self._settle(*self._neighbours.remove(uid))
             await self._went(uid)
-        elif naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
+        elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
+            self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
             await self._see(sight.read_pod(change.object))
         else:
             self._settle(*self._meet(change.object))
 
     async def _see(self, pod: Pod) -> None:
+        known = self._pods.get(pod.uid)
+        if pod.job is None and known is not None:
+            pod = replace(pod, job=known.job)
         self._pods[pod.uid] = pod
         before = await self._before(pod)
         await self.book.turn(lambda turn: self._covered(turn, pod, before))
@@ -170,6 +179,7 @@ class Reconciler:
     async def _went(self, uid: str) -> None:
         self._pods.pop(uid, None)
         await self.book.turn(lambda turn: self._gone(turn, uid))
+        self._jobs.pop(uid, None)
 
     async def _before(self, pod: Pod) -> Record | None:
         """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
@@ -180,7 +190,7 @@ class Reconciler:
 
     def _covered(self, turn: Turn, pod: Pod, before: Record | None) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
-        record = _of_pod(turn, pod)
+        record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""))
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
             record = sight.found_again(before)
             turn.write(record, "found-again", f"pod={pod.name}")
@@ -189,6 +199,7 @@ class Reconciler:
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
             return
         world = turn.world
+        self._jobs[pod.uid] = record.job.id
         reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # Who is stopped waits again only when the pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
@@ -229,6 +240,7 @@ class Reconciler:
         if pod.leaving:
             job = replace(job, state=State.STOPPING)
         record = Record(job, pods=(PodRef(pod.uid, pod.name, pod.running),))
+        self._jobs[pod.uid] = job.id
         if adopting and known:
             turn.write(record, "adopted", f"pod={pod.name}")
             return
@@ -244,7 +256,8 @@ class Reconciler:
     def _forget_unlisted(self, turn: Turn) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.book.records.values()):
-            if record.seen and not record.reserved and not any(pod.uid in self._pods for pod in record.seen):
+            held = record.job.holds and not record.reserved
+            if held and not any(pod.uid in self._pods for pod in record.seen):
                 gone(turn, record, "gone")
         _let_one_wait(turn)
 
@@ -309,12 +322,13 @@ def _let_one_wait(turn: Turn) -> None:
             turn.write(ended(record), "replaced", f"by {other.job.id}")
 
 
-def _of_pod(turn: Turn, pod: Pod) -> Record | None:
-    """The record that covers a pod: its own, or the reservation of the job that it says it is."""
-    own = turn.record(f"{OF_POD}{pod.uid}")
-    if own is not None or pod.job is None:
-        return own
-    record = turn.record(pod.job.id)
-    if record is None or record.waits or not (record.reserved or any(one.uid == pod.uid for one in record.seen)):
+def _of_pod(turn: Turn, pod: Pod, known: str) -> Record | None:
+    """The record that covers a pod: the job it is ``known`` as, its own, or the one that it says it is."""
+    for job in (known, f"{OF_POD}{pod.uid}"):
+        own = turn.record(job)
+        if own is not None and any(one.uid == pod.uid for one in own.seen):
+            return own
+    record = None if pod.job is None else turn.record(pod.job.id)
+    if pod.job is None or record is None or record.waits or (record.seen and not record.reserved):
         return None  # who waits was told of no pod
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dlspawner.cluster import PODS, Cluster
+from dlspawner.core import naming
 from dlspawner.core.amounts import GPU
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager import sight
@@ -53,6 +54,49 @@ async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(offi
         assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
 
 
+def label(job: str | None) -> dict[str, Any]:
+    """What somebody who may do so changes about a pod."""
+    return {"metadata": {"labels": {naming.JOB_LABEL: job}}}
+
+
+async def test_a_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(office: Office) -> None:
+    question = wants(gpus=6)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await office.cluster.patch(PODS, "jupyter-alice", label(None), NAMESPACE)
+        await until_it_is_seen(office, acting)
+        assert states(acting)[question.job] is State.RUNNING
+        assert (await ask(acting, wants("bob", gpus=2))).decision == "admit", "the node has two more"
+
+
+async def until_it_is_seen(office: Office, acting: Acting) -> None:
+    """What was changed before has come to the Manager: a later pod's reservation has."""
+    later = wants("later", gpus=0)
+    await ask(acting, later)
+    await office.bind(await office.make_pod(later))
+    await until(lambda: states(acting)[later.job] is State.RUNNING, "the later one runs")
+
+
+@pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
+async def test_a_manager_that_finds_a_pod_without_its_own_label_keeps_its_job(
+    office: Office, claims: str | None
+) -> None:
+    question = wants(gpus=8)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+    await office.cluster.patch(PODS, "jupyter-alice", label(claims), NAMESPACE)
+    await office.make_node("gpu-2")
+    async with office.manager() as acting:
+        assert states(acting) == {question.job: State.RUNNING}
+        assert (await ask(acting, wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
+        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+        await until(lambda: question.job not in states(acting), "it has ended with its pod")
+
+
 async def test_the_pods_of_a_database_that_was_lost_go_on(office: Office) -> None:
     mine, other = wants("alice", gpus=8), wants("carol", gpus=0)
     async with office.manager() as acting:
@@ -89,6 +133,7 @@ async def test_a_late_pod_that_a_new_manager_finds_is_stopped_before_the_hub_has
         await ask(acting, question)
         office.clock.moved += timedelta(seconds=70)
         await until(lambda: not states(acting), "it has expired")
+        await settled(acting)
     await office.bind(await office.make_pod(question))
     async with office.manager():
         await stopped(office, "jupyter-alice")

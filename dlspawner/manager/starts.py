@@ -193,6 +193,8 @@ class Starts:
             return
         if begun:  # what is wrong is wrong with this job: others first
             self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, timedelta(seconds=5) * 2**record.turns))
+        else:  # the Hub was away or full, which is not the job's fault
+            record = replace(record, turns=record.turns - 1)
         turn.wait_again(record, "turn-over")
 
 

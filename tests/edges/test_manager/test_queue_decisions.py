@@ -10,6 +10,7 @@ import pytest
 
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager.records import MOST_TURNS
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
 
@@ -83,6 +84,28 @@ async def test_a_hub_that_does_not_answer_costs_a_turn_and_not_the_place(office:
         assert first is not None
         assert found is not None
         assert found.job.submitted == first.job.submitted
+
+
+@pytest.mark.parametrize("answer", [HubUnavailable("gone"), HubRefused(429, "Too many users are starting")], ids=repr)
+async def test_a_hub_that_is_away_or_full_for_long_costs_no_place(office: Office, answer: Exception) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, answer, waits)
+        await give_back()
+        for number in range(MOST_TURNS + 1):
+
+            async def over(number: int = number) -> bool:
+                return (await reasons(acting, waits)).count("turn-over") > number
+
+            await until(lambda: is_due(acting, waits), "its turn has come")
+            office.clock.moved += timedelta(seconds=61)
+            await until(over, "the turn is over")
+        plays(office, acting, waits)
+        await until(lambda: told(acting, waits), "the Hub is there")
+        await desk(acting).release(waits.job, "alice", passes=True)
+        assert state(acting, waits) is State.QUEUED, "this is the first start that came to nothing"
 
 
 @pytest.mark.parametrize(

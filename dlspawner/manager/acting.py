@@ -6,7 +6,7 @@ One that stops in order gives the lease up. Acting begins with rebuilding the bo
 from complete lists of nodes and pods; nothing is decided before.
 
 Within an epoch time is steady, and taken from the machine's clock at its start only. When that clock has been set, the
-epoch ends and another one begins.
+epoch ends and another one begins (`clock`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dlspawner.errors import Problem
 from dlspawner.hubapi import HubApi
 from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.clock import JUMP, put_right
 from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
@@ -35,7 +36,7 @@ from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.owners import Owners
-from dlspawner.manager.preempting import Preempting, begin, shift
+from dlspawner.manager.preempting import Preempting, begin
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
@@ -47,7 +48,6 @@ from dlspawner.settings import Settings
 _POLL_SECONDS = 1.0
 _FILES_SECONDS = 2.0
 _USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
-_JUMP = timedelta(seconds=30)  # a clock that is this far from where it should be has been set
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -142,6 +142,8 @@ class Acting:
                 group.create_task(self._renew(epoch), name="renew the lease")
                 await book.load()
                 group.create_task(book.run(), name="the book's writer")
+                await put_right(book, self.ledger, self._jump)
+                self._jump = timedelta(0)
                 group.create_task(self._reconcile(book, clock), name="reconcile")
                 group.create_task(self._reload(book), name="read the files anew")
                 group.create_task(_keep_usage(book), name="write down what teams have used")
@@ -158,7 +160,7 @@ class Acting:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             jump = self.now() - clock()
-            if abs(jump) > _JUMP:
+            if abs(jump) > JUMP:
                 self._jump += jump
                 raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
 
@@ -194,9 +196,6 @@ class Acting:
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
-                if self._jump:
-                    await book.turn(partial(shift, by=self._jump))
-                    self._jump = timedelta(0)
                 group.create_task(stopper.run(), name="stop jobs")
                 group.create_task(Preempting(book, clock).run(), name="who has to leave")
                 queue = Queue(book, self.starts_at_once, begin)

@@ -32,7 +32,7 @@ Seconds = float | None  # how long ago; None for never
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session,
-    ``ssh_by`` was the last one that told anything."""
+    ``ssh_by`` was the last one that told anything; ``watched`` is also when the clock was set."""
 
     kernel_report: datetime | None = None
     kernel_busy: datetime | None = None
@@ -166,6 +166,12 @@ class Activities:
 
     def _last_heard(self, facts: Facts) -> datetime:
         return self._heard.get(facts.ssh_gateway, self.begun)
+
+
+def counted_anew(facts: Facts, now: datetime) -> Facts:
+    """The facts when the clock was set: no time of before means anything, so the job counts as used until now."""
+    ssh = now if facts.ssh_open else None
+    return Facts(ssh=ssh, ssh_open=facts.ssh_open, ssh_gateway=facts.ssh_gateway, ssh_by=facts.ssh_by, watched=now)
 
 
 def _ago(seconds: Seconds, now: datetime) -> datetime | None:

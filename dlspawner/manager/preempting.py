@@ -69,17 +69,21 @@ def review(turn: Turn) -> None:
 
 
 def shift(turn: Turn, by: timedelta) -> None:
-    """The machine's clock was set: what was given as notice lasts as long as it would have."""
+    """The machine's clock was set: every job is as old as it was, and what was given as notice lasts as long."""
     for record in tuple(turn.book.records.values()):
         job = record.job
-        if job.notice is None and record.yields is None:
-            continue
         notice, yields = job.notice and job.notice + by, record.yields and record.yields + by
-        turn.write(replace(record, job=replace(job, notice=notice), yields=yields), "clock-set")
+        started = job.started and job.started + by
+        moved = replace(job, submitted=job.submitted + by, started=started, notice=notice)
+        turn.write(replace(record, job=moved, yields=yields), "clock-set")
+        withdraw(turn, job.id, Kind.IDLE, Kind.LIFETIME)  # who is due is warned anew
         for kind, until in ((Kind.PREEMPTED, notice), (Kind.QUOTA_LOWERED, yields)):
             known = turn.book.board.pending((job.id, kind))
             if known is not None and until is not None:
                 post(turn, job, kind, known.text, cause=known.cause, until=until)
+    usage = turn.world.usage
+    usage.update({team: replace(used, since=used.since + by) for team, used in usage.items()})
+    turn.keep_usage()
 
 
 def _lower(turn: Turn) -> None:

@@ -95,7 +95,7 @@ async def numbers(spawner: Any, uids: UidRange) -> Numbers | None:
     found = await _from_authenticator(spawner, uids)
     if found is not None or not (spawner.manager_url and spawner.manager_token):
         return found
-    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log)
+    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, until=spawner._deadline())
     return await manager.account(str(spawner.user.name), uids)
 
 

@@ -1,8 +1,8 @@
 """What the Hub asks the Manager: the one client of that link, with its deadline, its token and its sentences.
 
-The Manager is asked while somebody waits for a start, so every question has one deadline over all its tries, and one
-that is not answered ends in ``Refused``: deny by default. Jobs that run are not touched by it. Questions can be asked
-again without harm; only those may be added here.
+The Manager is asked while somebody waits for a start, so every question has one deadline over all its tries, never
+after the start's own, and one that is not answered ends in ``Refused``: deny by default. Jobs that run are not touched
+by it. Questions can be asked again without harm; only those may be added here.
 
 A session per question: they are few, and a spawner has no moment at which it could close one that it keeps. A
 connection per try: behind one address there may be several Managers, of which one decides; which, may just be changing.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -80,6 +81,7 @@ class Manager:
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     seconds: float = SECONDS
     silent: str = SILENT  # what is said when nobody answers
+    until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
 
     async def account(self, user: str, uids: UidRange) -> Numbers:
         """The uid and gid that this user has for ever."""
@@ -168,10 +170,12 @@ class Manager:
 
     async def _ask_at(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any, float]:
         """The same, and when the question that was answered had been sent."""
+        left = math.inf if self.until is None else max(0.0, self.until - asyncio.get_running_loop().time())
+        seconds = min(self.seconds, left)
         try:
-            return await _patiently(self._until_answered(method, path, body), self.seconds)
+            return await _patiently(self._until_answered(method, path, body), seconds)
         except TimeoutError:
-            raise self._refused(self.silent, f"no answer within {self.seconds:g} s to {method} {path}") from None
+            raise self._refused(self.silent, f"no answer within {seconds:.3g} s to {method} {path}") from None
 
     async def _until_answered(
         self, method: str, path: str, body: Mapping[str, object] | None
@@ -220,7 +224,7 @@ async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:
     """
     asked = asyncio.ensure_future(answer)
     try:
-        for _ in range(max(1, round(seconds / _LISTENING_SECONDS))):
+        for _ in range(max(1, int(seconds / _LISTENING_SECONDS))):
             if (await asyncio.wait({asked}, timeout=_LISTENING_SECONDS))[0]:
                 return asked.result()
         raise TimeoutError

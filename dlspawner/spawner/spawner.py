@@ -242,7 +242,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     @property
     def _manager(self) -> Manager:
-        return Manager(self.manager_url, self.manager_token, self.log)
+        return Manager(self.manager_url, self.manager_token, self.log, until=self._deadline())
 
     def _waits(self, sentences: Sequence[str], reason: str) -> Waits:
         page = pages.wait_url(self, self.name or "")

@@ -20,7 +20,7 @@ from jupyterhub.utils import maybe_future
 from kubernetes_asyncio.client.rest import ApiException
 from sqlalchemy.orm import object_session
 
-from dlspawner.spawner import reach, verdict, waiting
+from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
 from dlspawner.spawner.requests import NotNow, told
@@ -101,10 +101,14 @@ class StartingSpawner(WatchedSpawner):
             said = "This Hub starts nothing until an administrator has changed its configuration."
             line = f"{said} {self._limit_problem}."
             raise Refused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
+        # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.
         try:
-            url: str = await super()._start()
+            async with asyncio.timeout_at(self._began + waiting.last_moment_of(self.start_timeout)):
+                url: str = await super()._start()
             self._complete_pod = uid(self.pod())  # nothing of it is missing
         except (ApiException, ClientError, TimeoutError) as problem:
+            if isinstance(problem, TimeoutError) and not self._left():
+                self._out_of_time()
             raise self.requests.refused("start", told(problem)) from None
         except Refused as refused:
             if not refused.waits:
@@ -192,6 +196,13 @@ class StartingSpawner(WatchedSpawner):
     def _gives_up(self, refused: Refused) -> NoReturn:
         self._fails(refused.message, refused.reason)
         raise refused
+
+    def _out_of_time(self) -> NoReturn:
+        pod = self.pod() if self._created is not None else None
+        if self._waiting is not None and pod is not None:
+            self._gives_up(self._waiting.given_up(pod))
+        after = asyncio.get_running_loop().time() - self._began
+        self._gives_up(Refused(trouble.SLOW.given_up(after), reason="start-timeout"))
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)

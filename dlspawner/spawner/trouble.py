@@ -65,6 +65,10 @@ class Trouble:
         return other is not None and other.cause == self.cause
 
 
+# Of a start that nothing holds up that Kubernetes could know.
+SLOW = Trouble("The start takes too long", f"try again, or {ASK}")
+
+
 def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> Trouble | None:
     """What the pod's own status says; ``None`` while it may just be slow."""
     status: PodDict = (pod or {}).get("status") or {}

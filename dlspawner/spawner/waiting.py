@@ -41,6 +41,11 @@ def deadline_of(start_timeout: float) -> float:
     return start_timeout - min(_EARLIER_SECONDS, start_timeout / 10)
 
 
+def last_moment_of(start_timeout: float) -> float:
+    """How long everything together may take, so that nothing that is late by itself is overtaken by JupyterHub."""
+    return start_timeout - (start_timeout - deadline_of(start_timeout)) / 4
+
+
 @dataclass(slots=True)
 class Waiting:
     """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes whoever shows them."""
@@ -121,9 +126,12 @@ class Waiting:
         if found is not None and found.patience is not None and now >= self._troubled_since + found.patience:
             raise Refused(found.sentence, reason="job-failed")
         if now >= self.since + self.seconds:
-            raise Refused(
-                (found or trouble.of_nothing(pod, self.pull)).given_up(now - self.since), reason="start-timeout"
-            )
+            raise self.given_up(pod)
+
+    def given_up(self, pod: PodDict | None) -> Refused:
+        """Why the start ends when its time is over."""
+        found = self._trouble or trouble.of_nothing(pod, self.pull)
+        return Refused(found.given_up(_now() - self.since), reason="start-timeout")
 
     async def _changed(self, look_at: float) -> bool:
         """Wait for a change of the pod, but not beyond the moment when something else is due."""

@@ -61,7 +61,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             self.start_timeout,
             self._gpu_resources(),
             self._grace_seconds(),
-            self._until() if self._in_start else None,
+            self._deadline(),
         )
 
     @property
@@ -77,6 +77,10 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
     def _until(self) -> float:
         """The moment at which the start has to say why it has failed, if it has."""
         return self._began + waiting.deadline_of(self.start_timeout)
+
+    def _deadline(self) -> float | None:
+        """That moment, when it is the start that asks."""
+        return self._until() if self._in_start else None
 
     def _left(self) -> float:
         """Seconds until then."""

@@ -25,7 +25,7 @@ class Asked:
     def __init__(self) -> None:
         self.users: list[str] = []
 
-    def __call__(self, *_: object) -> Asked:
+    def __call__(self, *_: object, **__: object) -> Asked:
         return self
 
     async def account(self, user: str, uids: UidRange) -> Numbers:

@@ -173,3 +173,35 @@ async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
     assert spawner._ended == refused.message
     await on_a_node(core, spawner)
     await ends(core, spawner)
+
+
+async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
+    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = core.create_namespaced_pod
+    spawner = make(k8s_api_request_timeout=3600)
+
+    async def unanswered(*given: Any, **named: Any) -> None:
+        await create(*given, **named)
+        await on_a_node(core, spawner)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core, "create_namespaced_pod", unanswered)
+    refused = await refusal(spawner)
+
+    assert refused.reason == "start-timeout"
+    await ends(core, spawner)
+
+
+async def test_a_pod_that_runs_for_a_moment_alone_is_not_waited_for_as_long_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ran(*_: Any) -> None:
+        """It does not any more when KubeSpawner looks."""
+
+    monkeypatch.setattr(StartingSpawner, "_until_running", ran)
+    spawner = make()
+    refused = await refusal(spawner)
+
+    assert refused.reason == "start-timeout"
+    await asyncio.wait_for(spawner.stop(), PATIENCE)

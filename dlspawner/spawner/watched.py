@@ -101,11 +101,14 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
         """Whether a pod of our name was made by this very start: nobody else has the token that it carries."""
         return bool(self.api_token) and token(pod) == str(self.api_token)
 
-    async def _start_reflector(self, *arguments: Any, **more: Any) -> Any:
+    async def _start_reflector(self, kind: str, *arguments: Any, **more: Any) -> Any:
         """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
         try:
             async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
-                reflector = await super()._start_reflector(*arguments, **more)
+                try:
+                    reflector = await super()._start_reflector(kind, *arguments, **more)
+                except SystemExit:  # with user namespaces KubeSpawner would end the Hub; what is wrong is asked below
+                    reflector = self.reflectors[self._get_reflector_key(kind)]
                 await reflector.first_load_future  # the parent's is content with one that has failed
                 return reflector
         except TimeoutError:

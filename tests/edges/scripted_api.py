@@ -95,6 +95,7 @@ class ScriptedApi:
     async def serving(self) -> AsyncIterator[ScriptedApi]:
         application = web.Application()
         application.router.add_get("/api/v1/namespaces/jobs/{kind}", self._answer)
+        application.router.add_get("/api/v1/{kind}", self._answer)  # of all namespaces
         runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -26,15 +26,18 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
         yield served
 
 
-@pytest.fixture
-async def spawner(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+@pytest.fixture(params=[False, True], ids=["one namespace", "user namespaces"])
+async def spawner(
+    request: pytest.FixtureRequest, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Any]:
     """Of a Hub that has come back; its back-off is short, so that tests are."""
     async with client.ApiClient(client.Configuration(host=api.url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
         monkeypatch.setattr(watched, "delays", lambda **_: iter([0.01] * 10_000))
         monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
-        made = make_spawner(monkeypatch)
+        where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
+        made = make_spawner(monkeypatch, config=where)
         yield made
         for reflector in made.reflectors.values():
             await reflector.stop()

@@ -56,7 +56,7 @@ async def test_a_statement_that_postgresql_does_not_finish_fails(
     await store.close()
 
 
-async def test_a_postgresql_that_is_gone_without_a_word_is_noticed(postgres: str) -> None:
+async def test_libpq_is_told_to_give_up_on_a_silent_postgresql_after_15_seconds(postgres: str) -> None:
     store = await asyncio.to_thread(Store.open, create(postgres))
     known = await store.read(lambda connection: connection.connection.driver_connection.info.get_parameters())  # type: ignore[union-attr]
     assert (known["keepalives_idle"], known["tcp_user_timeout"]) == ("5", "15000")

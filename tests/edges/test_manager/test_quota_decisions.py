@@ -153,9 +153,14 @@ async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
         await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
-        await office.make_pod(replace(question, pods=wants(gpus=6).pods), name="forged", labels=labels(question))
+        more = replace(question, pods=wants(gpus=6).pods)
+        forged = await office.make_pod(more, name="forged", labels=labels(question))
+        await office.bind(forged)
         await stopped(office, "forged")
-        assert (await ask(acting, wants("bob"))).decision in {"admit", "wait"}
+        assert (await ask(acting, wants("bob"))).reason == "team-quota", "it is charged as long as it is there"
+        await office.delete(forged, grace=0)
+        await until(lambda: not any(job.startswith("pod-") for job in states(acting)), "it is gone")
+        assert (await ask(acting, wants("carol", gpus=5))).decision == "admit", "bob has one of six"
         assert states(acting)[question.job] is State.RUNNING
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
@@ -258,23 +263,29 @@ async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office
 async def test_a_change_of_the_quota_counts_and_a_broken_file_does_not(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
+    office.set_quota(4)
+    later = wants("bob")
     async with office.manager() as acting:
-        assert acting.desk is not None
-        world = acting.desk.book
         (office.folder / "teams.yaml").write_text("teams: [")
         await until(lambda: "the last good version stays" in caplog.text, "it is said")
-        assert (await ask(acting, wants(gpus=8))).decision == "admit"
-        office.set_quota(16)
-        await until(lambda: world.world.quota("default", "gpu") == 16_000, "it is read")
+        assert (await ask(acting, wants(gpus=4))).decision == "admit"
+        assert (await ask(acting, later)).reason == "team-quota", "four, of a node's eight"
+        office.set_quota(5)
+        await until(lambda: states(acting)[later.job] is State.STARTING, "it is read")
+        assert (await ask(acting, wants("carol"))).reason == "team-quota"
 
 
 async def test_a_cordoned_node_takes_nothing_new(office: Office) -> None:
+    question = wants()
     async with office.manager() as acting:
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
         assert acting.desk is not None
         book = acting.desk.book
         await until(lambda: book.nodes["gpu-1"].cordoned, "it is seen")
-        assert (await ask(acting, wants())).reason in {"no-node", "too-many"}
+        answer = await ask(acting, question)
+        assert (answer.decision, answer.reason) == ("wait", "no-node")
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
+        await until(lambda: states(acting)[question.job] is State.STARTING, "it is open again")
 
 
 async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_nothing_is_lost(office: Office) -> None:

@@ -8,15 +8,19 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 import requests
+from sqlalchemy import Engine, create_engine, select
 
 from dlspawner.cluster import Cluster
 from dlspawner.core.link import link_token
+from dlspawner.manager.app import Manager
+from dlspawner.manager.schema import job_events, leases
 from tests.contract.conftest import Server
 from tests.edges.test_manager.office import NAMESPACE, Office, make_namespace, prepare, wants
 from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
@@ -51,6 +55,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     server.stop()
 
 
+def files(folder: Path) -> tuple[str, ...]:
+    """Settings that are needed to decide."""
+    return (
+        f"--Manager.cluster_file={folder / 'cluster.yaml'}",
+        f"--Manager.teams_file={folder / 'teams.yaml'}",
+        f"--Manager.templates_dir={folder}",
+        "--Manager.namespace=jobs",
+    )
+
+
 @contextlib.contextmanager
 def manager(folder: Path, db_url: str, *more: str) -> Iterator[tuple[str, Popen[bytes]]]:
     """Its address, and the process."""
@@ -61,14 +75,8 @@ def manager(folder: Path, db_url: str, *more: str) -> Iterator[tuple[str, Popen[
         "KUBECONFIG": str(folder / "cluster" / "kubeconfig"),
         "PATH": os.environ["PATH"],
     }
-    files = (
-        f"--Manager.cluster_file={folder / 'cluster.yaml'}",
-        f"--Manager.teams_file={folder / 'teams.yaml'}",
-        f"--Manager.templates_dir={folder}",
-        "--Manager.namespace=jobs",
-        "--Manager.lease_seconds=3",
-    )
-    command = [sys.executable, "-W", "error", "-m", "dlspawner.manager", f"--db-url={db_url}", *(more or files)]
+    settings = more or (*files(folder), "--Manager.lease_seconds=3")
+    command = [sys.executable, "-W", "error", "-m", "dlspawner.manager", f"--db-url={db_url}", *settings]
     with process(command, folder / f"{port}.log", env=env) as child:
         wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
         yield url, child
@@ -112,6 +120,36 @@ def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed
             assert is_up(second, "ready")
             answer = put(second, "bob").json()
             assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
+
+
+@pytest.mark.slow
+def test_with_the_default_settings_another_one_decides_within_15_seconds_of_a_kill(folder: Path, db_url: str) -> None:
+    """In the database's times: from the last sign of life of the one that is killed."""
+    lease = timedelta(seconds=Manager.lease_seconds.default_value)
+    began = datetime.now(UTC)
+    with manager(folder, db_url, *files(folder)) as (first, killed), manager(folder, db_url, *files(folder)) as other:
+        wait_for(lambda: put(first, gpus=0).status_code == 200)
+        rebuilt = datetime.now(UTC) - began  # what a machine as busy as this one needs for more than a rebuild
+        engine = create_engine(db_url)
+        killed.kill()
+        killed.wait()
+        epoch, expires = lease_of(engine)
+        wait_for(lambda: lease_of(engine)[0] > epoch)
+        taken = lease_of(engine)[1] - lease
+        assert taken - (expires - lease) < timedelta(seconds=12)
+        wait_for(lambda: put(other[0], "bob", gpus=0).status_code == 200)
+        with engine.connect() as connection:
+            decided = connection.scalars(select(job_events.c.at).order_by(job_events.c.id.desc())).first()
+        engine.dispose()
+    assert decided is not None
+    assert decided - taken < max(timedelta(seconds=3), rebuilt)
+
+
+def lease_of(engine: Engine) -> tuple[int, datetime]:
+    """Which epoch it is, and when its lease ends."""
+    with engine.connect() as connection:
+        row = connection.execute(select(leases.c.epoch, leases.c.expires)).one()
+    return row.epoch, row.expires
 
 
 def test_only_the_hub_may_ask(folder: Path, tmp_path: Path) -> None:

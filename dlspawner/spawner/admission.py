@@ -33,6 +33,7 @@ _LACKS = (
     (re.compile(r"RuntimeClass \"([^\"]+)\" not found"), "RuntimeClass"),
     (re.compile(r"namespaces \"([^\"]+)\" not found"), "namespace"),
 )
+_LOGGED = 700  # characters; Pod Security's longest answer has 600
 _FIELDS = re.compile(r"(?:^|[\s\[])((?:spec|metadata)[\w.\[\]\"/-]*): ")
 
 
@@ -68,6 +69,18 @@ def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
         where = f" ({phrases.quoted(fields)})" if fields else ""
         return Rejection(f"The cluster does not accept this job{where}: {ASK}.", "cluster-refused")
     return Rejection(NOT_NOW, "cluster-error", 429)
+
+
+def for_log(said: str) -> str:
+    """The answer itself, for the operator; of a rule's or webhook's own words no more than a person would read.
+
+    Such a rule has the whole pod before it, and may say anything of it. What else there is was written by Kubernetes.
+    """
+    found = _RULE.search(said) or _HOOK.search(said)
+    if found is None:
+        return phrases.quoted(said, _LOGGED)
+    own = found.start(1) if found.re is _RULE else found.end()
+    return f"{phrases.quoted(said[:own], _LOGGED)} {phrases.quoted(said[own:])}".rstrip()
 
 
 def _quota(said: str, gpus: Collection[str]) -> Rejection | None:

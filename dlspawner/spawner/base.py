@@ -81,8 +81,9 @@ class BaseSpawner(RestartedSpawner):
         """Let JupyterHub's own pages say why the server has ended.
 
         They keep and show why a *start* has failed, of a spawner whose last start has an exception; there is no place
-        for an end. The next start makes a new spawner.
+        for an end. The next start makes a new spawner; this one is kept until then, without what its start had.
         """
+        self._forget_start()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ended.set_exception(Refused(reason, reason="ended", status=424))
         ended.exception()  # asyncio complains of one that nobody has looked at

@@ -27,7 +27,7 @@ from aiohttp import ClientConnectorError, ClientError
 from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.backoff import RETRIED, delays
-from dlspawner.spawner import admission, phrases
+from dlspawner.spawner import admission
 from dlspawner.spawner.refusal import Refused
 
 Tree = Mapping[str, Any]
@@ -54,7 +54,7 @@ class Problem(Exception):
         self.status, self.said, self.after, self.sent = status, said, after, sent
 
     def __str__(self) -> str:
-        return f"status={self.status} {phrases.quoted(self.said, 700)}" if self.status else f"no answer ({self.said})"
+        return f"status={self.status} {admission.for_log(self.said)}" if self.status else f"no answer ({self.said})"
 
     @property
     def passes(self) -> bool:

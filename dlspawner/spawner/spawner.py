@@ -97,6 +97,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         super().clear_state()
         self._job_id = None
 
+    def _forget_start(self) -> None:
+        super()._forget_start()
+        self._launch = None
+
     def _is_saved(self, pod: PodDict) -> bool:
         job = naming.read_job(pod["metadata"])
         return super()._is_saved(pod) if job is None or self._job_id is None else job.id == self._job_id

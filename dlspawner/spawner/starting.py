@@ -74,6 +74,10 @@ class StartingSpawner(WatchedSpawner):
         super().clear_state()
         self._begun = self._starting = False
 
+    def _forget_start(self) -> None:
+        """Let go of manifests and keys that nobody needs when the server has ended."""
+        self._created, self._waiting = None, None
+
     def _judge_gone(self) -> verdict.Ended:
         """How a pod that is not there has ended; it may be that a killed Hub never made it."""
         last = self._last_seen()

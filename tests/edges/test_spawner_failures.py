@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming, placement
-from dlspawner.spawner import admission, phrases, trouble, verdict
+from dlspawner.spawner import admission, phrases, requests, trouble, verdict
 from dlspawner.spawner.verdict import ALIVE, Ended
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
@@ -142,6 +142,28 @@ def test_what_looks_like_a_token_is_not_repeated() -> None:
     said = f'admission webhook "w" denied the request: env JUPYTERHUB_API_TOKEN={token} is not allowed'
 
     assert token not in admission.explain(403, said).sentence
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        'admission webhook "w.example" denied the request: ',
+        "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ",
+        'failed calling webhook "w.example": an error on the server ("',
+    ],
+)
+def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> None:
+    manifest = f"that is not allowed: {'x ' * 100}password: correct-horse"
+    line = str(requests.Problem(403, says + manifest))
+
+    assert "w.example" in line or "'p'" in line
+    assert "that is not allowed" in line
+    assert "correct-horse" not in line
+
+
+def test_the_log_has_what_kubernetes_itself_says() -> None:
+    said = recorded("refused-pod-security")["message"]
+    assert str(requests.Problem(403, said)) == f"status=403 {' '.join(said.split())}"
 
 
 def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:

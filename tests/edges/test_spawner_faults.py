@@ -38,7 +38,10 @@ STAYING: dict[str, Fault] = {
     "broken": Reset(),
 }
 REFUSING = Answer(
-    403, 'admission webhook "policy.example" denied the request: JUPYTERHUB_API_TOKEN {} is no business of yours'
+    403,
+    'admission webhook "policy.example" denied the request: JUPYTERHUB_API_TOKEN {} is no business of yours, '
+    + "nor is any of this: " * 10
+    + "terminationGracePeriodSeconds: 30",
 )
 
 

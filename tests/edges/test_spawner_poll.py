@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,15 @@ async def test_a_pod_that_would_run_on_for_nobody_goes_all_the_same(ended: Ended
 
     assert await ended.spawner.poll() == 3
     assert ended.deleted == [20]
+
+
+async def test_what_is_kept_for_the_pages_has_no_manifest_and_no_keys(ended: Ended) -> None:
+    ended.spawner._created = ended.spawner._waiting = ended.spawner._launch = SimpleNamespace()
+    ended.show("Running", 3)
+    await ended.spawner.poll()
+
+    assert ended.spawner._failed
+    assert [ended.spawner._created, ended.spawner._waiting, ended.spawner._launch] == [None] * 3
 
 
 async def test_jupyterhubs_pages_can_say_why(ended: Ended) -> None:

@@ -45,6 +45,7 @@ def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
     assert "h900" in said
 
 
+@pytest.mark.slow
 def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with running(tmp_path / "state") as stack:
         carol = stack.person("carol")
@@ -69,6 +70,7 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         assert stack.processes() == []
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     stack = Launched(tmp_path / "state")
     stack.start()
@@ -79,6 +81,7 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     wait_for(lambda: stack.processes() == [], f"nothing is left: {stack.processes()}", 30)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -> None:
     with running(tmp_path / "state") as stack:
         erin = stack.person("erin")

@@ -16,6 +16,8 @@ from tests.edges.spawner_hub import Hub, Person, running
 EXTRA = """
 from jupyterhub.auth import Authenticator
 
+pytestmark = pytest.mark.slow
+
 TOLD = {{
     "alice": {{"uidNumber": ["5012"], "gidNumber": ["5100"], "groups": {{"lab": 7001}}}},
     "bob": {{"mail": "bob@example.org"}},

@@ -67,6 +67,7 @@ def test_the_hook_after_the_pods_creation_runs_once_and_is_waited_for(hub: Hub, 
     person.stop("")
 
 
+@pytest.mark.slow
 def test_a_service_is_made_and_belongs_to_the_pod(hub: Hub, person: Person) -> None:
     # Nothing resolves its name here, so the Hub never reaches this server.
     assert person.start("", profile="service").status_code == 202
@@ -83,6 +84,7 @@ def test_a_server_that_cannot_run_says_why(hub: Hub, person: Person) -> None:
     assert "Traceback" not in hub.log
 
 
+@pytest.mark.slow
 def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) -> None:
     launch(person, "plain")
     hub.kubectl("delete", "pod", f"jupyter-{person.name}", "--wait=false")

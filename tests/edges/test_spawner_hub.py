@@ -216,6 +216,7 @@ def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> N
     wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
 
 
+@pytest.mark.slow
 def test_a_killed_hub_comes_back_to_its_pending_jobs(hub: Hub, bob: Person) -> None:
     """The pod waits for a node, its Secret and Service were not made before the Hub died."""
     server, nodes = new_name("wait"), hub.kubectl("get", "nodes", "-o", "name").split()

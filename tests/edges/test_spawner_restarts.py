@@ -19,6 +19,8 @@ from tests.edges import held
 from tests.edges.restarted import SECONDS, WITHOUT_TEMPLATES, World, hub_of, storm, with_tiny
 from tests.edges.spawner_hub import running
 
+pytestmark = pytest.mark.slow
+
 # Where the Hub was -> whether the server is there afterwards.
 POINTS = {
     held.BEFORE_CLAIM: False,
@@ -59,7 +61,7 @@ def without_templates(tmp_path_factory: pytest.TempPathFactory, with_templates: 
         yield killed_everywhere(World(hub, "bob", templates=False))
 
 
-@pytest.fixture(params=["with_templates", pytest.param("without_templates", marks=pytest.mark.slow)])
+@pytest.fixture(params=["with_templates", "without_templates"])
 def world(request: pytest.FixtureRequest) -> World:
     found: World = request.getfixturevalue(request.param)
     return found
@@ -174,7 +176,6 @@ def test_a_start_that_goes_on_after_a_restart_can_be_watched_and_stopped(left_al
     left_alone.settled()
 
 
-@pytest.mark.slow
 def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
     world.start("doomed")
     wait_for(lambda: world.uid("doomed"), "the pod that waits", SECONDS)
@@ -189,7 +190,6 @@ def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
     assert "Traceback" not in world.hub.log
 
 
-@pytest.mark.slow
 def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, tmp_path: Path) -> None:
     world.settled()
     world.backup(tmp_path / "backup.sqlite")
@@ -203,7 +203,6 @@ def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, t
     world.settled()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "of_templates"),
     [

@@ -94,6 +94,7 @@ async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
         await _until_none(marker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: Path, number: signal.Signals) -> None:
     marker = uuid4().hex

@@ -131,6 +131,7 @@ def test_the_kubeconfigs_namespace_exists(server: Server) -> None:
     assert {"default", "kube-system", "kube-node-lease", "jobs"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["directory", "port"])
 def test_a_second_server_says_what_is_taken(
     server: Server, tmp_path_factory: pytest.TempPathFactory, what: str

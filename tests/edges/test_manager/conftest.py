@@ -40,7 +40,7 @@ def postgres() -> Iterator[str]:
         yield directory
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind that the Manager must work with."""
     if request.param == "sqlite":

@@ -174,6 +174,7 @@ async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
     assert (status, answer["message"].startswith("There is no such notice")) == (404, True)
 
 
+@pytest.mark.slow
 async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab) -> None:
     first = await lab.tell(Kind.IDLE, "Not used.")
     await until(lambda: lab.served.book.board._readers, "the server follows")

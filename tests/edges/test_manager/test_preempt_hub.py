@@ -12,6 +12,8 @@ import requests
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import QuotaHub, running
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = "This preemptible job was stopped after notice, because of <b>others</b>: start it again."
 
 
@@ -22,7 +24,7 @@ class FreeHub(QuotaHub):
         (self.config / "teams.yaml").write_text("teams: {default: {title: Everybody}}\n")
 
 
-@pytest.fixture(params=[QuotaHub, pytest.param(FreeHub, marks=pytest.mark.slow)])
+@pytest.fixture(params=[QuotaHub, FreeHub])
 def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("stops")
     settings = ("--Manager.lease_seconds=3",)

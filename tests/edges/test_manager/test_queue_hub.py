@@ -171,6 +171,7 @@ def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
 
 
+@pytest.mark.slow
 def test_programs_look_and_cancel_with_a_token_of_the_owner(hub: QuotaHub, full: str) -> None:
     mine, nosy = Person(hub, "program"), Person(hub, "nosy-program")
     assert mine.start("", gpus=3).status_code in {202, 429}
@@ -243,8 +244,9 @@ def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> No
         assert "This is a job of <strong>mine</strong>" in admin.place("mine").text
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("user", ["quick", "late"])
 def test_from_the_form_to_the_page_and_from_there_to_the_job(
     hub: QuotaHub, full: str, browser: Page, user: str
 ) -> None:

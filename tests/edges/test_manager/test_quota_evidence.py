@@ -194,6 +194,7 @@ async def test_after_a_fault_within_a_turn_nobody_sees_what_it_had_written(offic
         assert (await ask(acting, bob)).decision == "wait"
 
 
+@pytest.mark.slow
 async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> 
     wait_for(lambda: live(hub) == ["running"], "it is written down")
 
 
+@pytest.mark.slow
 def test_without_a_manager_nothing_starts_and_what_runs_goes_on(hub: QuotaHub) -> None:
     hub.add_users(["early", "late"])
     assert hub.start_server("early", gpus=1).status_code in {201, 202}

@@ -25,7 +25,6 @@ class Reason(Enum):
     BORROW_LIMIT = "borrow-limit"
     NO_NODE = "no-node"
     ENDING = "ending"
-    MIN_RUN = "min-run"
     TURN = "turn"
     # it can never start as things are; a job that is in the queue already waits for these, too
     BLOCKED = "blocked"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from dlspawner.core.backfill import behind, head, kept_for_head
+from dlspawner.core.backfill import behind, head, nearest
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.decisions import Admit, Preempt, Reason
+from dlspawner.core.guests import comes_first, left_to_others
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
-from dlspawner.core.preemption import choose_victims, is_protected, may_be_stopped, protected_until
+from dlspawner.core.preemption import choose_victims, in_order, is_protected, may_be_stopped
 from dlspawner.core.rooms import NOTHING, Room, Space, needs
-from dlspawner.core.telling import minutes
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
@@ -35,12 +35,23 @@ class Search:
         seen = world.memo.setdefault(("seen", self.resource, own, now), ({}, {}))
         self._coming: dict[str, Space] = seen[0]
         self._lent: dict[str, Space] = seen[1]
-        self._young: Blocked | bool | None = False  # not looked at yet
 
     def decide(self) -> Admit | Preempt | Blocked:
+        """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
         promised = self._promised()
-        if promised is not None:
+        if isinstance(promised, Admit) or (promised is not None and not self._may_have_room()):
             return promised
+        found = self._decide()
+        return found if promised is None or isinstance(found, Admit) else promised
+
+    def _may_have_room(self) -> bool:
+        """A quick look: whether a node of the share, or any node where there is no share, has enough idle GPUs."""
+        largest = max(self.pods, key=lambda pod: pod.gpus)
+        if not self.share:
+            return self.world.pool(largest.resource, largest.placement).most >= largest.gpus
+        return any(room.gpus.get(self.resource, 0) >= largest.gpus for room in self._share_rooms())
+
+    def _decide(self) -> Admit | Preempt | Blocked:
         ahead = head(self.request, self.world, self.now) if not self.short else None
         kept: frozenset[str] = frozenset()
         if ahead is not None:
@@ -53,7 +64,7 @@ class Search:
             return found
         if kept and isinstance(self._search(frozenset()), Admit | Preempt):
             return behind(ahead)
-        return self._protected() or Blocked(Reason.NO_NODE, room_sentence(self.request, self.world))
+        return Blocked(Reason.NO_NODE, room_sentence(self.request, self.world))
 
     def _promised(self) -> Admit | Blocked | None:
         """What was promised, if it is still there or coming."""
@@ -72,7 +83,7 @@ class Search:
     def _kept(self, ahead: Job) -> frozenset[str]:
         """Nodes of the team's share that the one who may not be passed needs: those that come closest."""
         if not self.share:
-            return kept_for_head(self.request, self.world, self.now)[1]
+            return nearest(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
         if known is None:
             nodes = ranked(
@@ -86,17 +97,34 @@ class Search:
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""
-        stops: list[Stops] = [] if self.short else [self._stops_borrowed]
+        stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
         team = self.world.team(self.request.team)
         if team is not None and team.preempts_own:
-            stops.append(self._stops_own)
-        for stop in stops:
-            found = self._in_share(stop, kept) or self._unclaimed(stop, kept)
-            if found is None and not self._waits_for_own_share(stop):
-                found = self._anywhere(stop, kept)
+            stops.append((self._stops_own, self._stops_any_own))
+        for now, later in stops:
+            found = self._at_home(now, kept) or self._at_home(later, kept)
+            if found is None and not self._waits_for_own_share(now, kept):
+                found = self._as_guest((now, later), kept)
             if found is not None:
                 return found
         return None
+
+    def _at_home(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        return self._in_share(stop, kept) or self._unclaimed(stop, kept)
+
+    def _as_guest(self, stops: tuple[Stops, Stops], kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        found = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
+        if found is None:
+            return None
+        waiting, theirs = self._left_to_others()
+        if waiting is None:
+            return found
+        kept |= theirs
+        beside = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
+        return beside or (comes_first(waiting) if isinstance(found, Admit | Preempt) else found)
+
+    def _left_to_others(self) -> tuple[Job | None, frozenset[str]]:
+        return left_to_others(self.request, self.kind, self.world, self.now)
 
     # who may be stopped
 
@@ -104,11 +132,17 @@ class Search:
         return job.preemptible and self._stops_own(job)
 
     def _stops_own(self, job: Job) -> bool:
-        return may_be_stopped(job, self.request, self.world) and not is_protected(job, self.world, self.now)
+        return self._stops_any_own(job) and not is_protected(job, self.world, self.now)
 
-    def _stops_later(self, job: Job) -> bool:
-        """Also who is protected for now."""
-        return job.preemptible and may_be_stopped(job, self.request, self.world)
+    def _stops_any_borrowed(self, job: Job) -> bool:
+        """Also who has not run for the minimum time."""
+        return job.preemptible and self._stops_any_own(job)
+
+    def _stops_any_own(self, job: Job) -> bool:
+        return may_be_stopped(job, self.request, self.world)
+
+    def _is_of_own(self, stop: Stops) -> bool:
+        return stop in (self._stops_own, self._stops_any_own)
 
     # where
 
@@ -127,6 +161,7 @@ class Search:
         spare = self.world.spare(self.kind)
         if not spare:
             return None  # all that there is is in the shares
+        kept |= self._left_to_others()[1].difference(self.share)
         names = [name for name in {**self.share, **spare} if name not in kept and name in self.world.rooms]
 
         def space(room: Room, pod: PodCharge) -> Space:
@@ -141,7 +176,7 @@ class Search:
             if nodes is not None:
                 return Admit(nodes)
         least = min(pod.gpus for pod in self.pods)
-        own = stop == self._stops_own
+        own = self._is_of_own(stop)
         pools = {pod.placement: self.world.pool(pod.resource, pod.placement) for pod in self.pods}
         rooms = {
             name: room
@@ -156,51 +191,22 @@ class Search:
 
         return self._settle(ranked(self.pods, rooms.values(), space, self._fewest_victims), stop)
 
-    def _waits_for_own_share(self, stop: Stops) -> bool:
+    def _waits_for_own_share(self, stop: Stops, kept: frozenset[str]) -> bool:
         """Whether a private cluster would make the job wait, too: then it has no claim on the shares of others."""
         if not self.share:
             return False
         rooms = self._share_rooms()
 
-        def fits(space: Callable[[Room], int]) -> bool:
+        def fits(rooms: list[Room], space: Callable[[Room], int]) -> bool:
             def spaces(room: Room, _: PodCharge) -> Space:
                 return Space(space(room), _ENDLESS, _ENDLESS)
 
             return ranked(self.pods, rooms, spaces, lambda _, left: left) is not None
 
-        if not fits(lambda room: self.share[room.node.name]):
+        if not fits(rooms, lambda room: self.share[room.node.name]):
             return False
-        return not fits(lambda room: self._share_left(room) + self._own_victims(room, stop)) or self._is_protected()
-
-    def _is_protected(self) -> bool:
-        return self._protected() is not None
-
-    def _protected(self) -> Blocked | None:
-        """Whether those on the own share would leave, had they run for long enough."""
-        if isinstance(self._young, bool):
-            self._young = self._find_protected()
-        return self._young
-
-    def _find_protected(self) -> Blocked | None:
-        rooms = [room for room in self._share_rooms() if room.node.open]
-        if not self.share:
-            rooms = list(self.world.pool(self.resource, self.pods[0].placement).rooms.values())
-
-        def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, self._stops_later, self._share_left(room) if self.share else _ENDLESS)
-
-        nodes = None if self.short else ranked(self.pods, rooms, space, self._fewest_victims)
-        if nodes is None:
-            return None
-        untils = [
-            protected_until(self.world.jobs[name], self.world)
-            for node in set(nodes)
-            for name in self.world.rooms[node].holders
-            if self._stops_later(self.world.jobs[name])
-        ]
-        until = max((one for one in untils if one is not None), default=None)
-        sentence = f"Preemptible jobs run for {minutes(self.world.cluster.scheduling.min_run)} before they must leave."
-        return Blocked(Reason.MIN_RUN, sentence, until)
+        others = [room for room in rooms if room.node.name not in kept]
+        return not fits(others, lambda room: self._share_left(room) + self._own_victims(room, stop))
 
     # how much
 
@@ -230,7 +236,7 @@ class Search:
 
     def _own_victims(self, room: Room, stop: Stops) -> int:
         """What guaranteed jobs of the team itself would give back of its share."""
-        if stop != self._stops_own:
+        if not self._is_of_own(stop):
             return 0
         jobs = ((self.world.jobs[name], pods) for name, pods in room.holders.items())
         return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
@@ -299,7 +305,7 @@ class Search:
         else:
             jobs = (self.world.jobs[name] for room in rooms.values() for name in room.holders)
             stoppable = {job.id: job for job in jobs if stop(job)}
-        victims = choose_victims(missing, self.resource, stoppable.values(), self.world, owed)
+        victims = choose_victims(missing, self.resource, in_order(stoppable.values(), self.world, self.now), owed)
         return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
 
     def _same_type(self, job: Job) -> bool:

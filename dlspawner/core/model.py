@@ -107,9 +107,9 @@ class PriorityClasses:
 class Scheduling:
     """How jobs are queued and stopped for each other.
 
-    ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before it can
-    be one; ``patience`` is how long a job may be passed by those behind it; ``half_life`` is after how long half of
-    what a team has used is forgotten.
+    ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before its
+    notice begins; ``patience`` is how long a job may be passed by those behind it; ``half_life`` is after how long half
+    of what a team has used is forgotten.
     """
 
     notice: timedelta = timedelta(minutes=5)

@@ -4,8 +4,10 @@ In this order: borrowed before guaranteed (which only its own team can ask to st
 first, the lowest priority, the team that is most over its share, the youngest. Whoever turns out not to be needed after
 all is spared, the best protected first.
 
-Protected are jobs that have not run for the minimum time, that are leaving already, and every guaranteed job of another
-team. Nobody is stopped unless that lets the waiting job start.
+Nobody has to leave before the minimum run time and the notice after it are over. Who has not run for so long is a
+victim only where the others are not enough, and is told at once: the waiting job has its place promised from then on,
+so that whatever ends early is not lent again. Never victims are jobs that are leaving already, and every guaranteed job
+of another team. Nobody is stopped unless that lets the waiting job start.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.rooms import NOTHING, Space, needs
 from dlspawner.core.world import World, key
 
+_BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
+
 
 def may_be_stopped(job: Job, request: Job, world: World) -> bool:
     """Whether a job may ever be a victim of the request; how long it has run is not asked."""
@@ -29,31 +33,48 @@ def may_be_stopped(job: Job, request: Job, world: World) -> bool:
     return job.team == request.team and team is not None and team.preempts_own and job.priority < request.priority
 
 
-def protected_until(job: Job, world: World) -> datetime | None:
-    """Until when the minimum run time protects a job; ``None`` for one that has not begun to run."""
-    return None if job.started is None else job.started + world.cluster.scheduling.min_run
+def protected_until(job: Job, world: World, now: datetime) -> datetime:
+    """Until when the minimum run time protects a job; one that has not begun to run begins now at the earliest."""
+    return min(job.started or now, now) + world.cluster.scheduling.min_run
 
 
 def is_protected(job: Job, world: World, now: datetime) -> bool:
-    until = protected_until(job, world)
-    return until is None or now < until
+    return job.started is None or now < protected_until(job, world, now)
+
+
+def leaves_at(job: Job, world: World, now: datetime) -> datetime:
+    """When a victim that is told now is stopped: the notice begins when it has run for the minimum time."""
+    return max(now, protected_until(job, world, now)) + world.cluster.scheduling.notice
+
+
+def goes_on_until(job: Job, world: World, now: datetime) -> datetime | None:
+    """Until when a victim whose notice is over goes on all the same, because it took so long to start."""
+    if job.started is None or job.started > now:
+        return None
+    until = protected_until(job, world, now)
+    return until if now < until else None
+
+
+def in_order(candidates: Iterable[Job], world: World, now: datetime) -> list[Job]:
+    """Who is asked to leave first is first: before everything else those that may leave the soonest."""
+    return sorted(candidates, key=lambda job: (leaves_at(job, world, now), *_order(job, world)))
 
 
 def choose_victims(
     missing: Mapping[str, Space],
     resource: str,
     candidates: Iterable[Job],
-    world: World,
     quota_missing: int = 0,
 ) -> tuple[Job, ...] | None:
     """The jobs whose end gives what is missing, by node; ``None`` when all candidates are not enough.
 
-    ``candidates`` may all be stopped. ``quota_missing``: milli-GPUs that guaranteed jobs among them have to give back.
+    ``candidates`` may all be stopped, and are asked in their order (``in_order``). ``quota_missing``: milli-GPUs that
+    guaranteed jobs among them have to give back.
     """
     missing = {node: space for node, space in missing.items() if any(part > 0 for part in space)}
     taken: list[tuple[Job, dict[str, Space], int]] = []
     left, quota_left = dict(missing), quota_missing
-    for job in sorted(candidates, key=lambda job: _order(job, world)):
+    for job in candidates:
         if not left and quota_left <= 0:
             break
         gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.charge.gpus
@@ -75,7 +96,7 @@ def spared(world: World) -> tuple[Job, ...]:
     found: list[Job] = []
     wanting = {(job.team, job.charge.gpu_type) for job in _promised(world)}
     kept: dict[str, Space] = {}  # what those who are spared go on holding, by node
-    noticed = [job for job in world.jobs.values() if job.notice is not None and job.state is State.RUNNING]
+    noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
         kind = job.charge.gpu_type
         if not job.preemptible and kind and (job.team, kind) in wanting and world.left(job.team, kind) < 0:

@@ -12,12 +12,12 @@ their team's quota that it needs. Who waits for something else (an approval, a l
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from dlspawner.core.jobs import Job
-from dlspawner.core.world import World, key, lane
+from dlspawner.core.world import Key, World, key, lane
 
 _OVERDUE = 5  # of each team; one is enough unless it waits for something of its own
 
@@ -70,14 +70,26 @@ def overdue(request: Job, world: World, now: datetime) -> Iterator[Job]:
     found: list[tuple[Rank, Job]] = []
     for keys in world.queues.get(lane(request), {}).values():
         of_team = 0
-        for level, submitted, job_id in keys:
-            if level > own[1] or of_team == _OVERDUE:
-                break
+        for job_id in waiting_since(keys, limit):
             job = world.jobs[job_id]
-            if submitted <= limit and not job.promised and job_id != request.id:
+            if -job.priority > own[1] or of_team == _OVERDUE:
+                break
+            if not job.promised and job_id != request.id:
                 ranked = rank(job, world, now)
                 if ranked < own:
                     found.append((ranked, job))
                     of_team += 1
     found.sort(key=lambda one: one[0])
     return (job for _, job in found)
+
+
+def waiting_since(keys: Sequence[Key], limit: datetime) -> Iterator[str]:
+    """The ids of those of a team who came until then, in the team's order."""
+    index = 0
+    while index < len(keys):
+        level, submitted, job_id = keys[index]
+        if submitted <= limit:
+            yield job_id
+            index += 1
+        else:  # whoever else is of this priority came later
+            index = bisect_right(keys, level, lo=index, key=lambda one: one[0])

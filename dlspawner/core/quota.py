@@ -4,12 +4,14 @@
   (``shares``): there nobody else's guaranteed jobs are, and preemptible ones leave for them. They start elsewhere too
   where nobody's share suffers: on GPUs that belong to no share; anywhere when their own share is not what it should be
   (a node is closed, somebody's job is misplaced, no node of it suits the job), or when quotas can not be laid out.
+  There they leave to other teams what these wait for (``guests``).
 * *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and nobody is stopped for them.
 * Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
 
 A team inside its quota, whose quota is laid out without splitting what could be on one node, therefore waits no longer
 than on a cluster of its own, but for the notice and the minimum run time of those who leave. Splitting: three quotas of
-5 on two nodes of 8 leave the third one 3 and 2.
+5 on two nodes of 8 leave the third one 3 and 2. Where quotas can not be laid out, or the team's nodes are away, nobody
+who came later takes the nodes from a job that has waited for ``patience``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
 # Reasons that hold for whoever is behind in the same lane and asks for the same.
-_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN, Reason.ENDING, Reason.MIN_RUN})
+_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN, Reason.ENDING})
 
 
 def admit(request: Job, world: World, now: datetime) -> Decision:

@@ -128,6 +128,10 @@ class Room:
         """What jobs that are not preemptible hold, and pods that are no jobs."""
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
+    def staying(self, resource: str) -> int:
+        """What guaranteed jobs hold there or were promised, and pods that are no jobs: borrowers leave for them."""
+        return dict(self.node.others.gpus).get(resource, 0) + sum(self.entitled.get(resource, {}).values())
+
     def now(self, resource: str, but: str = "") -> Space:
         """What may be taken now; the promise of the job ``but`` is its own.
 

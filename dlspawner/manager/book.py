@@ -29,7 +29,7 @@ from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
 from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.notices import Board, Change, withdraw
+from dlspawner.manager.notices import Board, Change, Kind, withdraw
 from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
 from dlspawner.settings import Settings
@@ -111,6 +111,7 @@ class Turn:
         if other is not None and other.job.id != job.id:
             self.write(ended(other), "replaced", f"by {job.id}")
         self.write(waiting(record), reason)
+        withdraw(self, job.id, Kind.PREEMPTED)
 
     def tell(self, change: Change) -> None:
         """Change what people are told; for `notices` alone."""

@@ -1,13 +1,13 @@
 """Who waits for what the files do not allow any more, and is told so.
 
-Such a job keeps its place, because the files may be changed again. It is looked for when they were read: what nodes
-there are does not matter here, for those come back by themselves.
+Such a job keeps its place, because the files may be changed again. It is looked for when they were read, and when a job
+that had to leave is back in its place: what nodes there are does not matter here, for those come back by themselves.
 """
 
 from __future__ import annotations
 
 from dlspawner.core import limits
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import Job, State
 from dlspawner.manager.book import Turn
 from dlspawner.manager.notices import Kind, post, withdraw
 
@@ -15,10 +15,14 @@ from dlspawner.manager.notices import Kind, post, withdraw
 def tell(turn: Turn) -> None:
     """Tell whoever waits in vain, and take it back from whom that is not true of any more."""
     for record in tuple(turn.book.records.values()):
-        job = record.job
-        never = limits.by_files(job, turn.world) if job.state is State.QUEUED else None
-        if never is not None:
-            text = f"It cannot start as things are: {never.sentence} It keeps its place; ask for less, or cancel it."
-            post(turn, job, Kind.CANNOT_START, text)
-        else:
-            withdraw(turn, job.id, Kind.CANNOT_START)
+        tell_one(turn, record.job)
+
+
+def tell_one(turn: Turn, job: Job) -> None:
+    """The same for one job."""
+    never = limits.by_files(job, turn.world) if job.state is State.QUEUED else None
+    if never is not None:
+        text = f"It cannot start as things are: {never.sentence} It keeps its place; ask for less, or cancel it."
+        post(turn, job, Kind.CANNOT_START, text)
+    else:
+        withdraw(turn, job.id, Kind.CANNOT_START)

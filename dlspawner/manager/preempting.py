@@ -1,6 +1,7 @@
 """Who has to leave: notice and promise in one turn, then the stop, or the news that the job goes on after all.
 
-* `begin` is a pass's answer to ``Preempt``: every victim gets its notice and the waiting job is promised the nodes.
+* `begin` is a pass's answer to ``Preempt``: every victim gets its notice, which begins when it has run for the minimum
+  time, and the waiting job is promised the nodes.
 * `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
   whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more.
 * Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
@@ -19,7 +20,7 @@ from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job
-from dlspawner.core.preemption import broken, spared
+from dlspawner.core.preemption import broken, goes_on_until, leaves_at, spared
 from dlspawner.core.quota import excess
 from dlspawner.core.telling import WHEN
 from dlspawner.core.vacancy import first_free
@@ -40,10 +41,10 @@ KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
 
 def begin(turn: Turn, record: Record, found: Preempt) -> None:
     """Ask the victims to leave, and promise their place to the job that waits."""
-    until = turn.now + turn.world.cluster.scheduling.notice
     elsewhere = first_free(record.job, turn.world, frozenset()) is not None
     for name in found.victims:
         victim = turn.book.records[name]
+        until = leaves_at(victim.job, turn.world, turn.now)
         turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
         if victim.job.user:
             text = _warning(victim, record.job, turn.world, idle_elsewhere=elsewhere)
@@ -62,7 +63,12 @@ def review(turn: Turn) -> None:
         if job.user:
             post(turn, job, Kind.GOES_ON, GOES_ON)
     for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= turn.now]:
-        stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(turn.book.records[job.id]))
+        later = goes_on_until(job, turn.world, turn.now)
+        if later is None:
+            stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(turn.book.records[job.id], turn.world))
+        else:
+            turn.write(_with(turn, job, notice=later), "notice-moved")
+            _move(turn, job, Kind.PREEMPTED, later)
     _lower(turn)
     times = [record.job.notice or record.yields for record in turn.book.records.values()]
     turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > turn.now), default=None)
@@ -86,6 +92,13 @@ def shift(turn: Turn, by: timedelta) -> None:
     turn.keep_usage()
 
 
+def _move(turn: Turn, job: Job, kind: Kind, until: datetime) -> None:
+    """Tell somebody who was told already that it is at another time."""
+    known = turn.book.board.pending((job.id, kind))
+    if known is not None:
+        post(turn, job, kind, known.text, cause=known.cause, until=until)
+
+
 def _lower(turn: Turn) -> None:
     """Quotas that were lowered, or raised again."""
     beyond = {job.id for job in excess(turn.world)}
@@ -95,7 +108,7 @@ def _lower(turn: Turn) -> None:
             until = turn.now + turn.world.cluster.scheduling.notice
             turn.write(replace(record, yields=until), "quota-lowered")
             if job.user:
-                text = "Your team's quota was lowered: the job goes on as a preemptible one, which others may stop."
+                text = f"Your {_lost(job, turn.world)}: the job goes on as a preemptible one, which others may stop."
                 post(turn, job, Kind.QUOTA_LOWERED, text, until=until)
         elif job.id in beyond and record.yields is not None and record.yields <= turn.now:
             turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
@@ -114,7 +127,9 @@ def _warning(victim: Record, waiting: Job, world: World, *, idle_elsewhere: bool
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
-        why = f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim)} has to leave {WHEN}."
+        why = (
+            f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim, world)} has to leave {WHEN}."
+        )
         why += f" {_IDLE_ELSEWHERE}" if idle_elsewhere else ""
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
@@ -128,20 +143,25 @@ _NOT_AGAIN = "It does not start again by itself; files stay."
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
-def _farewell(record: Record) -> str:
+def _farewell(record: Record, world: World) -> str:
     """What is read afterwards."""
     if record.job.preemptible:
-        why = f"This {_preemptible(record)} was stopped after notice, because a team needed its GPUs back"
+        why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
     return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
 
 
-def _preemptible(record: Record) -> str:
+def _preemptible(record: Record, world: World) -> str:
     """What a preemptible job is called; who has not asked for that reads why it is one."""
     if record.yields is None:
         return "preemptible job"
-    return "job, which is preemptible since your team's quota was lowered,"
+    return f"job, which is preemptible since your {_lost(record.job, world)},"
+
+
+def _lost(job: Job, world: World) -> str:
+    """What happened to a team whose quota is no longer enough for a job."""
+    return "team's quota was lowered" if world.team(job.team) else f"team “{job.team}” was removed"
 
 
 @dataclass(slots=True)

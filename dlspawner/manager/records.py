@@ -95,7 +95,7 @@ def ended(record: Record) -> Record:
 
 def waiting(record: Record, state: State = State.QUEUED) -> Record:
     """The job back in its place: it holds nothing, and came when it first came."""
-    job = replace(record.job, state=state, nodes=())
+    job = replace(record.job, state=state, nodes=(), notice=None)
     return replace(record, job=job, due=False, deadline=None, pods=(), stop=None)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError, HubRefused
+from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.records import Record, Stop
@@ -57,6 +58,9 @@ def gone(turn: Turn, record: Record, reason: str) -> None:
     again = replace(job, started=None, notice=None, idle=False, preemptible=preemptible)
     turn.wait_again(replace(record, job=again, yields=None, turns=1), "requeued")
     withdraw(turn, job.id)
+    waits = turn.record(job.id)
+    if waits is not None:
+        hopeless.tell_one(turn, waits.job)  # the files may have changed while it ran
 
 
 @dataclass(slots=True)

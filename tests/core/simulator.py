@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.preemption import broken, leaves_at, spared
 from dlspawner.core.quota import turns
 from dlspawner.core.world import World
 from tests.core.worlds import NOW
@@ -23,14 +24,15 @@ class Comes:
 
 
 def play(here: World, coming: Sequence[Comes], end: int = 10_000) -> dict[str, int]:
-    """The minute in which each job first started. Whoever is stopped leaves at once and begins anew."""
+    """The minute in which each job first started. Whoever has to leave does so when it must, and begins anew."""
     started: dict[str, int] = {}
     ends: dict[str, int] = {}
     minutes = {one.job.id: one.minutes for one in coming}
     left = sorted(coming, key=lambda one: (one.minute, one.job.id))
     minute = 0
     while (left or ends) and minute < end:
-        minute = min([one.minute for one in left[:1]] + list(ends.values()))
+        notices = [_minute(job.notice) for job in here.jobs.values() if job.notice is not None]
+        minute = min([one.minute for one in left[:1]] + list(ends.values()) + notices)
         now = NOW + timedelta(minutes=minute)
         for name in [name for name, at in ends.items() if at <= minute]:
             del ends[name]
@@ -38,21 +40,40 @@ def play(here: World, coming: Sequence[Comes], end: int = 10_000) -> dict[str, i
         while left and left[0].minute <= minute:
             one = left.pop(0)
             here.put(replace(one.job, submitted=NOW + timedelta(minutes=one.minute), state=State.QUEUED))
+        _review(here, now, ends)
         here.tick(now)
         for job, decision in turns(here, now):
             if isinstance(decision, Preempt):
-                for name in decision.victims:
-                    _stop(here, name)
-                    del ends[name]
-            _start(here, job, decision.nodes, now)
+                assert all(_may_leave_for(here.jobs[name], job) for name in decision.victims), "a job of another team"
+                leave = {name: leaves_at(here.jobs[name], here, now) for name in decision.victims}
+                for name, at in leave.items():
+                    here.put(replace(here.jobs[name], notice=at))
+                here.put(replace(job, nodes=decision.nodes))
+                if max(leave.values()) > now:
+                    continue
+                _review(here, now, ends)
+            here.put(replace(job, state=State.RUNNING, started=now, nodes=decision.nodes))
             started.setdefault(job.id, minute)
             ends[job.id] = minute + minutes[job.id]
     return started
 
 
-def _start(here: World, job: Job, nodes: tuple[str, ...], now: datetime) -> None:
-    here.put(replace(job, state=State.RUNNING, started=now, nodes=nodes))
+def _review(here: World, now: datetime, ends: dict[str, int]) -> None:
+    """What the Manager does again and again: promises and notices that are worth nothing, notices that are over."""
+    for job in broken(here):
+        here.put(replace(job, nodes=()))
+    for job in spared(here):
+        here.put(replace(job, notice=None))
+    for job in [job for job in here.jobs.values() if job.notice is not None and job.notice <= now]:
+        assert job.started is not None
+        assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
+        here.put(replace(job, state=State.QUEUED, started=None, nodes=(), notice=None))
+        del ends[job.id]
 
 
-def _stop(here: World, name: str) -> None:
-    here.put(replace(here.jobs[name], state=State.QUEUED, started=None, nodes=()))
+def _may_leave_for(victim: Job, job: Job) -> bool:
+    return victim.preemptible or victim.team == job.team
+
+
+def _minute(at: datetime) -> int:
+    return int((at - NOW) / timedelta(minutes=1))

@@ -87,11 +87,13 @@ def test_priority_where_the_virtual_cluster_opted_in_a_prod_job_stops_a_test_job
 
 
 def test_priority_a_test_job_of_the_other_virtual_cluster_is_safe_from_it() -> None:
-    here = lab(
-        runs("prod", "vc1", 1, "one", priority=PROD), runs("test", "vc2", 1, "two", priority=TEST), opted_in=True
-    )
+    """vc1 has its quota free and a claim on the one open node, where a job of vc2 with a lower priority is."""
+    here = lab(runs("test", "vc2", 1, "one", priority=TEST), opted_in=True)
+    here.put_node(replace(machine("two"), cordoned=True))
+    decision = admit(request("more", "vc1", priority=PROD), here, NOW)
 
-    assert not isinstance(admit(request("more", "vc1", priority=PROD), here, NOW), Preempt)
+    assert isinstance(decision, Wait)
+    assert decision.reason is Reason.NO_NODE
 
 
 def test_opportunistic_jobs_use_both_nodes_whoever_owns_them() -> None:

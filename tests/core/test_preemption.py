@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Holding, Node
-from dlspawner.core.preemption import broken, choose_victims, spared
+from dlspawner.core.preemption import broken, choose_victims, goes_on_until, in_order, leaves_at, spared
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
 from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, queues, runs, team, wants, world
@@ -65,7 +66,8 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 @pytest.mark.parametrize("name", CHOSEN)
 def test_chosen_is(name: str) -> None:
     jobs, gpus, expected = CHOSEN[name]
-    victims = choose_victims({"n1": Space(gpus * GPU, 0, 0)}, NVIDIA, jobs, world(*TEAMS, *jobs))
+    asked = in_order(jobs, world(*TEAMS, *jobs), NOW)
+    victims = choose_victims({"n1": Space(gpus * GPU, 0, 0)}, NVIDIA, asked)
 
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
@@ -74,7 +76,52 @@ def test_chosen_is(name: str) -> None:
 def test_nobody_is_chosen_where_all_are_not_enough() -> None:
     jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
 
-    assert choose_victims({"n1": Space(5 * GPU, 0, 0)}, NVIDIA, jobs, world(*TEAMS, *jobs)) is None
+    assert choose_victims({"n1": Space(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
+
+
+LEAVES: dict[str, tuple[Job, timedelta]] = {
+    "after the notice, who has run for the minimum time": (borrows("j", "b", 1, "n1", age=10 * MINUTE), 5 * MINUTE),
+    "who has not, after what is missing of it and the notice": (
+        borrows("j", "b", 1, "n1", age=4 * MINUTE),
+        11 * MINUTE,
+    ),
+    "who is starting, as if it ran from now on": (replace(borrows("j", "b", 1, "n1"), started=None), 15 * MINUTE),
+    "who began in the future, as if it ran from now on": (borrows("j", "b", 1, "n1", age=-24 * HOUR), 15 * MINUTE),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_told_now_leaves(name: str) -> None:
+    job, expected = LEAVES[name]
+
+    assert leaves_at(job, world(*TEAMS), NOW) == NOW + expected
+
+
+GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
+    "who has run for the minimum time does not": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
+    "who took long to start does until it has run for it": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
+    "who never began to run does not": (replace(borrows("j", "b", 1, "n1"), started=None), None),
+    "who began in the future does not": (borrows("j", "b", 1, "n1", age=-HOUR), None),
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_when_the_notice_is_over(name: str) -> None:
+    job, expected = GOES_ON[name]
+
+    assert goes_on_until(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
+
+
+@pytest.mark.parametrize("hours", [-48, -1, 0, 1, 48])
+def test_a_clock_that_jumps_lets_nobody_leave_without_notice_or_stay_for_longer(hours: int) -> None:
+    """Within a team that opted in a guaranteed job can be a victim: the one case in which the time decides about it."""
+    job = runs("j", "a", 8, "n1", priority=10, age=MINUTE)
+    here = world(team("a", 8, preempts_own=True), node("n1"), job)
+    now = NOW + hours * HOUR
+    decision = admit(wants("x", "a", 8, priority=100), here, now)
+
+    assert decision == Preempt(("j",), ("n1",))
+    assert leaves_at(job, here, now) - now == {0: 14 * MINUTE}.get(hours, (15 if hours < 0 else 5) * MINUTE)
 
 
 def noticed(name: str, gpus: int) -> Job:
@@ -88,6 +135,7 @@ SPARED: dict[str, tuple[list[Job], str]] = {
     ),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
     "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
+    "who is starting still": ([replace(noticed("j", 8), state=State.STARTING, started=None)], "j"),
     "nobody who is stopping already": ([replace(noticed("j", 8), state=State.STOPPING)], ""),
     "one of a team with too little quota, when nobody of it waits any more": (
         [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
@@ -185,7 +233,8 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
     if not isinstance(decision, Preempt):
         return
     victims = [here.jobs[name] for name in decision.victims]
-    assert all(job.preemptible and job.started and NOW - job.started >= 10 * MINUTE for job in victims)
+    assert all(job.preemptible for job in victims)
+    assert all(leaves_at(job, here, NOW) >= (job.started or NOW) + 15 * MINUTE for job in victims)
     for one in (None, *victims):
         left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
         free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus

@@ -180,14 +180,56 @@ async def test_when_the_notice_is_over_the_victim_is_stopped_and_the_owner_start
         assert "a team needed its GPUs back: start it again" in ended.stop.sentence
 
 
-async def test_who_has_not_run_for_long_is_nobody_s_victim(office: Office) -> None:
+async def test_who_has_not_run_for_long_is_told_at_once_and_has_that_time_before_its_notice(office: Office) -> None:
     configure(office.folder, min_run=600)
     async with office.manager() as acting:
         victim, owner = await lend(office, acting), await wait_for_owner(acting)
         found, waits = job_of(acting, victim), job_of(acting, owner)
         assert found is not None
         assert waits is not None
-        assert (found.notice, waits.nodes) == (None, ())
+        assert found.started is not None
+        assert found.notice == found.started + timedelta(seconds=660)
+        assert waits.nodes == ("gpu-1",)
+        office.clock.moved += timedelta(seconds=630)
+        await settle(acting)
+        assert state(acting, victim) is State.RUNNING
+        office.clock.moved += timedelta(seconds=31)
+        await until(lambda: state(acting, victim) is None, "it has ended")
+
+
+async def test_who_takes_long_to_start_runs_for_the_minimum_time_all_the_same(office: Office) -> None:
+    configure(office.folder, min_run=600)
+    async with office.manager() as acting:
+        question = wants("bob", gpus=8, team="others", preemptible=True)
+        assert (await ask(acting, question)).decision == "admit"
+        pod = await office.make_pod(question)
+        assert acting.desk is not None
+        book = acting.desk.book
+        await until(lambda: not book.records[question.job].reserved, "the pod is seen")
+        owner = await wait_for_owner(acting)
+        assert told(office, acting) == [Kind.PREEMPTED]
+        office.clock.moved += timedelta(seconds=650)
+        await office.bind(pod)
+        await until(lambda: state(acting, question.job) is State.RUNNING, "it runs")
+        office.clock.moved += timedelta(seconds=30)
+
+        def moved() -> bool:
+            found = job_of(acting, question.job)
+            return (
+                found is not None
+                and found.notice is not None
+                and found.started is not None
+                and (found.notice == found.started + timedelta(seconds=600))
+            )
+
+        await until(moved, "it has its minimum time")
+        notice = book.board.pending((question.job, Kind.PREEMPTED))
+        found = job_of(acting, question.job)
+        assert notice is not None
+        assert found is not None
+        assert notice.until == found.notice
+        assert (waits := job_of(acting, owner)) is not None
+        assert waits.promised
 
 
 async def test_a_guaranteed_job_never_leaves_for_another_team(office: Office) -> None:
@@ -302,6 +344,28 @@ async def test_who_had_to_leave_after_a_quota_was_lowered_reads_that(office: Off
         assert ended is not None
         assert ended.stop is not None
         assert "preemptible since your team's quota was lowered" in ended.stop.sentence
+
+
+async def test_who_is_of_a_team_that_was_removed_reads_that_and_is_told_that_the_place_in_the_queue_is_in_vain(
+    office: Office,
+) -> None:
+    (office.folder / "teams.yaml").write_text("teams: {owners: {quota: {gpu: 0}}, others: {quota: {gpu: 8}}}")
+    async with office.manager() as acting:
+        job = await lend(office, acting, preemptible=False, requeue=True)
+        (office.folder / "teams.yaml").write_text("teams: {owners: {quota: {gpu: 8}}}")
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        assert acting.desk is not None
+        board = acting.desk.book.board
+        assert (notice := board.pending((job, Kind.QUOTA_LOWERED))) is not None
+        assert notice.text.startswith("Your team “others” was removed: the job goes on")
+        office.clock.moved += NOTICE
+        await until(lambda: (found := job_of(acting, job)) is not None and found.preemptible, "it turns preemptible")
+        await wait_for_owner(acting)
+        assert (notice := board.pending((job, Kind.PREEMPTED))) is not None
+        assert "preemptible since your team “others” was removed" in notice.text
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, job) is State.QUEUED, "it waits again")
+        await until(lambda: told(office, acting) == [Kind.CANNOT_START], "bob is told that it waits in vain")
 
 
 async def test_switching_quota_on_makes_nobody_preemptible_who_runs(office: Office) -> None:

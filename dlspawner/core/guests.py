@@ -1,0 +1,110 @@
+"""Guests: guaranteed jobs outside their team's share, and what they leave to the teams that wait inside their quota.
+
+* At once: the nodes of another team's share that a waiting job of it needs, if nobody but guests is in its way there.
+* Once it may not be passed any more (``queueing``): the nodes that come closest to holding another team's job that no
+  open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
+  came first is heeded, and a guest that came before it does not wait for it.
+
+So a team that waits inside its quota waits for those who run already and not for those who come, while on its own share
+no job is held up by another team. Borrowers are not held up at all: they leave when they must (``preemption``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from dlspawner.core import queueing
+from dlspawner.core.amounts import counted
+from dlspawner.core.backfill import nearest, waits_for_others
+from dlspawner.core.decisions import Reason
+from dlspawner.core.jobs import Job
+from dlspawner.core.limits import Blocked
+from dlspawner.core.placing import Nodes, ranked
+from dlspawner.core.rooms import Room, Space
+from dlspawner.core.world import World
+
+_ASKED = 5  # of each team; one is enough unless it waits for something of its own
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Those to whom guests leave something: at most one of each team in either part, in order of their submit times."""
+
+    owners: tuple[tuple[Job, Nodes], ...]  # with the nodes of their share
+    homeless: tuple[Job, ...]
+
+
+def left_to_others(request: Job, kind: str, world: World, now: datetime) -> tuple[Job | None, frozenset[str]]:
+    """The nodes that a guest leaves to other teams, and a job that waits for them."""
+    waiting = _waiting(kind, world, now)
+    found: list[tuple[Job, Iterable[str]]] = [one for one in waiting.owners if one[0].team != request.team]
+    first = next((job for job in waiting.homeless if job.team != request.team), None)
+    if first is not None and _came(first) < _came(request):
+        found.append((first, nearest(first, world)))
+    return (found[0][0] if found else None), frozenset(name for _, nodes in found for name in nodes)
+
+
+def comes_first(waiting: Job) -> Blocked:
+    """The answer to a guest that would take what is left to another team's job."""
+    whose = counted(waiting.charge.gpus)
+    return Blocked(Reason.TURN, f"A job that wants {whose} comes first: it waits inside its team's quota.")
+
+
+def _came(job: Job) -> tuple[datetime, str]:
+    return job.submitted, job.id
+
+
+def _waiting(kind: str, world: World, now: datetime) -> _Waiting:
+    known: _Waiting | None = world.memo.get(("waiting", kind, now))
+    if known is None:
+        teams = [team for team, of in world.queues if team and of == kind and world.left(team, kind) > 0]
+        owners = [one for team in teams if (one := _owner(team, kind, world)) is not None]
+        homeless = [job for team in teams if (job := _homeless(team, kind, world, now)) is not None]
+        owners.sort(key=lambda one: _came(one[0]))
+        homeless.sort(key=_came)
+        known = world.memo["waiting", kind, now] = _Waiting(tuple(owners), tuple(homeless))
+    return known
+
+
+def _owner(team: str, kind: str, world: World) -> tuple[Job, Nodes] | None:
+    """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
+    share = world.layout(kind).get(team, {})
+    keys = world.queues[team, kind][team]
+    for job in _inside_quota((key[-1] for key in keys), world) if share else ():
+        nodes = _home(job, share, world, beside_own=True)
+        if nodes is not None:
+            return job, nodes
+    return None
+
+
+def _homeless(team: str, kind: str, world: World, now: datetime) -> Job | None:
+    """The first job of a team that nobody may pass any more and that its share could not hold as the nodes are."""
+    share = world.layout(kind).get(team, {})
+    limit = now - world.cluster.scheduling.patience
+    for job in _inside_quota(queueing.waiting_since(world.queues[team, kind][team], limit), world):
+        if not share or _home(job, share, world, beside_own=False) is None:
+            return job
+    return None
+
+
+def _inside_quota(ids: Iterable[str], world: World) -> Iterator[Job]:
+    jobs = (world.jobs[one] for one in islice(ids, _ASKED))
+    for job in jobs:
+        kind = job.charge.gpu_type
+        if kind and not job.promised and job.charge.gpus <= world.left(job.team, kind) and waits_for_others(job, world):
+            yield job
+
+
+def _home(job: Job, share: dict[str, int], world: World, *, beside_own: bool) -> Nodes | None:
+    """Where on its team's share a job would be without others, beside the team's own jobs or instead of them."""
+    resource = next(pod.resource for pod in job.charge.pods if pod.resource)
+    rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]
+
+    def space(room: Room, _: object) -> Space:
+        own = room.entitled.get(resource, {}).get(job.team, 0) if beside_own else 0
+        return room.whole(resource)._replace(gpus=share[room.node.name] - own)
+
+    return ranked(job.charge.pods, rooms, space, lambda room, left: (left.gpus, room.node.name))

@@ -1,0 +1,134 @@
+"""Nobody starves inside their team's quota, whatever others ask: streams of borrowers, of other teams, of guests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.amounts import GPU
+from dlspawner.core.model import Cluster
+from dlspawner.core.world import World
+from tests.core.simulator import Comes, play
+from tests.core.worlds import CLUSTER, HURRIED, node, team, wants, world
+
+PATIENCE, MIN_RUN, LONGEST = 30, 10, 60
+UNTOLD = replace(CLUSTER, scheduling=replace(CLUSTER.scheduling, notice=timedelta(0)))
+
+
+def stream(of: str, every: int, minutes: int, many: int = 100, **more: object) -> list[Comes]:
+    """Jobs with 1 GPU, one after the other."""
+    return [Comes(wants(f"{of}{number:04}", of, 1, **more), every * number, minutes) for number in range(many)]
+
+
+def one_node(*quotas: int, cluster: Cluster) -> World:
+    return world(*(team(name, quota) for name, quota in zip("abc", quotas, strict=False)), node("n1"), cluster=cluster)
+
+
+def without_second(lose: Callable[[World], None]) -> World:
+    here = world(team("a", 8), team("b", 8), node("n1"), node("n2"), cluster=HURRIED)
+    lose(here)
+    return here
+
+
+LONG = [Comes(wants(f"long{number}", "b", 1, preemptible=True), 0, 1000) for number in range(6)]
+# The world, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
+STREAMS: dict[str, tuple[Callable[[], World], list[Comes], int]] = {
+    "of borrowers, none of whom ever runs for the minimum time": (
+        lambda: one_node(8, 0, cluster=UNTOLD),
+        stream("b", 1, 9, 300, preemptible=True),
+        20 + MIN_RUN,
+    ),
+    "of borrowers beside others who have run for long": (
+        lambda: one_node(8, 0, cluster=UNTOLD),
+        [*LONG, *stream("b", 4, 9, preemptible=True)],
+        20 + MIN_RUN,
+    ),
+    "of another team, with more quota than GPUs": (
+        lambda: one_node(8, 8, cluster=HURRIED),
+        stream("b", 8, 60),
+        20 + PATIENCE + 60,
+    ),
+    "of another team with a higher priority": (
+        lambda: one_node(8, 8, cluster=HURRIED),
+        stream("b", 8, 60, priority=1000),
+        20 + PATIENCE + 60,
+    ),
+    "of two other teams": (
+        lambda: one_node(8, 8, 8, cluster=HURRIED),
+        [*stream("b", 16, 60), *stream("c", 16, 60)],
+        20 + PATIENCE + 60,
+    ),
+    "of a team whose node is closed": (
+        lambda: without_second(lambda here: here.put_node(node("n2", cordoned=True))),
+        stream("b", 8, 60),
+        20 + 60,
+    ),
+    "of a team whose node is gone": (
+        lambda: without_second(lambda here: here.remove_node("n2")),
+        stream("b", 8, 60),
+        20 + PATIENCE + 60,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_big_job_is_not_starved_by_a_stream(name: str) -> None:
+    here, coming, latest = STREAMS[name]
+    started = play(here(), [*coming, Comes(wants("big", "a", 8), 20, 10)], end=400)
+
+    assert started.get("big", 10_000) <= latest
+
+
+def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs() -> None:
+    """They leave when it is their turn to, so that nothing is idle for nobody."""
+    coming = [
+        Comes(wants("old", "b", 1), 0, 200),
+        Comes(wants("big", "a", 8), 1, 10),
+        Comes(wants("borrower", "b", 7, preemptible=True), 60, 300),
+    ]
+    started = play(one_node(8, 8, cluster=HURRIED), coming)
+
+    assert (started["borrower"], started["big"]) == (60, 200)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[tuple[int, int, int], int, bool, int, list[Comes]]:
+    """Quotas, nodes, whether the last node is closed, GPUs of the job of team a, and what teams b and c ask."""
+    quotas = draw(st.tuples(st.integers(1, 8), st.integers(0, 16), st.integers(0, 16)))
+    coming = []
+    for number in range(draw(st.integers(1, 3))):
+        of, preemptible = draw(st.sampled_from("bc")), draw(st.booleans())
+        gpus = draw(st.integers(1, 3))
+        if preemptible or gpus <= quotas["abc".index(of)]:
+            more = {"preemptible": preemptible, "priority": draw(st.sampled_from([10, 100]))}
+            every, minutes = draw(st.integers(1, 12)), draw(st.sampled_from([5, 9, 20, LONGEST]))
+            jobs = (wants(f"{of}{number}-{one:02}", of, gpus, **more) for one in range(40))
+            coming += [Comes(job, 21 + every * one, minutes) for one, job in enumerate(jobs)]
+    return quotas, draw(st.integers(1, 3)), draw(st.booleans()), draw(st.integers(1, quotas[0])), coming
+
+
+@given(crowds(), st.integers(0, 8))
+@settings(max_examples=50, deadline=None)
+def test_inside_its_quota_nobody_waits_longer_than_for_those_who_are_there(
+    crowd: tuple[tuple[int, int, int], int, bool, int, list[Comes]], there: int
+) -> None:
+    quotas, nodes, closed, gpus, coming = crowd
+    here = world(
+        *(team(name, quota) for name, quota in zip("abc", quotas, strict=True)),
+        *(node(f"n{number}", cordoned=closed and 1 < number == nodes) for number in range(1, nodes + 1)),
+        cluster=UNTOLD,
+    )
+    share = here.layout("a100").get("a")
+    if share is None and nodes > 1:
+        return  # which node comes closest to holding the job may change meanwhile
+    if share is not None and not any(share[name] >= gpus * GPU for name in share if here.rooms[name].node.open):
+        return
+    first = [Comes(wants(f"b{number}", "b", 1), 0, LONGEST) for number in range(min(there, quotas[1]))]
+    started = play(here, [*first, *coming, Comes(wants("big", "a", gpus), 20, 10)], end=200)
+
+    assert started.get("big", 10_000) <= 20 + PATIENCE + LONGEST + MIN_RUN

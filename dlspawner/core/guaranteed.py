@@ -30,11 +30,9 @@ class Search:
         self.pods = request.charge.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
         self.share = world.layout(kind).get(request.team, {})
-        # Whoever was promised nothing sees the same of a node as everybody else, until something changes.
+        # Whoever was promised nothing sees the same of a node as everybody else, until something changes there.
         own = request.id if request.promised else ""
-        seen = world.memo.setdefault(("seen", self.resource, own, now), ({}, {}))
-        self._coming: dict[str, Space] = seen[0]
-        self._lent: dict[str, Space] = seen[1]
+        self._as_soon, self._as_lent = ("soon", self.resource, own), ("lent", self.resource, own, now)
 
     def decide(self) -> Admit | Preempt | Blocked:
         """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
@@ -242,23 +240,24 @@ class Search:
         return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
 
     def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
-        found = self._lent.get(room.node.name) if stop == self._stops_borrowed else None
+        only_borrowed = stop == self._stops_borrowed
+        found = room.memo.get(self._as_lent) if only_borrowed else None
         if found is None:
             found = self._soon(room)
-            for name in room.lent if stop == self._stops_borrowed else room.holders:
+            for name in room.lent if only_borrowed else room.holders:
                 if stop(self.world.jobs[name]):
                     found = found + needs(room.holders[name], self.resource)
-            if stop == self._stops_borrowed:
-                self._lent[room.node.name] = found
+            if only_borrowed:
+                room.memo[self._as_lent] = found
         return Space(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
 
     def _now(self, room: Room) -> Space:
         return room.now(self.resource, self.request.id)
 
     def _soon(self, room: Room) -> Space:
-        found = self._coming.get(room.node.name)
+        found = room.memo.get(self._as_soon)
         if found is None:
-            found = self._coming[room.node.name] = room.soon(self.resource, self.request.id)
+            found = room.memo[self._as_soon] = room.soon(self.resource, self.request.id)
         return found
 
     def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:

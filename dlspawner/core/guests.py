@@ -24,7 +24,7 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
 from dlspawner.core.rooms import Room, Space
-from dlspawner.core.world import World
+from dlspawner.core.world import Key, World
 
 _ASKED = 5  # of each team; one is enough unless it waits for something of its own
 
@@ -73,7 +73,7 @@ def _owner(team: str, kind: str, world: World) -> tuple[Job, Nodes] | None:
     """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
     share = world.layout(kind).get(team, {})
     keys = world.queues[team, kind][team]
-    for job in _inside_quota((key[-1] for key in keys), world) if share else ():
+    for job in _inside_quota(keys, world) if share else ():
         nodes = _home(job, share, world, beside_own=True)
         if nodes is not None:
             return job, nodes
@@ -90,8 +90,8 @@ def _homeless(team: str, kind: str, world: World, now: datetime) -> Job | None:
     return None
 
 
-def _inside_quota(ids: Iterable[str], world: World) -> Iterator[Job]:
-    jobs = (world.jobs[one] for one in islice(ids, _ASKED))
+def _inside_quota(keys: Iterable[Key], world: World) -> Iterator[Job]:
+    jobs = (world.jobs[key[-1]] for key in islice(keys, _ASKED))
     for job in jobs:
         kind = job.charge.gpu_type
         if kind and not job.promised and job.charge.gpus <= world.left(job.team, kind) and waits_for_others(job, world):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import islice, takewhile
 
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import Key, World, key, lane
@@ -67,29 +68,21 @@ def overdue(request: Job, world: World, now: datetime) -> Iterator[Job]:
     """Jobs ahead of the request in its lane that nobody may pass any more, the first one first; a few of each team."""
     limit = now - world.cluster.scheduling.patience
     own = rank(request, world, now)
-    found: list[tuple[Rank, Job]] = []
-    for keys in world.queues.get(lane(request), {}).values():
-        of_team = 0
-        for job_id in waiting_since(keys, limit):
-            job = world.jobs[job_id]
-            if -job.priority > own[1] or of_team == _OVERDUE:
-                break
-            if not job.promised and job_id != request.id:
-                ranked = rank(job, world, now)
-                if ranked < own:
-                    found.append((ranked, job))
-                    of_team += 1
-    found.sort(key=lambda one: one[0])
-    return (job for _, job in found)
+    found: list[Rank] = []
+    for team, keys in world.queues.get(lane(request), {}).items():
+        used = own[2] if team == request.team else world.usage_of(team, now)
+        ranks = ((own[0], level, used, submitted, job_id) for level, submitted, job_id in waiting_since(keys, limit))
+        ahead = takewhile(lambda one: one < own, ranks)  # the ranks of a team have the order of its keys
+        found += islice((one for one in ahead if not world.jobs[one[-1]].promised), _OVERDUE)
+    return (world.jobs[one[-1]] for one in sorted(found))
 
 
-def waiting_since(keys: Sequence[Key], limit: datetime) -> Iterator[str]:
-    """The ids of those of a team who came until then, in the team's order."""
+def waiting_since(keys: Sequence[Key], limit: datetime) -> Iterator[Key]:
+    """Those of a team who came until then, in the team's order."""
     index = 0
     while index < len(keys):
-        level, submitted, job_id = keys[index]
-        if submitted <= limit:
-            yield job_id
+        if keys[index][1] <= limit:
+            yield keys[index]
             index += 1
         else:  # whoever else is of this priority came later
-            index = bisect_right(keys, level, lo=index, key=lambda one: one[0])
+            index = bisect_right(keys, keys[index][0], lo=index, key=lambda one: one[0])

@@ -58,6 +58,7 @@ class Room:
     promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
     lent: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     leavers: set[str] = field(default_factory=set)  # and those that are leaving
+    memo: dict[object, Space] = field(default_factory=dict)  # what was found out since the last change here
 
     @classmethod
     def empty(cls, node: Node) -> Room:
@@ -69,6 +70,7 @@ class Room:
         return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
 
     def take(self, job: Job, pod: PodCharge) -> None:
+        self.memo.clear()
         self.holders.setdefault(job.id, []).append(pod)
         if job.preemptible:
             self.lent.add(job.id)
@@ -77,6 +79,7 @@ class Room:
         self._shift(job, pod, 1)
 
     def give(self, job: Job, pod: PodCharge) -> None:
+        self.memo.clear()
         _take_out(self.holders, job.id, pod)
         if job.id not in self.holders:
             self.lent.discard(job.id)
@@ -84,10 +87,12 @@ class Room:
         self._shift(job, pod, -1)
 
     def promise(self, job: Job, pod: PodCharge) -> None:
+        self.memo.clear()
         self.promises.setdefault(job.id, []).append(pod)
         self._entitle(job, pod, 1)
 
     def break_promise(self, job: Job, pod: PodCharge) -> None:
+        self.memo.clear()
         _take_out(self.promises, job.id, pod)
         self._entitle(job, pod, -1)
 

@@ -67,6 +67,7 @@ class World:
 
     def __init__(self, cluster: Cluster, teams: Teams) -> None:
         self.cluster, self.teams = cluster, teams
+        self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
         self.jobs: dict[str, Job] = {}
         self.rooms: dict[str, Room] = {}
         self.usage: dict[str, Usage] = {}
@@ -150,8 +151,10 @@ class World:
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
+        self._teams.clear()
         for room in self.rooms.values():
             room.kept = self._kept(room.node)
+            room.memo.clear()
         self._pools.clear()
         self._forget_layouts()
 
@@ -175,7 +178,9 @@ class World:
     # questions
 
     def team(self, name: str) -> Team | None:
-        return self.teams.paying(name)
+        if name not in self._teams:
+            self._teams[name] = self.teams.paying(name)
+        return self._teams[name]
 
     def quota(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""

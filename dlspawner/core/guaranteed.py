@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from dlspawner.core.backfill import behind, head, nearest
@@ -30,9 +30,6 @@ class Search:
         self.pods = request.charge.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
         self.share = world.layout(kind).get(request.team, {})
-        # Whoever was promised nothing sees the same of a node as everybody else, until something changes there.
-        own = request.id if request.promised else ""
-        self._as_soon, self._as_lent = ("soon", self.resource, own), ("lent", self.resource, own, now)
 
     def decide(self) -> Admit | Preempt | Blocked:
         """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
@@ -240,25 +237,32 @@ class Search:
         return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
 
     def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
-        only_borrowed = stop == self._stops_borrowed
-        found = room.memo.get(self._as_lent) if only_borrowed else None
-        if found is None:
-            found = self._soon(room)
-            for name in room.lent if only_borrowed else room.holders:
-                if stop(self.world.jobs[name]):
-                    found = found + needs(room.holders[name], self.resource)
-            if only_borrowed:
-                room.memo[self._as_lent] = found
+        found = self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.holders)
         return Space(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
+
+    def _with_borrowed(self, room: Room) -> Space:
+        """Everybody sees the same of a node, but for those who were promised something there."""
+        if self.request.id in room.promises:
+            return self._and_of(room, self._stops_borrowed, room.lent)
+        known: tuple[datetime, Space] | None = room.memo.get(("lent", self.resource))
+        if known is None or known[0] != self.now:
+            known = (self.now, self._and_of(room, self._stops_borrowed, room.lent))
+            room.memo["lent", self.resource] = known
+        return known[1]
+
+    def _and_of(self, room: Room, stop: Stops, holders: Iterable[str]) -> Space:
+        """What will be free there, and what those hold who may be stopped."""
+        found = self._soon(room)
+        for name in holders:
+            if stop(self.world.jobs[name]):
+                found = found + needs(room.holders[name], self.resource)
+        return found
 
     def _now(self, room: Room) -> Space:
         return room.now(self.resource, self.request.id)
 
     def _soon(self, room: Room) -> Space:
-        found = room.memo.get(self._as_soon)
-        if found is None:
-            found = room.memo[self._as_soon] = room.soon(self.resource, self.request.id)
-        return found
+        return room.soon(self.resource, self.request.id)
 
     def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:
         return (max(0, left.gpus - self._now(room).gpus) > 0, left.gpus, room.node.name)

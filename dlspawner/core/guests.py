@@ -58,15 +58,15 @@ def _came(job: Job) -> tuple[datetime, str]:
 
 
 def _waiting(kind: str, world: World, now: datetime) -> _Waiting:
-    known: _Waiting | None = world.memo.get(("waiting", kind, now))
-    if known is None:
+    known: tuple[datetime, _Waiting] | None = world.memo.get(("waiting", kind))
+    if known is None or known[0] != now:
         teams = [team for team, of in world.queues if team and of == kind and world.left(team, kind) > 0]
         owners = [one for team in teams if (one := _owner(team, kind, world)) is not None]
         homeless = [job for team in teams if (job := _homeless(team, kind, world, now)) is not None]
         owners.sort(key=lambda one: _came(one[0]))
         homeless.sort(key=_came)
-        known = world.memo["waiting", kind, now] = _Waiting(tuple(owners), tuple(homeless))
-    return known
+        known = world.memo["waiting", kind] = (now, _Waiting(tuple(owners), tuple(homeless)))
+    return known[1]
 
 
 def _owner(team: str, kind: str, world: World) -> tuple[Job, Nodes] | None:

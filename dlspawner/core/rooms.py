@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.jobs import Job
@@ -58,7 +58,7 @@ class Room:
     promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
     lent: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     leavers: set[str] = field(default_factory=set)  # and those that are leaving
-    memo: dict[object, Space] = field(default_factory=dict)  # what was found out since the last change here
+    memo: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
 
     @classmethod
     def empty(cls, node: Node) -> Room:
@@ -148,7 +148,13 @@ class Room:
 
     def soon(self, resource: str, but: str = "") -> Space:
         """What may be taken when those who leave are gone."""
-        return self.free(resource) + self.leaving(resource) - self._promised(resource, but)
+        if but in self.promises:
+            return self.free(resource) + self.leaving(resource) - self._promised(resource, but)
+        found: Space | None = self.memo.get(("soon", resource))
+        if found is None:
+            found = self.free(resource) + self.leaving(resource) - self._promised(resource, "")
+            self.memo["soon", resource] = found
+        return found
 
     def leaving(self, resource: str) -> Space:
         gone = NOTHING

@@ -126,6 +126,16 @@ def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
     assert found == ["between", "high", "low"]
 
 
+def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:
+    here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
+    sizes = set()
+    for minutes in range(1, 5):
+        admit(wants("g", "b", 2), here, NOW + minutes * MINUTE)
+        sizes.add((len(here.memo), len(here.rooms["n1"].memo)))
+
+    assert len(sizes) == 1
+
+
 def test_who_is_held_up_knows_why() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     decision = admit(wants("g", "b", 2), here, NOW)

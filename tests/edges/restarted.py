@@ -27,15 +27,19 @@ from dlspawner.core import naming
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import ROOT, Hub
 
-# Answers everything, and ends when it is told to.
+# Answers everything, or with 503 as long as it is told to be busy, and ends when it is told to.
 SERVER = """
 import http.server, os
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    busy = False
+
     def do_GET(self):
         if self.path == "/end":
             os._exit(0)
-        self.send_response(200)
+        if self.path in ("/busy", "/idle"):
+            Handler.busy = self.path == "/busy"
+        self.send_response(503 if Handler.busy else 200)
         self.end_headers()
 
 http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8888), Handler).serve_forever()

@@ -190,6 +190,29 @@ def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
     assert "Traceback" not in world.hub.log
 
 
+def test_a_server_that_ran_and_does_not_answer_after_a_restart_goes_on(world: World) -> None:
+    world.start("busy")
+    wait_for(lambda: world.ready("busy"), "it is ready", SECONDS)
+    address = f"http://{world.pods()[world.pod_name('busy')]['status']['podIP']}:8888"
+    requests.get(f"{address}/busy", timeout=30)
+    world.kill()
+    world.hub.start_hub()
+    wait_for(lambda: world.servers()["busy"]["pending"] != "check", "it was looked at", SECONDS)
+
+    assert world.ready("busy")
+    assert world.uid("busy") == world.before["busy"]
+    assert "its server does not answer after a restart of the Hub and goes on" in world.hub.log
+    requests.get(f"{address}/idle", timeout=30)
+    through_the_proxy = f"{world.hub.url}/user/{world.user}/busy/api"
+    wait_for(
+        lambda: requests.get(through_the_proxy, allow_redirects=False, timeout=30).status_code == 200,
+        "it is reached",
+        SECONDS,
+    )
+    world.api("DELETE", f"/users/{world.user}/servers/busy")
+    world.settled()
+
+
 def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, tmp_path: Path) -> None:
     world.settled()
     world.backup(tmp_path / "backup.sqlite")

@@ -10,7 +10,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy
 
@@ -18,25 +17,32 @@ _PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 INSTALLED = (_PROGRAMS / "initdb").exists()
 
 
+def _nobody() -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+def control(directory: str, *what: str) -> None:
+    """What pg_ctl does with the server of this directory: start, stop."""
+    data, log = f"{directory}/data", f"{directory}/log"
+    options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c shared_buffers=16MB"
+    command = [*_nobody(), _PROGRAMS / "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "-m", "immediate", *what]
+    subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=60)
+
+
 @contextlib.contextmanager
 def postgresql() -> Iterator[str]:
     """The directory of its socket."""
     directory = Path(tempfile.mkdtemp(prefix="dlspawner-pg-"))
-    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    if as_nobody:
-        os.chown(directory, 65534, 65534)  # PostgreSQL refuses to run as root
-    data = directory / "data"
-    quiet: dict[str, Any] = {"cwd": directory, "stdout": subprocess.DEVNULL, "timeout": 60}
-    subprocess.run(
-        [*as_nobody, _PROGRAMS / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"], check=True, **quiet
-    )
-    control = [*as_nobody, _PROGRAMS / "pg_ctl", "-D", data, "-w", "-l", directory / "log"]
-    options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c shared_buffers=16MB"
-    subprocess.run([*control, "-o", options, "start"], check=True, **quiet)
+    if os.geteuid() == 0:
+        os.chown(directory, 65534, 65534)
+    command = [*_nobody(), _PROGRAMS / "initdb", "-D", directory / "data", "-U", "postgres", "-A", "trust", "-N"]
+    subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=60)
+    control(str(directory), "start")
     try:
         yield str(directory)
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True, **quiet)
+        control(str(directory), "stop")
         shutil.rmtree(directory)
 
 

@@ -1,0 +1,222 @@
+"""Faults as people meet them: what they read through the real Hub while something is away, and that nothing is lost.
+
+One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that can be away, and the
+Manager's clock is what a file says. Whoever waits has asked before the fault, and starts by itself after it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests import faults
+from tests.e2e.people import wait_for
+from tests.edges.spawner_hub import Person, new_name
+from tests.edges.test_manager import databases
+from tests.edges.test_manager.quota import GPUS, QuotaHub
+from tests.edges.test_manager.test_queue_hub import ask
+
+pytestmark = pytest.mark.slow
+
+CLOCK = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from dlspawner.manager import app
+
+machines = app._now
+app._now = lambda: machines() + timedelta(seconds=float(Path({file!r}).read_text()))
+app.main()
+"""
+AWAY_SECONDS = 15
+NOTICED = "the clock was set by"
+
+
+@dataclass
+class FaultyHub(QuotaHub):
+    database: str = ""  # the directory of its PostgreSQL
+    kubernetes: faults.Proxy | None = None
+
+    def jobs(self) -> dict[str, str]:
+        """The state of every job that has not ended, by its user."""
+        engine = create_engine(self.db_url)
+        with engine.connect() as connection:
+            rows = connection.execute(text("SELECT user_name, state FROM jobs WHERE state <> 'ended'")).all()
+        engine.dispose()
+        return {row.user_name: row.state for row in rows}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[FaultyHub]:
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "set").write_text("0")
+    (folder / "manager.py").write_text(CLOCK.format(file=str(folder / "set")))
+    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+    with databases.postgresql() as database:
+        made = FaultyHub(folder, db_url=databases.create(database), settings=settings, database=database)
+        made.manager_program = (str(folder / "manager.py"),)
+        made.prepare()
+        try:
+            made.start_cluster()
+            with faults.before(made.kubeconfig, folder / "proxied") as made.kubernetes:
+                made.hub_kubeconfig = made.manager_kubeconfig = made.kubernetes.kubeconfig
+                made.start_manager()
+                made.start_proxy()
+                made.start_hub()
+                yield made
+                for name in [*made.running][::-1]:
+                    if name != "cluster":
+                        made.stop(name)
+        finally:
+            for name in [*made.running][::-1]:
+                made.stop(name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: FaultyHub) -> Iterator[None]:
+    """Every test leaves the cluster and the queue empty, and no traceback."""
+    yield
+
+    def empty() -> bool:
+        for name in hub.ready():  # those that waited start meanwhile
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        return not hub.servers() and not hub.held() and not hub.jobs()
+
+    wait_for(empty, "all of it is stopped", 120)
+    assert "Traceback" not in hub.log
+    assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+@dataclass
+class Cast:
+    """Somebody has all GPUs, somebody waits for one, and a third is about to ask."""
+
+    holder: Person
+    waits: Person
+    asks: Person
+    place: dict[str, object]
+
+    def goes_on(self, hub: FaultyHub) -> None:
+        """What had been before the fault is as it was: the job runs, and who waits has the place and the time."""
+        assert self.holder.server("").get("ready")
+        assert hub.held() == GPUS
+        found = ask(self.waits, "GET").json()
+        assert {key: found[key] for key in ("job", "position", "why")} == self.place
+
+
+@pytest.fixture
+def cast(hub: FaultyHub) -> Cast:
+    holder, waits, asks = (Person(hub, new_name(name)) for name in ("holder", "waits", "asks"))
+    holder.launch("", gpus=GPUS)
+    assert waits.start("", gpus=1).status_code == 429
+    found = ask(waits, "GET").json()
+    assert found["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
+    return Cast(holder, waits, asks, {key: found[key] for key in ("job", "position", "why")})
+
+
+def end(person: Person) -> str:
+    """How a start that takes longer than a moment ends, in the words that its person reads."""
+    return str([event.get("message") for event in person.progress("")][-1])
+
+
+def remove(hub: FaultyHub, person: Person) -> None:
+    """Somebody deletes a pod, at once."""
+    hub.kubectl("delete", "pod", person.pod_name(""), "--grace-period=0", "--force")
+
+
+def runs(hub: FaultyHub, person: Person) -> None:
+    wait_for(lambda: f"{person.name}/" in hub.ready(), "it has started by itself", 90)
+
+
+def test_while_the_database_is_away_people_read_that_it_is_for_a_while(hub: FaultyHub, cast: Cast) -> None:
+    databases.control(hub.database, "stop")
+    try:
+        assert cast.asks.start("", gpus=1).status_code in {202, 429, 503}
+        said = end(cast.asks)
+        assert "does not answer. Running jobs go on. Try again soon." in said, said
+        waits = ask(cast.waits, "GET")
+        assert (waits.status_code, waits.json()["detail"].endswith("Try again soon.")) == (503, True)
+        assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
+        time.sleep(AWAY_SECONDS)
+    finally:
+        databases.control(hub.database, "start")
+    wait_for(lambda: ask(cast.waits, "GET").status_code == 200, "it is back", 60)
+    cast.goes_on(hub)
+
+
+def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(hub: FaultyHub, cast: Cast) -> None:
+    assert hub.kubernetes is not None
+    hub.kubernetes.away()
+    try:
+        time.sleep(AWAY_SECONDS)
+        answer = cast.asks.start("", gpus=1)
+        assert answer.status_code == 429
+        assert "It is number 2 in the queue and starts by itself." in answer.json()["message"]
+        assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
+    finally:
+        hub.kubernetes.back()
+    cast.goes_on(hub)
+    remove(hub, cast.holder)
+    runs(hub, cast.waits)
+    runs(hub, cast.asks)
+
+
+def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub, cast: Cast) -> None:
+    hub.kill("hub")
+    try:
+        remove(hub, cast.holder)
+        wait_for(lambda: hub.jobs() == {cast.waits.name: "starting"}, "the turn has come", 60)
+        time.sleep(AWAY_SECONDS)
+    finally:
+        hub.start_hub()
+    runs(hub, cast.waits)
+    assert hub.jobs() == {cast.waits.name: "running"}
+
+
+def test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts(hub: FaultyHub, cast: Cast) -> None:
+    remove(hub, cast.holder)
+    runs(hub, cast.waits)
+    wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
+    said = plain(cast.holder.get("/hub/home").text)
+    assert "The job was removed from outside the Hub: start it again, or ask an administrator why." in said
+    assert hub.held() == 1
+
+
+def test_a_clock_that_is_set_changes_nothing_that_people_read(hub: FaultyHub, cast: Cast) -> None:
+    for day in (86400, 0):
+        before = noticed(hub)
+        (hub.state / "set").write_text(str(day))
+        wait_for(lambda before=before: noticed(hub) > before, "the Manager has noticed", 60)
+        wait_for(lambda: ask(cast.waits, "GET").status_code == 200, "it acts again", 60)
+        cast.goes_on(hub)
+
+
+def noticed(hub: FaultyHub) -> int:
+    return (hub.state / "manager.log").read_text().count(NOTICED)
+
+
+def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(hub: FaultyHub, cast: Cast) -> None:
+    node = hub.kubectl("get", "pod", cast.holder.pod_name(""), "-o", "jsonpath={.spec.nodeName}")
+    hub.kubectl("delete", "node", node)
+    answer = cast.asks.start("", gpus=1)
+    assert answer.status_code == 429
+    assert "It is number 2 in the queue and starts by itself." in answer.json()["message"]
+    cast.goes_on(hub)
+    remove(hub, cast.holder)
+    runs(hub, cast.waits)
+    runs(hub, cast.asks)
+    wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
+    assert "The job was removed from outside the Hub" in plain(cast.holder.get("/hub/home").text)
+
+
+def plain(page: str) -> str:
+    """What is read of a page."""
+    body = re.sub(r"(?s)<(script|style|head).*?</\1>", " ", page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())

@@ -175,6 +175,7 @@ async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
     await ends(core, spawner)
 
 
+@pytest.mark.slow
 async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
     await ends(core, spawner)
 
 
+@pytest.mark.slow
 async def test_a_pod_that_runs_for_a_moment_alone_is_not_waited_for_as_long_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_url_that_was_forgotten_is_found_again(hub: Hub, alice: Person) -> Non
 
     after = node_port(hub, pod)
     assert after != before
-    assert alice.get("/user/alice/again/").text == "served by the job"
+    # It goes on at once; its new port answers when the node has heard of it.
+    wait_for(lambda: alice.get("/user/alice/again/").text == "served by the job", "the new port answers", 60)
     alice.stop("again")
     wait_until_gone(alice, "again")

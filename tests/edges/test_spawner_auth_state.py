@@ -13,10 +13,9 @@ from dlspawner.core import naming
 from dlspawner.spawner import account
 from tests.edges.spawner_hub import Hub, Person, running
 
+pytestmark = pytest.mark.slow
 EXTRA = """
 from jupyterhub.auth import Authenticator
-
-pytestmark = pytest.mark.slow
 
 TOLD = {{
     "alice": {{"uidNumber": ["5012"], "gidNumber": ["5100"], "groups": {{"lab": 7001}}}},

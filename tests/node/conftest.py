@@ -96,6 +96,13 @@ class World:
         lines = files[-1].read_text(encoding="utf-8").splitlines() if files else []
         return "\n".join(line.split(" ", 3)[3] for line in lines)
 
+    async def said(self, name: str) -> str:
+        """What a pod that goes on has printed, once there is something."""
+        async with asyncio.timeout(SECONDS):
+            while not (text := self.log(name)):  # noqa: ASYNC110  (files have no events)
+                await asyncio.sleep(0.01)
+        return text
+
     async def event(self, name: str, reason: str) -> Json:
         async with asyncio.timeout(SECONDS):
             async for change in self.cluster.watch(EVENTS, "jobs", fields=f"involvedObject.name={name}"):

@@ -157,7 +157,7 @@ async def test_what_follows_a_stop_and_a_start_of_the_nodes(world: World) -> Non
     await world.pod("over", "true")
     before = await world.ready("stay")
     await world.phase("over", "Succeeded")
-    held = world.log("stay")
+    held = await world.said("stay")
     await world.agent.stop()
     stopped = await world.cluster.get(PODS, "stay", "jobs")
     assert stopped["status"] == before["status"]
@@ -165,7 +165,7 @@ async def test_what_follows_a_stop_and_a_start_of_the_nodes(world: World) -> Non
     await world.agent.start()
     after = await world.until("stay", lambda pod: main_status(pod)["restartCount"] == 1 and is_ready(pod))
     assert after["status"]["podIP"] == before["status"]["podIP"]
-    assert world.log("stay") == held
+    assert await world.said("stay") == held
     over = await world.cluster.get(PODS, "over", "jobs")
     assert over["status"]["phase"] == "Succeeded"
     assert main_status(over)["restartCount"] == 0

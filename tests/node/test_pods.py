@@ -128,7 +128,7 @@ async def test_gpus_are_whole_distinct_and_given_back(world: World) -> None:
     for name, count in (("one", 1), ("three", 3)):
         await world.pod(name, "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **asking(count))
         await world.ready(name)
-    held = [world.log(name) for name in ("one", "three")]
+    held = [await world.said(name) for name in ("one", "three")]
     devices = ",".join(held).split(",")
     assert len(set(devices)) == 4
     assert all(device.startswith("GPU-") for device in devices)

@@ -38,9 +38,7 @@ async def test_following_a_log_ends_with_its_container(world: World, kubectl: st
     volumes = [{"name": "v", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
     await world.pod("follow", fifo, spec_volumes=volumes, volumeMounts=[{"name": "v", "mountPath": "/v"}])
     await world.ready("follow")
-    async with asyncio.timeout(10):
-        while not world.log("follow"):  # noqa: ASYNC110  (files have no events)
-            await asyncio.sleep(0.01)
+    await world.said("follow")
     following = asyncio.create_task(world.kubectl("logs", "-f", "follow", program=kubectl))
     await asyncio.to_thread((path / "go").write_text, "go\n")
     assert await following == (0, "before\ngo\nafter\n")

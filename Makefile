@@ -40,10 +40,10 @@ run: $(VENV)/.jobs
 endif
 
 test: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m "not slow and not kubernetes"
+	$(TEST_ENV) $(BIN)/pytest -m "not slow and not longer and not kubernetes"
 
 test-all: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m "slow and not kubernetes"
+	$(TEST_ENV) $(BIN)/pytest -m "(slow or longer) and not kubernetes"
 
 # The contract, the cluster's own tests, the product in containers, and last what takes the node away; then the embedded node on a
 # real control plane, without root.

@@ -78,6 +78,7 @@ def test_a_form_without_the_hubs_token_starts_nothing(stack: Stack, alice: Perso
     assert not alice.ready("lured")
 
 
+@pytest.mark.longer
 @pytest.mark.launcher
 def test_a_job_sees_neither_the_products_secrets_nor_other_peoples_files(stack: Launched, alice: Person) -> None:
     victim = stack.person("vera")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import requests
 from playwright.sync_api import Page, expect
 
@@ -45,6 +46,7 @@ def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page:
     run_cell(page, "import os; print(open(os.path.expanduser('~/kept.txt')).read())", "still here")
 
 
+@pytest.mark.longer
 def test_no_gpu_is_visible_where_none_was_asked(page: Page, stack: Stack) -> None:
     log_in(page, stack, "nick")
     start_from_form(page, stack, "cpu", "Notebook", gpus=0)
@@ -52,6 +54,7 @@ def test_no_gpu_is_visible_where_none_was_asked(page: Page, stack: Stack) -> Non
     run_cell(page, "import os; print('GPUs:', os.environ['NVIDIA_VISIBLE_DEVICES'])", "GPUs: void")
 
 
+@pytest.mark.longer
 def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
     person = stack.person("pat")
     with ThreadPoolExecutor() as pool:
@@ -66,6 +69,7 @@ def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
     person.close()
 
 
+@pytest.mark.longer
 def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(page: Page, stack: Stack) -> None:
     person = stack.person("olga")
     person.launch("", template="ssh")

@@ -72,6 +72,7 @@ def test_the_person_is_who_they_are_in_their_own_home(client: Ssh) -> None:
     assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
 
 
+@pytest.mark.longer
 def test_a_person_has_one_uid_in_all_jobs_and_nobody_else_has_it(
     client: Ssh, sara: Person, stack: Stack, tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ def refusal(client: Ssh, login: str, password: str, folder: Path) -> tuple[str, 
     return done.stderr.replace(login, "LOGIN"), time.monotonic() - started
 
 
+@pytest.mark.longer
 def test_every_wrong_person_gets_the_same_answer_in_the_same_time(
     client: Ssh, stack: Stack, bob: Person, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 import requests
 from playwright.sync_api import Page
 
@@ -27,6 +28,7 @@ finally:
 PROGRAM = "cd; trap 'echo saved > from-ssh; exit 5' HUP; echo working; while :; do sleep 0.1; done"
 
 
+@pytest.mark.longer
 def test_what_runs_may_save_its_work_when_the_job_is_stopped(page: Page, stack: Stack, tmp_path: Path) -> None:
     person = stack.person("vera")
     person.launch("work", template="ipython", gpus=0)

@@ -92,6 +92,7 @@ async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go
     await ends(core, spawner)
 
 
+@pytest.mark.slow
 async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
     later, stopping = asyncio.Event(), list[asyncio.Task[None]]()
 
@@ -151,6 +152,7 @@ async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> Non
     assert spawner.pod_reflector is watch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
     config: dict[str, Any], core: client.CoreV1Api, make: Make

@@ -270,6 +270,7 @@ def ssh(hub: Hub, person: Person, server: str, command: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_wrong_file_stops_the_start_with_every_problem(tmp_path: Path) -> None:
     templates = tmp_path / "templates"
     shutil.copytree(Hub(tmp_path).templates, templates)

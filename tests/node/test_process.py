@@ -83,6 +83,7 @@ async def _until_none(marker: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
     marker = uuid4().hex
     async with devcluster(tmp_path / "state") as process:
@@ -116,6 +117,7 @@ async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path
         assert _with(marker)
 
 
+@pytest.mark.slow
 async def test_a_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> None:
     async with devcluster(tmp_path / "state") as first:
         await _ready(first)
@@ -136,6 +138,7 @@ async def test_a_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Pat
     assert "--port" in errors.decode()
 
 
+@pytest.mark.slow
 async def test_the_nodes_alone_join_a_cluster_by_its_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("nodes: [{name: a, colour: red}]", encoding="utf-8")
     command = [sys.executable, "-m", "dlspawner.devcluster", "node", f"--state={tmp_path}"]

@@ -33,6 +33,7 @@ def test_objects_and_versions_survive_sigkill(server: Server) -> None:
     assert int(newer) > int(last) + 1
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Server) -> None:
     client = server.start()
     acknowledged: list[str] = []
@@ -65,6 +66,7 @@ def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Serv
     assert len(set(versions)) == len(versions)
 
 
+@pytest.mark.slow
 def test_a_watch_resumes_across_sigkill(server: Server) -> None:
     client = server.start()
     version = client.create(MAPS, {"metadata": {"name": "a", "labels": {"l": "1"}}})["metadata"]["resourceVersion"]
@@ -77,6 +79,7 @@ def test_a_watch_resumes_across_sigkill(server: Server) -> None:
         assert [watch.next()[0] for _ in range(2)] == ["ADDED", "DELETED"]
 
 
+@pytest.mark.slow
 def test_node_ports_and_credentials_stay(server: Server) -> None:
     client = server.start()
     spec = {"type": "NodePort", "ports": [{"port": 1}]}
@@ -89,6 +92,7 @@ def test_node_ports_and_credentials_stay(server: Server) -> None:
     client.expect(422, "POST", services, {"metadata": {"name": "t"}, "spec": taken})
 
 
+@pytest.mark.slow
 def test_an_owner_that_went_before_the_restart_takes_its_dependents(server: Server) -> None:
     client = server.start()
     owner = client.create(MAPS, {"metadata": {"name": "owner"}})["metadata"]

@@ -220,6 +220,7 @@ def page(world: World) -> Iterator[Page]:
         chromium.close()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_in_a_browser(page: Page, world: World, person: str) -> None:
     complaints: list[str] = []

@@ -76,6 +76,7 @@ def test_a_port_that_is_taken_is_a_sentence_with_port_and_setting(tmp_path: Path
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "sentence"),
     [

@@ -269,6 +269,7 @@ async def test_nobody_new_gets_what_somebody_waits_for(office: Office) -> None:
         assert found.due
 
 
+@pytest.mark.slow
 async def test_no_more_are_due_at_one_time_than_the_hub_takes(office: Office) -> None:
     office.starts_at_once = 2
     questions = [wants(f"u{number}") for number in range(6)]

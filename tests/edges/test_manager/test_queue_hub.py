@@ -269,6 +269,7 @@ def test_from_the_form_to_the_page_and_from_there_to_the_job(
     assert [text for text in complaints if "429" not in text and "404" not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, browser: Page) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)

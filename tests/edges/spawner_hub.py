@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,13 +218,22 @@ class Person:
         return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
 
     def progress(self, server: str) -> Iterator[dict[str, Any]]:
-        """What the progress page is told, until the start has ended."""
+        """What the progress page is told, until the start has ended.
+
+        JupyterHub answers 400 ("is not starting") while it clears up after a start that has just failed
+        (`User.stop` takes the mark of a start away, and the failure is only told when it is over): asked again then.
+        """
         headers = {"Authorization": f"token {self.token}"}
         url = f"{self.hub.url}/hub/api{self.server_path(server)}/progress"
-        with requests.get(url, headers=headers, stream=True, timeout=120) as answer:
-            for line in answer.iter_lines():
-                if line.startswith(b"data:"):
-                    yield json.loads(line.removeprefix(b"data:"))
+        for _ in range(100):
+            pending = self.server(server).get("pending")
+            with requests.get(url, headers=headers, stream=True, timeout=120) as answer:
+                if answer.status_code != 400 or not pending:
+                    for line in answer.iter_lines():
+                        if line.startswith(b"data:"):
+                            yield json.loads(line.removeprefix(b"data:"))
+                    return
+            time.sleep(0.1)
 
     def server(self, server: str) -> dict[str, Any]:
         return dict(self.api("GET", f"/users/{self.name}").json().get("servers", {}).get(server, {}))

@@ -136,7 +136,7 @@ def start(person: Person, server: str, patch: Mapping[str, Any] | None = None, t
     if answer.status_code not in {201, 202}:
         outcome.refused, outcome.seconds = str(answer.json()["message"]), time.monotonic() - began
         return outcome
-    if answer.status_code == 202:
+    if answer.status_code == 202 or not person.server(server).get("ready"):  # 201 too, of a start that just failed
         for step in person.progress(server):
             outcome.steps.append((time.monotonic() - began, str(step["message"])))
             if step.get("failed"):

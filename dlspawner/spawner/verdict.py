@@ -10,10 +10,9 @@ their order; the first that applies decides:
    token of before, which the Hub gives up only with the job, and answers at the same address. A job of a template
    stands on ``notebook`` and ``main``, any other pod on ``notebook`` (without one, its first container). Sidecars come
    and go.
-4. Everything else is alive, however slow it is: Pending, pulling, Unknown. A node that is silent may come back with the
-   job still running, and its GPUs are held until it is gone: an end would only take the job from its owner. An unknown
-   pod ends its server when the cluster gives it up (rule 1). Kubernetes has not set that phase since 2015; a virtual
-   kubelet may.
+4. A phase of Unknown has ended: who runs the pod has lost it. No kubelet has set it since 2015; a virtual one may.
+5. Everything else is alive, however slow it is: Pending, pulling, on a node that is silent. It may come back with the
+   job still running, and its GPUs are held until it is gone: an end would only take the job from its owner.
 
 A silent node: the control plane sets the pod's Ready to False and nothing else; a kubelet would have given a reason, or
 named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has
@@ -106,7 +105,9 @@ def judge(pod: PodDict | None) -> Verdict:
         return Ended(0, FINISHED)
     if status.get("phase") == "Failed":
         return Ended(code, _failure(status, container))
-    return Ended(code, container) if container else ALIVE
+    if container:
+        return Ended(code, container)
+    return Ended(1, _deletion(pod, "")) if status.get("phase") == "Unknown" else ALIVE
 
 
 def is_over(pod: PodDict) -> bool:

@@ -28,6 +28,12 @@ def running(name: str = "notebook", ready: bool = True) -> dict[str, Any]:
     return {"name": name, "ready": ready, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
 
 
+def silent(**more: Any) -> dict[str, Any]:
+    """As the control plane marks it: not ready, without a reason."""
+    conditions = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    return pod("Running", running(), conditions=conditions, **more)
+
+
 def waiting(reason: str, name: str = "notebook", message: str = "", **more: Any) -> dict[str, Any]:
     state = {"waiting": {"reason": reason, "message": message}}
     return {"name": name, "ready": False, "image": "example.org/a:1", "state": state, **more}
@@ -47,7 +53,7 @@ def ended(code: int, name: str = "notebook", **more: Any) -> dict[str, Any]:
         pytest.param(pod("Pending", waiting("ErrImagePull")), id="a pull that failed once is tried again"),
         pytest.param(pod("Running", running()), id="a running pod is alive"),
         pytest.param(pod("Running", running(ready=False)), id="a pod that is not ready is alive"),
-        pytest.param(pod("Unknown", running()), id="a silent node may come back"),
+        pytest.param(silent(), id="a silent node may come back"),
         pytest.param(
             pod("Running", {**running(), "restartCount": 1, "lastState": ended(1)["state"]}),
             id="a container that its node has started again goes on",
@@ -65,10 +71,16 @@ def test_goes_on(alive: dict[str, Any]) -> None:
     [
         pytest.param(None, 1, "from outside", id="no pod"),
         pytest.param(
-            pod("Unknown", running(), deleting=True),
+            silent(deleting=True),
             1,
             "gpu-1 does not answer and the cluster has given the job up",
             id="a silent node that the cluster has given up",
+        ),
+        pytest.param(
+            pod("Unknown", running()),
+            1,
+            "gpu-1 does not answer and the cluster has given the job up",
+            id="a pod of which nobody knows what became of it",
         ),
         pytest.param(pod("Running", running(), deleting=True), 1, "from outside", id="a pod that is being deleted"),
         pytest.param(

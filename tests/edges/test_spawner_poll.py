@@ -116,6 +116,14 @@ async def test_the_pod_of_an_end_is_deleted_with_its_grace_before_the_hub_is_tol
     assert ended.deleted == [20]
 
 
+async def test_a_pod_of_which_nobody_knows_what_became_of_it_ends_its_server(ended: Ended) -> None:
+    ended.show("Unknown")
+
+    assert await ended.spawner.poll() == 1
+    assert ended.deleted == [20]
+    assert "node-1 does not answer" in ended.spawner._ended
+
+
 async def test_pods_that_stay_ended_stay_where_the_administrator_wants_to_look_at_them(ended: Ended) -> None:
     ended.spawner.delete_stopped_pods = False
     ended.show("Failed", 3)

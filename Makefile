@@ -9,6 +9,7 @@ PYTHON ?= python3
 PORT ?= 8000
 SSH_PORT ?= 2222
 STATE ?= var
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 CHP := hub_config/images/proxy
@@ -40,10 +41,10 @@ run: $(VENV)/.jobs
 endif
 
 test: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m "not slow and not longer and not kubernetes"
+	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not longer and not kubernetes"
 
 test-all: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -m "(slow or longer) and not kubernetes"
+	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not kubernetes"
 
 # The contract, the cluster's own tests, the product in containers, and last what takes the node away; then the embedded node on a
 # real control plane, without root.

@@ -42,6 +42,7 @@ setup(
             "pytest>=8",
             "pytest-asyncio>=1",
             "pytest-randomly>=3",
+            "pytest-xdist>=3",
             "hypothesis>=6",
             "playwright>=1.50",
             "tensorboardX>=2.6",

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
+
+SOME = 2000  # ports of each worker of pytest-xdist: two workers may start servers at the same moment
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 5
 
 
 def free_port() -> int:
@@ -13,7 +17,7 @@ def free_port() -> int:
     Not drawn from `random`, which begins anew with every test, and in every process with the same numbers.
     """
     while True:
-        port = 10000 + secrets.randbelow(10000)
+        port = 10000 + _WORKER * SOME + secrets.randbelow(SOME)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -39,7 +39,7 @@ def nothing_left(hub: QuotaHub) -> Iterator[None]:
     yield
 
     def empty() -> bool:
-        for name in hub.ready():  # those that waited start meanwhile; JupyterHub logs a traceback where a start is interrupted
+        for name in hub.ready():  # a start that is interrupted is a traceback of JupyterHub
             hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
         return not hub.servers() and not hub.held() and not live(hub)
 

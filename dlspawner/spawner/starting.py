@@ -92,9 +92,9 @@ class StartingSpawner(WatchedSpawner):
         """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
         self._ended = None
         if self._is_saved_first:
-            self._begun = True
+            self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
             self.orm_spawner.state = self.get_state()
-            self._begun = False
+            self._begun = self._starting = False
         return super().start()
 
     async def _start(self) -> str:

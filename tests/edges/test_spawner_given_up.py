@@ -92,6 +92,18 @@ async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go
     await ends(core, spawner)
 
 
+async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_anyway(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = []
+    monkeypatch.setattr(
+        StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
+    )
+    await refusal(make())
+
+    assert saves == [True]
+
+
 @pytest.mark.slow
 async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
     later, stopping = asyncio.Event(), list[asyncio.Task[None]]()

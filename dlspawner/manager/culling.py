@@ -81,7 +81,7 @@ class Culler:
                 log.warning("unused jobs are not looked for: %s", problem)
             except Fenced:
                 raise
-            except Exception:
+            except Exception:  # a task's root: the next round is tried all the same
                 log.exception("a round of looking for unused jobs failed; nobody else has to suffer")
             await asyncio.sleep(self.look_seconds)
 

@@ -105,7 +105,7 @@ class Store:
         engine = open_engine(url, THREADS)
         try:
             upgrade(engine)
-        except BaseException:
+        except BaseException:  # cancelled as well: the connections are not to stay open
             engine.dispose()
             raise
         return cls(engine)

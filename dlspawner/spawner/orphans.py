@@ -177,7 +177,7 @@ async def _look_after(looking: Looking) -> None:
         await asyncio.sleep(min(_LONGEST_PAUSE, looking.orphans.seconds / 4))
         try:
             await _look(looking)
-        except Exception:
+        except Exception:  # a task's root: the next look is made all the same
             looking.pods.log.exception("pods without a server cannot be looked for, trying again")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from dlspawner.core import limits, queueing
@@ -11,20 +12,61 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, first, ranked
 from dlspawner.core.rooms import Room, Space
-from dlspawner.core.world import World
+from dlspawner.core.world import Lane, World, lane
 
 
 def head(request: Job, world: World, now: datetime) -> Job | None:
     """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
-    return next((job for job in queueing.overdue(request, world, now) if waits_for_others(job, world)), None)
+    where, own = lane(request), queueing.rank(request, world, now)
+    found = (first_overdue(where, team, world, now) for team in world.queues.get(where, {}))
+    ranks = {queueing.rank(job, world, now): job for job in found if job is not None}
+    first_one = min(ranks, default=own)
+    return ranks[first_one] if first_one < own else None
+
+
+def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | None:
+    """The first of a team in a lane that nobody may pass any more."""
+    known: tuple[datetime, Job | None] | None = world.memo.get(("overdue", where, team))
+    if known is None or known[0] != now:
+        keys = world.queues.get(where, {}).get(team, [])
+        late = queueing.waiting_since(keys, now - world.cluster.scheduling.patience)
+        waiting = waiting_for_others((world.jobs[one[-1]] for one in late), world)
+        known = world.memo["overdue", where, team] = (now, next(waiting, None))
+    return known[1]
+
+
+def waiting_for_others(jobs: Iterable[Job], world: World) -> Iterator[Job]:
+    """A team's jobs, in its order, that wait for what others hold, for nothing of their own, and have no promise.
+
+    Many jobs of somebody who holds as much as one may are passed over at once.
+    """
+    capped: dict[str, int] = {}  # by user: who may not have so many GPUs may have no more either
+    for job in jobs:
+        gpus, most = job.charge.gpus, capped.get(job.user)
+        if job.promised or (most is not None and gpus >= most and not job.approved):
+            continue
+        if waits_for_others(job, world):
+            yield job
+        elif limits.caps(job, world) is not None and not job.approved:
+            capped[job.user] = min(gpus, gpus if most is None else most)
 
 
 def waits_for_others(job: Job, world: World) -> bool:
-    """Whether a job waits for what others hold, and for nothing of its own."""
+    """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
     known: bool | None = world.memo.get(("head", job.id))
     if known is None:
-        known = world.memo["head", job.id] = limits.caps(job, world) is None and limits.never(job, world) is None
+        free = limits.caps(job, world) is None and limits.never(job, world) is None
+        known = world.memo["head", job.id] = free and _could_be_on_open_nodes(job, world)
     return known
+
+
+def _could_be_on_open_nodes(job: Job, world: World) -> bool:
+    pods = job.charge.pods
+    pools = [world.pool(pod.resource, pod.placement) for pod in pods]
+    if len(pods) == 1:
+        return any(room.whole(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())
+    rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
+    return ranked(pods, rooms.values(), lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None
 
 
 def kept_for_head(request: Job, world: World, now: datetime) -> tuple[Job | None, frozenset[str]]:

@@ -8,11 +8,11 @@ from datetime import datetime
 from dlspawner.core.backfill import behind, head, nearest
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.decisions import Admit, Preempt, Reason
-from dlspawner.core.guests import comes_first, left_to_others
+from dlspawner.core.guests import comes_first, home, left_to_others
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
-from dlspawner.core.preemption import choose_victims, in_order, is_protected, may_be_stopped
+from dlspawner.core.preemption import choose_victims, in_order, is_protected, leaving_of, may_be_stopped
 from dlspawner.core.rooms import NOTHING, Room, Space, needs
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
@@ -30,11 +30,13 @@ class Search:
         self.pods = request.charge.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
         self.share = world.layout(kind).get(request.team, {})
+        # What jobs of the own team have to give back of the quota, beside those that leave already.
+        self.owed = max(0, short - world.returning(request.team, kind))
 
     def decide(self) -> Admit | Preempt | Blocked:
         """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
         promised = self._promised()
-        if isinstance(promised, Admit) or (promised is not None and not self._may_have_room()):
+        if isinstance(promised, Admit) or (promised is not None and (self.short or not self._may_have_room())):
             return promised
         found = self._decide()
         return found if promised is None or isinstance(found, Admit) else promised
@@ -64,23 +66,32 @@ class Search:
     def _promised(self) -> Admit | Blocked | None:
         """What was promised, if it is still there or coming."""
         nodes = tuple(node for node in self.request.nodes if node is not None)
-        if self.short or not self.request.promised or len(nodes) != len(self.pods):
+        if self.owed or not self.request.promised or len(nodes) != len(self.pods):
             return None
         wanted = self._wanted(nodes)
         if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
             return None
-        if all(_covers(self._now(self.world.rooms[name]), want) for name, want in wanted.items()):
+        free = all(_covers(self._now(self.world.rooms[name]), want) for name, want in wanted.items())
+        if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
             return Admit(nodes)
         if all(_covers(self._soon(self.world.rooms[name]), want) for name, want in wanted.items()):
             return self._ending(nodes)
         return None
 
+    def _waits_for_own_to_leave(self, node: str) -> bool:
+        """Whether it is a part of the own share that is missing there, and others' GPUs that are idle."""
+        room = self.world.rooms[node]
+        beyond = self.world.trespass(self.request.team, self.kind, room, self.resource)
+        return beyond > 0 and self._own_leaving(room) > 0
+
     def _kept(self, ahead: Job) -> frozenset[str]:
-        """Nodes of the team's share that the one who may not be passed needs: those that come closest."""
+        """Nodes that the one who may not be passed needs, of the team's share if it can be there: the closest ones."""
         if not self.share:
             return nearest(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
-        if known is None:
+        if known is None and home(ahead, self.share, self.world, beside_own=False) is None:
+            known = self.world.memo["kept of share", ahead.id] = nearest(ahead, self.world)
+        elif known is None:
             nodes = ranked(
                 ahead.charge.pods,
                 self._share_rooms(),
@@ -230,11 +241,15 @@ class Search:
         return room.node.gpus_of(self.resource) - claimed
 
     def _own_victims(self, room: Room, stop: Stops) -> int:
-        """What guaranteed jobs of the team itself would give back of its share."""
+        """What guaranteed jobs of the team itself would give back of its share, and those that leave already."""
         if not self._is_of_own(stop):
             return 0
         jobs = ((self.world.jobs[name], pods) for name, pods in room.holders.items())
-        return sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
+        stopped = sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
+        return stopped + self._own_leaving(room)
+
+    def _own_leaving(self, room: Room) -> int:
+        return leaving_of(self.request.team, room, self.resource, self.world)
 
     def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
         found = self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.holders)
@@ -296,9 +311,11 @@ class Search:
             return None
         wanted = self._wanted(nodes)
         rooms = {name: self.world.rooms[name] for name in wanted}
-        beyond = sum(max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items())
-        owed = max(self.short, beyond)
-        if not owed and all(_covers(self._now(rooms[name]), want) for name, want in wanted.items()):
+        beyond = {name: max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items()}
+        lacking = (max(0, more - self._own_leaving(rooms[name])) for name, more in beyond.items() if more)
+        owed = max(self.owed, sum(lacking))
+        free = all(_covers(self._now(rooms[name]), want) for name, want in wanted.items())
+        if free and not self.short and not any(beyond.values()):
             return Admit(nodes)
         missing = {name: want - self._soon(rooms[name]) for name, want in wanted.items()}
         if not owed and all(part <= 0 for space in missing.values() for part in space):

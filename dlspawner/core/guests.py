@@ -5,6 +5,8 @@
   open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
   came first is heeded, and a guest that came before it does not wait for it.
 
+Who waits behind a job of its own team that may not be passed is left nothing: it could not take it.
+
 So a team that waits inside its quota waits for those who run already and not for those who come, while on its own share
 no job is held up by another team. Borrowers are not held up at all: they leave when they must (``preemption``).
 """
@@ -14,19 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
 from dlspawner.core import queueing
 from dlspawner.core.amounts import counted
-from dlspawner.core.backfill import nearest, waits_for_others
+from dlspawner.core.backfill import first_overdue, nearest, waiting_for_others
+from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Reason
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
 from dlspawner.core.rooms import Room, Space
-from dlspawner.core.world import Key, World
-
-_ASKED = 5  # of each team; one is enough unless it waits for something of its own
+from dlspawner.core.world import Key, World, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _waiting(kind: str, world: World, now: datetime) -> _Waiting:
     known: tuple[datetime, _Waiting] | None = world.memo.get(("waiting", kind))
     if known is None or known[0] != now:
         teams = [team for team, of in world.queues if team and of == kind and world.left(team, kind) > 0]
-        owners = [one for team in teams if (one := _owner(team, kind, world)) is not None]
+        owners = [one for team in teams if (one := _owner(team, kind, world, now)) is not None]
         homeless = [job for team in teams if (job := _homeless(team, kind, world, now)) is not None]
         owners.sort(key=lambda one: _came(one[0]))
         homeless.sort(key=_came)
@@ -69,36 +69,49 @@ def _waiting(kind: str, world: World, now: datetime) -> _Waiting:
     return known[1]
 
 
-def _owner(team: str, kind: str, world: World) -> tuple[Job, Nodes] | None:
+def _owner(team: str, kind: str, world: World, now: datetime) -> tuple[Job, Nodes] | None:
     """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
     share = world.layout(kind).get(team, {})
     keys = world.queues[team, kind][team]
-    for job in _inside_quota(keys, world) if share else ():
-        nodes = _home(job, share, world, beside_own=True)
+    tried: set[Charge] = set()
+    for job in _inside_quota(team, kind, keys, world, now) if share else ():
+        nodes = None if job.charge in tried else home(job, share, world, beside_own=True)
         if nodes is not None:
             return job, nodes
+        tried.add(job.charge)
     return None
 
 
 def _homeless(team: str, kind: str, world: World, now: datetime) -> Job | None:
     """The first job of a team that nobody may pass any more and that its share could not hold as the nodes are."""
     share = world.layout(kind).get(team, {})
-    limit = now - world.cluster.scheduling.patience
-    for job in _inside_quota(queueing.waiting_since(world.queues[team, kind][team], limit), world):
-        if not share or _home(job, share, world, beside_own=False) is None:
+    keys = queueing.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.patience)
+    tried: set[Charge] = set()
+    for job in _inside_quota(team, kind, keys, world, now):
+        if not share or (job.charge not in tried and home(job, share, world, beside_own=False) is None):
             return job
+        tried.add(job.charge)
     return None
 
 
-def _inside_quota(keys: Iterable[Key], world: World) -> Iterator[Job]:
-    jobs = (world.jobs[key[-1]] for key in islice(keys, _ASKED))
-    for job in jobs:
-        kind = job.charge.gpu_type
-        if kind and not job.promised and job.charge.gpus <= world.left(job.team, kind) and waits_for_others(job, world):
-            yield job
+def _inside_quota(team: str, kind: str, keys: Iterable[Key], world: World, now: datetime) -> Iterator[Job]:
+    """Those of a team whose quota is enough for them and for the one of their own team that they may not pass."""
+    left, ahead = world.left(team, kind), first_overdue((team, kind), team, world, now)
+    behind = left if ahead is None else left - ahead.charge.gpus
+
+    def fitting() -> Iterator[Job]:
+        for one in keys:
+            passes = ahead is None or one <= key(ahead)
+            if not passes and behind <= 0:
+                return
+            job = world.jobs[one[-1]]
+            if job.charge.gpus <= (left if passes else behind):
+                yield job
+
+    return waiting_for_others(fitting(), world)
 
 
-def _home(job: Job, share: dict[str, int], world: World, *, beside_own: bool) -> Nodes | None:
+def home(job: Job, share: dict[str, int], world: World, *, beside_own: bool) -> Nodes | None:
     """Where on its team's share a job would be without others, beside the team's own jobs or instead of them."""
     resource = next(pod.resource for pod in job.charge.pods if pod.resource)
     rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]

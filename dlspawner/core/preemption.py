@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from math import inf
 
 from dlspawner.core import limits
 from dlspawner.core.jobs import Job, State
-from dlspawner.core.rooms import NOTHING, Space, needs
+from dlspawner.core.rooms import NOTHING, Room, Space, needs
 from dlspawner.core.world import World, key
 
 _BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
@@ -96,19 +97,42 @@ def spared(world: World) -> tuple[Job, ...]:
     found: list[Job] = []
     wanting = {(job.team, job.charge.gpu_type) for job in _promised(world)}
     kept: dict[str, Space] = {}  # what those who are spared go on holding, by node
+    quota: dict[tuple[str, str], int] = {}  # what comes back of a quota beyond what somebody of the team waits for
     noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
         kind = job.charge.gpu_type
-        if not job.preemptible and kind and (job.team, kind) in wanting and world.left(job.team, kind) < 0:
+        whose = (job.team, kind) if kind and not job.preemptible and (job.team, kind) in wanting else None
+        if whose is not None and whose not in quota:
+            quota[whose] = world.left(*whose) + world.returning(*whose)
+        if whose is not None and quota[whose] < job.charge.gpus:
             continue  # it is the quota that somebody of the team waits for
         resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
-        holds = _gives(job, {name: NOTHING for name in job.nodes if name in world.rooms}, resource)
+        wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].promises}
+        holds = _gives(job, dict.fromkeys(wanted, NOTHING), resource)
         keeps = {name: kept.get(name, NOTHING) + space for name, space in holds.items()}
+        rooms = [world.rooms[name] for name in keeps]
+        if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
+            continue  # and here its part of a node
         left = (world.rooms[name].soon(resource) - space for name, space in keeps.items())
         if all(part >= 0 for space in left for part in space):
             found.append(job)
             kept.update(keeps)
+            if whose is not None:
+                quota[whose] -= job.charge.gpus
     return tuple(found)
+
+
+def _leaves_share(job: Job, room: Room, resource: str, world: World) -> float:
+    """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
+    beyond = world.trespass(job.team, job.charge.gpu_type or "", room, resource)
+    return leaving_of(job.team, room, resource, world) - beyond if beyond else inf
+
+
+def leaving_of(team: str, room: Room, resource: str, world: World) -> int:
+    """Milli-GPUs of a node that a team's own guaranteed jobs will give back."""
+    jobs = (world.jobs[name] for name in room.leavers)
+    own = (job.id for job in jobs if job.team == team and not job.preemptible)
+    return sum(needs(room.holders[name], resource).gpus for name in own)
 
 
 def broken(world: World) -> tuple[Job, ...]:
@@ -151,9 +175,7 @@ def _quota_comes(job: Job, world: World, back: int) -> bool:
     kind = job.charge.gpu_type
     if kind is None or job.preemptible:
         return True
-    leave = (one for one in world.jobs.values() if one.leaving and one.team == job.team and not one.preemptible)
-    coming = sum(one.charge.gpus for one in leave if one.charge.gpu_type == kind)
-    return job.charge.gpus <= world.left(job.team, kind, job) + coming + back
+    return job.charge.gpus <= world.left(job.team, kind, job) + world.returning(job.team, kind) + back
 
 
 def _order(job: Job, world: World) -> tuple[object, ...]:

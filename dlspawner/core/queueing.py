@@ -7,7 +7,8 @@ is the same for all, so a team's queue never changes its order by itself.
 There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, nobody
 passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
 the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
-their team's quota that it needs. Who waits for something else (an approval, a login, an own cap) holds up nobody.
+their team's quota that it needs. Who waits for something else (an approval, a login, an own cap, a node that is
+closed) holds up nobody.
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice, takewhile
 
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import Key, World, key, lane
-
-_OVERDUE = 5  # of each team; one is enough unless it waits for something of its own
 
 Rank = tuple[bool, int, float, datetime, str]
 
@@ -62,19 +60,6 @@ def position(request: Job, world: World, now: datetime) -> int:
             level = own[0] if other > used else own[0] + 1
             before += bisect_left(keys, level, key=lambda one: one[0])
     return before + 1
-
-
-def overdue(request: Job, world: World, now: datetime) -> Iterator[Job]:
-    """Jobs ahead of the request in its lane that nobody may pass any more, the first one first; a few of each team."""
-    limit = now - world.cluster.scheduling.patience
-    own = rank(request, world, now)
-    found: list[Rank] = []
-    for team, keys in world.queues.get(lane(request), {}).items():
-        used = own[2] if team == request.team else world.usage_of(team, now)
-        ranks = ((own[0], level, used, submitted, job_id) for level, submitted, job_id in waiting_since(keys, limit))
-        ahead = takewhile(lambda one: one < own, ranks)  # the ranks of a team have the order of its keys
-        found += islice((one for one in ahead if not world.jobs[one[-1]].promised), _OVERDUE)
-    return (world.jobs[one[-1]] for one in sorted(found))
 
 
 def waiting_since(keys: Sequence[Key], limit: datetime) -> Iterator[Key]:

@@ -23,12 +23,13 @@ from datetime import datetime
 from dlspawner.core import limits, queueing
 from dlspawner.core.amounts import counted, shown
 from dlspawner.core.backfill import behind, kept_for_head
+from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Admit, Decision, Preempt, Reason, Refuse, Wait
 from dlspawner.core.guaranteed import Search
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.limits import Blocked
 from dlspawner.core.vacancy import first_free, room_sentence
-from dlspawner.core.world import World
+from dlspawner.core.world import Lane, World, lane
 
 # Reasons that hold for whoever is behind in the same lane and asks for the same.
 _FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN, Reason.ENDING})
@@ -54,25 +55,64 @@ def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
     Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
     notice and the job with the promised ``Preempt.nodes``) before the next one is asked for.
     """
-    hopeless: set[object] = set()
+    vain = _Vain(world)
     for job in queueing.order(world, now):
-        kind, team = job.charge.gpu_type, "" if job.preemptible else job.team
-        if job.id not in world.jobs:
-            continue
-        if not job.promised and ((team, kind) in hopeless or (team, job.charge) in hopeless):
+        if job.id not in world.jobs or (not job.promised and vain.for_all_like(job)):
             continue  # a promise is of its own: what holds for others of the lane may hold because of it
         found = decide(job, world, now)
         if isinstance(found, Admit | Preempt):
             yield job, found
         elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.promised:
-            payer = world.team(job.team)
-            none = (
-                found.reason is Reason.TEAM_QUOTA
-                and kind is not None
-                and world.left(job.team, kind) <= 0
-                and not (payer and payer.preempts_own)  # there a smaller job may stop somebody
-            )
-            hopeless.add((team, kind) if none else (team, job.charge))
+            vain.note(job, found.reason)
+
+
+class _Vain:
+    """What a pass has found out about those who can not start, for those who are behind them in their lanes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lanes: set[Lane] = set()
+        self._charges: set[tuple[str, Charge]] = set()
+        self._turns: dict[tuple[str, Charge], tuple[datetime, str]] = {}  # and when the one that is held up came
+        self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
+
+    def for_all_like(self, job: Job) -> bool:
+        """Whether it is in vain to ask for this job."""
+        alike = (self._payer(job), job.charge)
+        if lane(job) in self._lanes or alike in self._charges:
+            return True
+        before = self._turns.get(alike)
+        if before is not None and before < (job.submitted, job.id):
+            return True  # who came earlier may come first
+        pod = job.charge.pods[0]
+        known = self._too_large.get(self._size(job), ())
+        return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
+
+    def note(self, job: Job, reason: Reason) -> None:
+        """This job can not start."""
+        alike, kind, pod = (self._payer(job), job.charge), job.charge.gpu_type, job.charge.pods[0]
+        payer = self._world.team(job.team)
+        if reason is Reason.TURN and alike[0] and kind is not None:
+            self._turns[alike] = (job.submitted, job.id)
+        elif reason is Reason.NO_NODE and len(job.charge.pods) == 1:
+            self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
+        elif (
+            reason is Reason.TEAM_QUOTA
+            and kind is not None
+            and self._world.left(job.team, kind) <= 0
+            and not (payer and payer.preempts_own)  # there a smaller job may stop somebody
+        ):
+            self._lanes.add(lane(job))
+        else:
+            self._charges.add(alike)
+
+    @staticmethod
+    def _payer(job: Job) -> str:
+        return "" if job.preemptible else job.team
+
+    def _size(self, job: Job) -> object:
+        pod = job.charge.pods[0]
+        return (self._payer(job), job.charge.gpu_type, pod.gpus, pod.resource, pod.placement, len(job.charge.pods))
 
 
 def admitted(job: Job, nodes: Sequence[str | None], world: World) -> Job:
@@ -119,13 +159,20 @@ def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refus
     if kind is None or request.preemptible:
         return _idle(request, world, now)
     short = request.charge.gpus - world.left(request.team, kind, request)
-    team = world.team(request.team)
     over = Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world)) if short > 0 else None
-    if over is not None and not (team and team.preempts_own):
+    if over is not None and not (request.promised or _own_may_leave(request, kind, short, world)):
         return over
     found = Search(request, kind, max(0, short), world, now).decide()
     # Nobody of the own team can leave: more room would not help.
     return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_NODE else found
+
+
+def _own_may_leave(request: Job, kind: str, short: int, world: World) -> bool:
+    """Whether jobs of the own team have to be stopped for what is missing of its quota, and are enough for it."""
+    team = world.team(request.team)
+    missing = short - world.returning(request.team, kind)
+    enough = missing <= world.below(request.team, kind, request.priority)
+    return team is not None and team.preempts_own and missing > 0 and enough
 
 
 def _quota_sentence(request: Job, kind: str, world: World) -> str:

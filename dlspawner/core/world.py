@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import PodCharge
@@ -39,6 +39,7 @@ _MOST_POOLS = 200
 # together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
 Lane = tuple[str, str | None]
 Key = tuple[int, datetime, str]  # the order within a team
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class World:
         self.usage: dict[str, Usage] = {}
         self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
         self._guaranteed: dict[tuple[str, str], int] = {}  # milli-GPUs by team and type, promises included
+        self._returning: dict[tuple[str, str], int] = {}  # of them what those hold who leave
+        self._levels: dict[tuple[str, str], dict[int, int]] = {}  # and what those hold who stay, by priority
         self._borrowed: dict[tuple[str, str], int] = {}
         self._by_user: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user, promises included
         self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
@@ -198,6 +201,15 @@ class World:
         """Milli-GPUs that are charged to a team's quota, promises included."""
         return self._guaranteed.get((team, gpu_type), 0)
 
+    def returning(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
+        return self._returning.get((team, gpu_type), 0)
+
+    def below(self, team: str, gpu_type: str, priority: int) -> int:
+        """Milli-GPUs of a team's quota that jobs of a lower priority hold and do not leave already."""
+        levels = self._levels.get((team, gpu_type), {})
+        return sum(milli for level, milli in levels.items() if level < priority)
+
     def borrowed(self, team: str, gpu_type: str | None = None) -> int:
         """Milli-GPUs that a team's preemptible jobs hold, of one type or of all."""
         if gpu_type is not None:
@@ -257,6 +269,15 @@ class World:
                     found[name][team] = milli
             self._shares[gpu_type] = found
         return found
+
+    def trespass(self, team: str, gpu_type: str, room: Room, resource: str) -> int:
+        """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
+        held, shares = room.entitled.get(resource, {}), self.shares(gpu_type).get(room.node.name, {})
+        if team not in shares:
+            return 0  # a guest
+        others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
+        own = max(shares[team], room.node.gpus_of(resource) - others)
+        return max(0, held.get(team, 0) - own)
 
     def spare(self, gpu_type: str) -> dict[str, int]:
         """What is in no team's share, by node; nothing while there is no layout."""
@@ -331,9 +352,21 @@ class World:
         else:
             _add(self._borrowed if job.preemptible else self._guaranteed, (job.team, kind), gpus)
             _add(self._by_user, who, gpus)
+            if holds and not job.preemptible:
+                self._count_quota(job, (job.team, kind), gpus)
         for pod, node in zip(job.charge.pods, job.nodes, strict=False):
             if node is not None:
                 self._place(job, pod, node, holds, sign)
+
+    def _count_quota(self, job: Job, whose: tuple[str, str], gpus: int) -> None:
+        """Who of those that hold a team's quota gives it back, and who could."""
+        if job.leaving:
+            _add(self._returning, whose, gpus)
+            return
+        levels = self._levels.setdefault(whose, {})
+        _add(levels, job.priority, gpus)
+        if not levels:
+            del self._levels[whose]
 
     def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
         room = self.rooms.get(node)
@@ -366,7 +399,7 @@ class World:
             keys.append(key(job))
 
 
-def _add(counts: dict[tuple[str, str], int], name: tuple[str, str], amount: int) -> None:
+def _add(counts: dict[Name, int], name: Name, amount: int) -> None:
     left = counts.get(name, 0) + amount
     if left:
         counts[name] = left

@@ -111,7 +111,7 @@ class Turn:
         if other is not None and other.job.id != job.id:
             self.write(ended(other), "replaced", f"by {job.id}")
         self.write(waiting(record), reason)
-        withdraw(self, job.id, Kind.PREEMPTED)
+        withdraw(self, job.id, Kind.PREEMPTED, Kind.QUOTA_LOWERED)
 
     def tell(self, change: Change) -> None:
         """Change what people are told; for `notices` alone."""

@@ -155,7 +155,7 @@ class Desk:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not State.STOPPING
             return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
-        if known is None and (ended_before or turn.book.has_ended(question.job)):
+        if known is None and (ended_before or turn.book.has_ended(question.job) or self._was_cancelled(question)):
             return Answer("refuse", "over", (OVER,))
         other = turn.book.waiter(question.user, question.server)
         if other is not None and other is not known:
@@ -169,6 +169,11 @@ class Desk:
         if known is None:
             return self._decide(turn, question, Record(wanted, request_seconds=question.request_seconds))
         return self._again(turn, question, known, wanted)
+
+    def _was_cancelled(self, question: Question) -> bool:
+        """Whether we ask the Hub for this start just now, for a job that ended before the Hub learned its id."""
+        told = self._queue.telling.get((question.user, question.server))
+        return told is not None and told not in self.book.records
 
     def _wanted(self, turn: Turn, question: Question) -> Job | Refuse:
         """The job that is asked for, as a new one."""
@@ -201,7 +206,8 @@ class Desk:
         if record.due and same:
             return self._admit(turn, question, record, known.job.nodes)
         if not same:  # and what it was promised was for another job
-            record = waiting(replace(record, job=replace(wanted, submitted=known.job.submitted) if keeps else wanted))
+            job = replace(wanted, submitted=known.job.submitted) if keeps else wanted
+            record = waiting(replace(record, job=job, yields=None))
         elif record.job.state is not State.QUEUED:
             record = waiting(record)
         if known.job.state is State.WAITING_LOGIN:

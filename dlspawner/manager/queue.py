@@ -36,6 +36,8 @@ class Queue:
     preempt: Callable[[Turn, Record, Preempt], None] | None = None
     given: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
     cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due
+    # Servers that the Hub is being told to start just now, and for which job.
+    telling: dict[tuple[str, str], str] = field(default_factory=dict)
     _not_before: dict[str, datetime] = field(default_factory=dict)
 
     async def run(self) -> None:

@@ -94,9 +94,13 @@ def ended(record: Record) -> Record:
 
 
 def waiting(record: Record, state: State = State.QUEUED) -> Record:
-    """The job back in its place: it holds nothing, and came when it first came."""
-    job = replace(record.job, state=state, nodes=(), notice=None)
-    return replace(record, job=job, due=False, deadline=None, pods=(), stop=None)
+    """The job back in its place: it holds nothing, and came when it first came.
+
+    One that had turned preemptible is again what its person had asked for.
+    """
+    preemptible = record.job.preemptible and record.yields is None
+    job = replace(record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible)
+    return replace(record, job=job, due=False, deadline=None, pods=(), stop=None, yields=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,15 @@ class Starts:
             return _End("runs-already", "The server runs already.") if self._replaced(job) else State.RUNNING
         if server.pending:
             return State.STARTING if server.pending == "spawn" else None
+        where = (job.user, job.server)
+        self.queue.telling[where] = job.id
         try:
-            await self.hub.start_server(job.user, job.server)
+            await self.hub.start_server(*where)
         except HubRefused as no:
             return await self._refused(job, no)
+        finally:
+            if self.queue.telling.get(where) == job.id:
+                del self.queue.telling[where]
         return State.STARTING
 
     def _replaced(self, job: Job) -> bool:

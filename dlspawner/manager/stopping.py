@@ -53,10 +53,7 @@ def gone(turn: Turn, record: Record, reason: str) -> None:
     if record.stop is None or record.stop.reason != PREEMPTED or not job.requeue:
         turn.write(replace(record, job=replace(job, state=State.ENDED)), reason)
         return
-    # One that had turned preemptible is again what its person had asked for.
-    preemptible = job.preemptible and record.yields is None
-    again = replace(job, started=None, notice=None, idle=False, preemptible=preemptible)
-    turn.wait_again(replace(record, job=again, yields=None, turns=1), "requeued")
+    turn.wait_again(replace(record, turns=1), "requeued")
     withdraw(turn, job.id)
     waits = turn.record(job.id)
     if waits is not None:

@@ -45,6 +45,7 @@ def play(here: World, coming: Sequence[Comes], end: int = 10_000) -> dict[str, i
         for job, decision in turns(here, now):
             if isinstance(decision, Preempt):
                 assert all(_may_leave_for(here.jobs[name], job) for name in decision.victims), "a job of another team"
+                assert not job.promised, "others were asked to leave for it already"
                 leave = {name: leaves_at(here.jobs[name], here, now) for name in decision.victims}
                 for name, at in leave.items():
                     here.put(replace(here.jobs[name], notice=at))

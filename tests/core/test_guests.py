@@ -43,6 +43,31 @@ GUESTS: dict[str, tuple[World, Job, str]] = {
         wants("g", "b", 1),
         "n1",
     ),
+    "nor does who waits behind those of the own team": (
+        world(
+            *(*TOO_MANY, runs("r", "a", 4, "n1")),
+            *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
+        ),
+        wants("g", "b", 2),
+        "n1",
+    ),
+    "on a team's own share, too": (
+        world(
+            *(*HOMES, runs("r", "a", 4, "n1")),
+            *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
+        ),
+        wants("g", "b", 2),
+        "n1",
+    ),
+    "a guest leaves the nodes to who waits behind many with an own cap": (
+        world(
+            *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
+            *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
+            queues("big", "a", 4, user="bob", waited=HOUR),
+        ),
+        wants("g", "b", 1),
+        "turn",
+    ),
     "a job on its own share is held up by no guest": (
         world(*HOMES, queues("big", "b", 8, waited=HOUR)),
         wants("j", "a", 1),
@@ -124,6 +149,17 @@ def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
         here.remove(name)
 
     assert found == ["between", "high", "low"]
+
+
+def test_who_came_first_is_not_held_up_beside_one_of_its_team_that_came_last() -> None:
+    here = world(
+        *TOO_MANY,
+        queues("low", "a", 8, priority=10, waited=4 * HOUR),
+        queues("between", "b", 8, waited=3 * HOUR),
+        queues("high", "a", 8, priority=100, waited=MINUTE),
+    )
+
+    assert one_pass(here, NOW) == ["low"]
 
 
 def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:

@@ -13,6 +13,7 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import State
 from dlspawner.core.model import Team, Teams
+from dlspawner.core.preemption import broken, spared
 from dlspawner.core.quota import admit, excess, turns
 from dlspawner.core.world import World
 from tests.core.worlds import CLUSTER, NOW, node, team, wants, world
@@ -45,8 +46,10 @@ class History:
             self.here.put(replace(job, state=State.QUEUED))
 
     def serve(self) -> None:
+        self.review()
         for job, decision in turns(self.here, self.now):
             if isinstance(decision, Preempt):
+                assert not job.promised, "others were asked to leave for it already"
                 for name in decision.victims:
                     victim = self.here.jobs[name]
                     assert victim.preemptible or victim.team == job.team
@@ -55,7 +58,14 @@ class History:
             else:
                 self.here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
 
+    def review(self) -> None:
+        for job in broken(self.here):
+            self.here.put(replace(job, nodes=()))
+        for job in spared(self.here):
+            self.here.put(replace(job, notice=None))
+
     def wait(self, minutes: int) -> None:
+        self.review()
         self.now += timedelta(minutes=minutes)
         for job in list(self.here.jobs.values()):
             if job.state is State.STARTING:
@@ -83,14 +93,15 @@ class History:
         self.here.remove_node(name)
 
 
+SUBMIT = st.tuples(
+    st.just("submit"),
+    st.sampled_from("ab"),
+    st.sampled_from([1, 2, 0, 4, 8]),
+    st.booleans(),
+    st.sampled_from([10, 100]),
+)
 EVENTS = st.one_of(
-    st.tuples(
-        st.just("submit"),
-        st.sampled_from("ab"),
-        st.sampled_from([0, 1, 2, 4, 8]),
-        st.booleans(),
-        st.sampled_from([10, 100]),
-    ),
+    *[SUBMIT] * 3,  # or no quota is ever used up
     st.tuples(st.just("serve")),
     st.tuples(st.just("wait"), st.sampled_from([-60, 1, 6, 45])),
     st.tuples(st.just("end"), st.integers(0, 99)),
@@ -101,14 +112,16 @@ EVENTS = st.one_of(
 )
 
 
-@given(st.lists(EVENTS, max_size=40))
+@given(st.lists(EVENTS, max_size=40), st.sampled_from([(8, 12), (2, 2)]))
 @settings(max_examples=80, deadline=None)
-def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[Any]) -> None:
+def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[Any], quotas: tuple[int, int]) -> None:
     history = History()
+    history.change_quotas(*quotas)
     for name, *more in events:
         before = {of: history.here.guaranteed(of, "a100") for of in "ab"}
         borrowed = history.here.borrowed("a")
         getattr(history, name)(*more)
+        history.serve()
         here = history.here
         assert all(room.gpus[NVIDIA] >= 0 for room in here.rooms.values()), "more is held than there is"
         for of in "ab":

@@ -11,14 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.decisions import Preempt
+from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Holding, Node
 from dlspawner.core.preemption import broken, choose_victims, goes_on_until, in_order, leaves_at, spared
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
-from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, act, node, queues, runs, team, wants, world
+from tests.core.worlds import (
+    HOUR,
+    HURRIED,
+    MINUTE,
+    NOW,
+    act,
+    node,
+    notice_pass,
+    one_pass,
+    queues,
+    runs,
+    team,
+    wants,
+    world,
+)
 
 NVIDIA = "nvidia.com/gpu"
 
@@ -158,6 +172,74 @@ def test_spared_is(name: str) -> None:
     assert " ".join(sorted(job.id for job in spared(world(*TEAMS, *jobs)))) == expected
 
 
+def lows(*numbers: int) -> list[Job]:
+    return [runs(f"low{number}", "a", 1, "n1", priority=10) for number in numbers]
+
+
+OPTED_IN = (team("a", 4, preempts_own=True), node("n1"))
+
+
+def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> None:
+    here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
+
+    assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
+    for minutes in range(5):
+        assert notice_pass(here, NOW + minutes * MINUTE) == {}
+        assert (broken(here), spared(here)) == ((), ())
+    here.remove("low0")
+    here.remove("low1")
+    assert one_pass(here, NOW + 5 * MINUTE) == ["p"]
+
+
+def test_two_of_a_team_ask_no_more_than_they_need_together() -> None:
+    jobs = queues("p", "a", priority=100), queues("q", "a", priority=100)
+    here = world(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
+
+    assert notice_pass(here, NOW) == {"p": ("low0",), "q": ("low1",)}
+
+
+def test_nobody_is_asked_for_quota_that_comes_back_by_itself() -> None:
+    ends = replace(lows(0)[0], state=State.STOPPING)
+    here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
+
+    assert notice_pass(here, NOW) == {}
+    here.remove("low0")
+    assert one_pass(here, NOW) == ["p"]
+
+
+def test_who_is_not_needed_for_the_quota_any_more_is_spared() -> None:
+    here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
+    notice_pass(here, NOW)
+    here.remove("low2")
+
+    assert [job.id for job in spared(here)] == ["low1"]
+
+
+def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken() -> None:
+    here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), borrows("j", "b", 4, "n1"), queues("p", "a", 4))
+    notice_pass(here, NOW)
+    here.put_node(node("n1", 7))
+    for job in broken(here):
+        here.put(replace(job, nodes=()))
+
+    assert here.jobs["p"].nodes == ()
+    assert [job.id for job in spared(here)] == ["j"]
+
+
+def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_of_others() -> None:
+    here = world(
+        *(team("a", 12, preempts_own=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
+        *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
+        queues("p", "a", 4, priority=100),
+    )
+
+    assert notice_pass(here, NOW) == {"p": ("low",)}
+    assert (broken(here), spared(here), one_pass(here, NOW)) == ((), (), [])
+    here.remove("low")
+    assert one_pass(here, NOW) == ["p"]
+    assert isinstance(admit(wants("theirs", "b", 4), here, NOW), Admit)
+
+
 CLOSED = node("n3", cordoned=True)
 BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
     "a promise that holds": ([queues("p", "a", 8, nodes=("n1",))], ""),
@@ -239,6 +321,27 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
         left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
         free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus
         assert (free >= gpus * GPU) == (one is None)
+
+
+@given(JOBS, st.integers(1, 8))
+@settings(max_examples=150, deadline=None)
+def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus: int) -> None:
+    teams = (team("a", 8, preempts_own=True), *TEAMS[1:])
+    here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
+    decision = admit(here.jobs["x"], here, NOW)
+    if not isinstance(decision, Preempt):
+        return
+    victims = [here.jobs[name] for name in decision.victims]
+    assert all(job.preemptible or (job.team == "a" and job.priority < 50) for job in victims)
+    for one in (None, *victims):
+        left = world(*teams, *(job for job in jobs if job not in victims or job is one))
+        room = left.rooms[decision.nodes[0]]
+        left.put(queues("x", "a", gpus, priority=50, nodes=decision.nodes))
+        enough = room.free(NVIDIA).gpus >= gpus * GPU and left.left("a", "a100") >= 0
+        assert (enough and not left.trespass("a", "a100", room, NVIDIA)) == (one is None)
+    assert "x" in notice_pass(here, NOW)
+    assert notice_pass(here, NOW) == {}
+    assert (broken(here), spared(here)) == ((), ())
 
 
 @given(JOBS, st.integers(1, 4))

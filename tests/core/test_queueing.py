@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dlspawner.core import queueing
+from dlspawner.core import queueing, quota
 from dlspawner.core.advice import advise
 from dlspawner.core.decisions import Admit, Alternative, Reason, Wait
 from dlspawner.core.fairshare import Usage
@@ -153,6 +154,65 @@ def test_who_waits_for_an_own_cap_holds_up_nobody() -> None:
     )
 
     assert one_pass(here, NOW) == ["other"]
+
+
+CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
+
+
+def test_however_many_wait_for_an_own_cap_the_big_job_behind_them_is_passed_no_more() -> None:
+    here = world(
+        *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
+        *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
+    )
+
+    assert one_pass(here, NOW) == []
+
+
+def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_on_those_of_others() -> None:
+    here = world(
+        *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
+        *(runs("r", "a", 1, "n3"), queues("big", "a", 8, waited=HOUR), queues("small", "a", 1)),
+    )
+
+    assert one_pass(here, NOW) == []
+
+
+def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = quota.decide
+
+    def decide(job: Job, *more: Any) -> Any:
+        asked.append(job.id)
+        return real(job, *more)
+
+    monkeypatch.setattr(quota, "decide", decide)
+    full = runs("r", "b", 8, "n1")
+    here = world(*TEAMS, node("n1"), full, *(queues(f"j{cpu}", "a", 8, cpu=cpu) for cpu in range(1000, 2000)))
+
+    assert one_pass(here, NOW) == []
+    assert asked == ["j1000"]
+
+
+def test_who_wants_less_cpu_than_one_that_fits_nowhere_starts() -> None:
+    here = world(
+        team("a", 8),
+        node("n1", cpu_milli=8000),
+        queues("j", "a", cpu=4500),
+        queues("large", "a", cpu=4500),
+        queues("less", "a", cpu=3000),
+    )
+
+    assert one_pass(here, NOW) == ["j", "less"]
+
+
+def test_who_waits_for_a_node_that_is_closed_holds_up_nobody_until_it_is_open() -> None:
+    closed, small = node("n2", cordoned=True), [queues(f"small{number}", "a", 1) for number in range(2)]
+    here = world(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
+
+    assert one_pass(here, NOW) == ["small0"]
+    here.put(small[1])
+    here.put_node(replace(closed, cordoned=False))
+    assert one_pass(here, NOW) == []
 
 
 def test_a_stream_of_small_jobs_does_not_starve_a_big_one() -> None:

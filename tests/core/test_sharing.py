@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -67,6 +69,7 @@ def test_small_jobs_of_one_team_do_not_break_up_the_nodes_of_another() -> None:
     assert isinstance(admit(wants("big", "a", 8), here, NOW), Admit)
 
 
+NOTICED = replace(HURRIED, scheduling=replace(HURRIED.scheduling, notice=timedelta(minutes=30)))
 QUOTAS = [(8, 8, 8), (16, 8, 0), (12, 8, 4), (4, 4, 16), (6, 2, 16), (12, 12, 0), (20, 3, 1)]
 
 
@@ -107,6 +110,29 @@ def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[in
         if own:
             alone = play(private(of, quotas), own)
             assert {name: shared[name] for name in alone} == alone
+
+
+@given(loads())
+@settings(max_examples=120, deadline=None)
+def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_starts(
+    load: tuple[tuple[int, ...], list[Comes]],
+) -> None:
+    quotas, coming = load
+    teams = [team(name, quota, preempts_own=True) for name, quota in zip("abc", quotas, strict=True)]
+    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=NOTICED)
+    put = here.put
+
+    def watched(job: Any) -> None:
+        put(job)
+        for name, quota in zip("abc", quotas, strict=True):
+            held = [one for one in here.jobs.values() if one.team == name and one.holds and not one.preemptible]
+            assert sum(one.charge.gpus for one in held) <= quota * GPU
+        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
+
+    here.put = watched  # type: ignore[method-assign]
+    started = play(here, coming)
+
+    assert (len(started), len(here.jobs)) == (len(coming), 0)
 
 
 @given(loads())

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
+from dlspawner.core.jobs import Job
 from dlspawner.core.model import Cluster
 from dlspawner.core.world import World
 from tests.core.simulator import Comes, play
-from tests.core.worlds import CLUSTER, HURRIED, node, team, wants, world
+from tests.core.worlds import CLUSTER, HURRIED, MINUTE, NOW, node, one_pass, queues, team, wants, world
 
 PATIENCE, MIN_RUN, LONGEST = 30, 10, 60
 UNTOLD = replace(CLUSTER, scheduling=replace(CLUSTER.scheduling, notice=timedelta(0)))
@@ -94,6 +95,32 @@ def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs()
     started = play(one_node(8, 8, cluster=HURRIED), coming)
 
     assert (started["borrower"], started["big"]) == (60, 200)
+
+
+@st.composite
+def queued(draw: st.DrawFn) -> list[Job]:
+    """Jobs of two teams that have waited for longer or shorter than anybody may be passed."""
+    found = []
+    for number in range(draw(st.integers(2, 6))):
+        of, gpus, waited = draw(st.sampled_from("ab")), draw(st.sampled_from([8, 4, 1])), draw(st.integers(1, 90))
+        more = {"priority": draw(st.sampled_from([10, 100])), "preemptible": draw(st.integers(0, 9)) == 9}
+        found.append(queues(f"j{number}", of, gpus, waited=waited * MINUTE, **more))
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([8, 4]), st.booleans()), min_size=1, max_size=2),
+    st.tuples(*[st.sampled_from([8, 4, 12])] * 2),
+    queued(),
+)
+@settings(max_examples=300, deadline=None)
+def test_on_an_idle_cluster_those_who_wait_never_all_wait_for_each_other(
+    nodes: list[tuple[int, bool]], quotas: tuple[int, int], jobs: list[Job]
+) -> None:
+    teams = [team(name, quota) for name, quota in zip("ab", quotas, strict=True)]
+    machines = [node(f"n{number}", gpus, cordoned=closed) for number, (gpus, closed) in enumerate(nodes)]
+    if any(one_pass(world(*teams, *machines, job), NOW) for job in jobs):
+        assert one_pass(world(*teams, *machines, *jobs), NOW)
 
 
 @st.composite

@@ -41,6 +41,8 @@ def counted(here: World) -> dict[str, Any]:
             {key: value for key, value in room.borrowed.items() if value},
             {key: sorted(map(repr, pods)) for key, pods in room.holders.items()},
             {key: sorted(map(repr, pods)) for key, pods in room.promises.items()},
+            {key: value for key, value in room.entitled.items() if value},
+            (room.kept, room.with_gpus, room.lent, room.leavers),
         )
         for name, room in here.rooms.items()
     }
@@ -49,7 +51,8 @@ def counted(here: World) -> dict[str, Any]:
         for charge in ("a100", "v100")
         for pool in [here.pool("nvidia.com/gpu", ask(1, charge).pods[0].placement)]
     }
-    sums = (here._guaranteed, here._borrowed, here._by_user, here._cpu_jobs, here._homeless)
+    held = (here._guaranteed, here._borrowed, here._by_user, here._cpu_jobs, here._homeless)
+    sums = (*held, here._returning, here._levels)
     return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.layout("a100")}
 
 

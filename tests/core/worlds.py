@@ -13,6 +13,7 @@ from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Scheduling, Team, Teams, UserCaps
 from dlspawner.core.nodes import Node, Placement
+from dlspawner.core.preemption import leaves_at
 from dlspawner.core.quota import turns
 from dlspawner.core.world import Snapshot, World
 
@@ -95,6 +96,26 @@ def act(here: World, job: Job, decision: Admit | Preempt, now: datetime) -> None
         for victim in decision.victims:
             here.remove(victim)
     here.put(replace(job, state=State.RUNNING, started=now, nodes=decision.nodes))
+
+
+def ask_to_leave(here: World, job: Job, decision: Preempt, now: datetime) -> None:
+    """Give everybody the notice, and promise the job its place."""
+    for name in decision.victims:
+        victim = here.jobs[name]
+        here.put(replace(victim, notice=leaves_at(victim, here, now)))
+    here.put(replace(job, nodes=decision.nodes))
+
+
+def notice_pass(here: World, now: datetime) -> dict[str, tuple[str, ...]]:
+    """Start whatever may start, ask others to leave; whom for which job."""
+    asked = {}
+    for job, decision in turns(here, now):
+        if isinstance(decision, Preempt):
+            ask_to_leave(here, job, decision, now)
+            asked[job.id] = decision.victims
+        else:
+            act(here, job, decision, now)
+    return asked
 
 
 def one_pass(here: World, now: datetime) -> list[str]:

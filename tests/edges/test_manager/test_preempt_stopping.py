@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from dlspawner.cluster import Cluster
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import Job, State
 from dlspawner.devcluster.api import start
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager import stopping
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.notices import Kind
-from dlspawner.manager.records import Record
+from dlspawner.manager.records import Record, waiting
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
 
@@ -54,6 +55,14 @@ async def reasons(acting: Acting, job: str) -> list[str]:
     assert acting.desk is not None
     await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
     return [reason for _, _, reason in await acting.ledger.events(job)]
+
+
+@pytest.mark.parametrize(("asked", "yields"), [(True, None), (False, datetime.now(UTC))], ids=["asked", "turned"])
+def test_what_waits_again_is_what_its_person_has_asked_for(asked: bool, yields: datetime | None) -> None:
+    job = Job("j", "alice", "a", datetime.now(UTC), preemptible=True, state=State.STARTING, nodes=("n1",))
+    found = waiting(Record(job, yields=yields, turns=1))
+
+    assert (found.job.preemptible, found.yields, found.job.nodes) == (asked, None, ())
 
 
 async def run(office: Office, acting: Acting, user: str = "alice") -> str:

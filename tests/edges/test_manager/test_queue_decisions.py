@@ -311,6 +311,26 @@ async def test_whose_turn_has_come_can_cancel_and_gives_back_what_was_reserved(o
         assert (await ask(acting, wants("new", gpus=8))).decision == "admit"
 
 
+async def test_a_cancel_while_the_hub_is_told_to_start_the_job_is_not_undone_by_that_start(office: Office) -> None:
+    waits, heard = wants(), []
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        office.hub.servers = {("alice", "")}
+
+        async def starts(user: str, server: str) -> None:
+            assert await cancelled(acting)
+            assert desk(acting).waiting(user, server) == [], "so that the Hub makes a new id"
+            heard.append((await ask(acting, wants())).decision)
+
+        office.hub.starts = starts
+        await give_back()
+        await until(lambda: heard, "the Hub has asked")
+        assert heard == ["refuse"]
+        assert desk(acting).book.records == {}
+        assert (await ask(acting, wants())).decision == "admit", "its person starts it later"
+
+
 async def test_where_it_waits_for_a_login_it_can_be_cancelled(office: Office) -> None:
     waits = wants()
     async with office.manager() as acting:

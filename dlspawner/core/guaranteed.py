@@ -12,7 +12,7 @@ from dlspawner.core.guests import comes_first, home, left_to_others
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
-from dlspawner.core.preemption import choose_victims, in_order, is_protected, leaving_of, may_be_stopped
+from dlspawner.core.preemption import choose_victims, in_order, is_protected, leaving_of, may_be_stopped, trespass
 from dlspawner.core.rooms import NOTHING, Room, Space, needs
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
@@ -81,7 +81,7 @@ class Search:
     def _waits_for_own_to_leave(self, node: str) -> bool:
         """Whether it is a part of the own share that is missing there, and others' GPUs that are idle."""
         room = self.world.rooms[node]
-        beyond = self.world.trespass(self.request.team, self.kind, room, self.resource)
+        beyond = trespass(self.request.team, self.kind, room, self.world)
         return beyond > 0 and self._own_leaving(room) > 0
 
     def _kept(self, ahead: Job) -> frozenset[str]:

@@ -124,8 +124,19 @@ def spared(world: World) -> tuple[Job, ...]:
 
 def _leaves_share(job: Job, room: Room, resource: str, world: World) -> float:
     """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
-    beyond = world.trespass(job.team, job.charge.gpu_type or "", room, resource)
+    beyond = trespass(job.team, job.charge.gpu_type or "", room, world)
     return leaving_of(job.team, room, resource, world) - beyond if beyond else inf
+
+
+def trespass(team: str, kind: str, room: Room, world: World) -> int:
+    """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
+    found, shares = world.cluster.gpu_type(kind), world.shares(kind).get(room.node.name, {})
+    if found is None or team not in shares:
+        return 0  # a guest
+    held = room.entitled.get(found.resource, {})
+    others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
+    own = max(shares[team], room.node.gpus_of(found.resource) - others)
+    return max(0, held.get(team, 0) - own)
 
 
 def leaving_of(team: str, room: Room, resource: str, world: World) -> int:

@@ -270,15 +270,6 @@ class World:
             self._shares[gpu_type] = found
         return found
 
-    def trespass(self, team: str, gpu_type: str, room: Room, resource: str) -> int:
-        """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
-        held, shares = room.entitled.get(resource, {}), self.shares(gpu_type).get(room.node.name, {})
-        if team not in shares:
-            return 0  # a guest
-        others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
-        own = max(shares[team], room.node.gpus_of(resource) - others)
-        return max(0, held.get(team, 0) - own)
-
     def spare(self, gpu_type: str) -> dict[str, int]:
         """What is in no team's share, by node; nothing while there is no layout."""
         found: dict[str, int] | None = self._spare.get(gpu_type)
@@ -352,21 +343,13 @@ class World:
         else:
             _add(self._borrowed if job.preemptible else self._guaranteed, (job.team, kind), gpus)
             _add(self._by_user, who, gpus)
-            if holds and not job.preemptible:
-                self._count_quota(job, (job.team, kind), gpus)
+            if holds and not job.preemptible and job.leaving:
+                _add(self._returning, (job.team, kind), gpus)
+            elif holds and not job.preemptible:
+                _add(self._levels.setdefault((job.team, kind), {}), job.priority, gpus)
         for pod, node in zip(job.charge.pods, job.nodes, strict=False):
             if node is not None:
                 self._place(job, pod, node, holds, sign)
-
-    def _count_quota(self, job: Job, whose: tuple[str, str], gpus: int) -> None:
-        """Who of those that hold a team's quota gives it back, and who could."""
-        if job.leaving:
-            _add(self._returning, whose, gpus)
-            return
-        levels = self._levels.setdefault(whose, {})
-        _add(levels, job.priority, gpus)
-        if not levels:
-            del self._levels[whose]
 
     def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
         room = self.rooms.get(node)

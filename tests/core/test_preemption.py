@@ -15,7 +15,7 @@ from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Holding, Node
-from dlspawner.core.preemption import broken, choose_victims, goes_on_until, in_order, leaves_at, spared
+from dlspawner.core.preemption import broken, choose_victims, goes_on_until, in_order, leaves_at, spared, trespass
 from dlspawner.core.quota import admit
 from dlspawner.core.rooms import Space
 from tests.core.worlds import (
@@ -338,7 +338,7 @@ def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus:
         room = left.rooms[decision.nodes[0]]
         left.put(queues("x", "a", gpus, priority=50, nodes=decision.nodes))
         enough = room.free(NVIDIA).gpus >= gpus * GPU and left.left("a", "a100") >= 0
-        assert (enough and not left.trespass("a", "a100", room, NVIDIA)) == (one is None)
+        assert (enough and not trespass("a", "a100", room, left)) == (one is None)
     assert "x" in notice_pass(here, NOW)
     assert notice_pass(here, NOW) == {}
     assert (broken(here), spared(here)) == ((), ())

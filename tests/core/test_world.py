@@ -52,7 +52,8 @@ def counted(here: World) -> dict[str, Any]:
         for pool in [here.pool("nvidia.com/gpu", ask(1, charge).pods[0].placement)]
     }
     held = (here._guaranteed, here._borrowed, here._by_user, here._cpu_jobs, here._homeless)
-    sums = (*held, here._returning, here._levels)
+    levels = {whose: milli for whose, milli in here._levels.items() if milli}
+    sums = (*held, here._returning, levels)
     return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.layout("a100")}
 
 

@@ -11,7 +11,7 @@ may last was written by a clock that has been set back since, and is over.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,6 +35,14 @@ _ROWS = 500  # in one statement
 
 class Fenced(Exception):
     """Another Manager acts by now; nothing was written."""
+
+
+class Known(Exception):
+    """Jobs that were thought to be new have been here before and have ended; nothing was written."""
+
+    def __init__(self, jobs: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(jobs)))
+        self.jobs = jobs
 
 
 class Ledger:
@@ -119,15 +127,22 @@ class Ledger:
         entries: Sequence[Entry],
         told: Sequence[Change] = (),
         usage: Mapping[str, Usage] | None = None,
+        claimed: Collection[str] = (),
     ) -> None:
-        """All of it or nothing; Fenced when a later epoch has begun. ``usage``: all teams', where it is to be kept."""
+        """All of it or nothing; Fenced when a later epoch has begun, Known when a ``claimed`` id is a job's already.
+
+        ``usage``: all teams', where it is to be kept.
+        """
 
         def write(connection: Connection) -> None:
             _check(connection, epoch)
+            known = _known(connection, claimed)
+            if known:
+                raise Known(known)
             if usage is not None:
                 _write_usage(connection, usage)
             if entries:
-                _write(connection, entries)
+                _write(connection, entries, claimed)
             noticerows.write(connection, told)
 
         await self._store.write(write)
@@ -186,11 +201,15 @@ def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
     return [names[at : at + size] for at in range(0, len(names), size)]
 
 
-def _write(connection: Connection, entries: Sequence[Entry]) -> None:
+def _known(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that the database has."""
+    return set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(ids)))) if ids else set()
+
+
+def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection[str]) -> None:
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
-    if new:  # and not one that had ended, and is there after all
-        new -= set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(new))))
+    new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
     inserted = [_row(latest[job]) for job in new]
     if inserted:
         connection.execute(insert(jobs), inserted)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
@@ -31,6 +31,10 @@ _LEASE = leases.c.name == "manager"
 _MOST = 2**63 - 1
 LONGEST_LEASE = 60.0  # seconds
 _ROWS = 500  # in one statement
+# The statements of every admission, made once: to put one together costs more than to run it.
+_EPOCH = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
+_KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
+_NEW_JOBS, _NEW_EVENTS = insert(jobs), insert(job_events)
 
 
 class Fenced(Exception):
@@ -185,7 +189,7 @@ def _take(connection: Connection, holder: str, seconds: float) -> int | None:
 
 
 def _check(connection: Connection, epoch: int) -> None:
-    found = connection.scalar(select(leases.c.epoch).where(_LEASE).with_for_update(read=True))
+    found = connection.scalar(_EPOCH)
     if found != epoch:
         raise Fenced(f"epoch {epoch}, and the database is at {found}")
 
@@ -203,7 +207,7 @@ def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 def _known(connection: Connection, ids: Collection[str]) -> set[str]:
     """Those of these jobs that the database has."""
-    return set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(ids)))) if ids else set()
+    return set(connection.scalars(_KNOWN, {"ids": [*ids]})) if ids else set()
 
 
 def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection[str]) -> None:
@@ -212,7 +216,7 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
     new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
     inserted = [_row(latest[job]) for job in new]
     if inserted:
-        connection.execute(insert(jobs), inserted)
+        connection.execute(_NEW_JOBS, inserted)
     for job, entry in latest.items():
         if job not in new:
             connection.execute(update(jobs).where(jobs.c.job == job).values(_row(entry)))
@@ -226,7 +230,7 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
         }
         for entry in entries
     ]
-    connection.execute(insert(job_events), events)
+    connection.execute(_NEW_EVENTS, events)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

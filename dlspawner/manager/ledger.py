@@ -25,7 +25,7 @@ from dlspawner.manager.activity import Facts
 from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Store, StoreRefused
 
 _LEASE = leases.c.name == "manager"
 _MOST = 2**63 - 1
@@ -138,9 +138,12 @@ class Ledger:
         ``usage``: all teams', where it is to be kept.
         """
 
+        # Of a claimed job that is written down its own row tells; only the others are looked for first.
+        unwritten = set(claimed).difference(entry.record.job.id for entry in entries)
+
         def write(connection: Connection) -> None:
             _check(connection, epoch)
-            known = _known(connection, claimed)
+            known = _known(connection, unwritten)
             if known:
                 raise Known(known)
             if usage is not None:
@@ -149,7 +152,13 @@ class Ledger:
                 _write(connection, entries, claimed)
             noticerows.write(connection, told)
 
-        await self._store.write(write)
+        try:
+            await self._store.write(write)
+        except StoreRefused:
+            known = await self._store.read(lambda connection: _known(connection, claimed))
+            if known:
+                raise Known(known) from None
+            raise
 
     async def activities(self) -> dict[str, Facts]:
         """What is known of the use of every job that has not ended."""

@@ -28,7 +28,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
-from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.ledger import Fenced, Known, Ledger
 from dlspawner.manager.notices import Board, Change, Kind, withdraw
 from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
@@ -53,6 +53,7 @@ class Turn:
     now: datetime
     entries: list[Entry] = field(default_factory=list)
     told: list[Change] = field(default_factory=list)
+    claimed: list[str] = field(default_factory=list)
     keeps_usage: bool = False
 
     @property
@@ -66,6 +67,13 @@ class Turn:
         """Bring what teams have used lately to this moment, and write it down."""
         self.world.tick(self.now)
         self.keeps_usage = True
+
+    def claim(self, job: str) -> None:
+        """Nobody has heard of this job before. If the database has, the turn is taken again and ``has_ended`` says so.
+
+        The look at it is part of the transaction that writes the turn, so that a new job costs no other one.
+        """
+        self.claimed.append(job)
 
     def write(self, record: Record, reason: str, detail: str = "") -> None:
         """The job is like this from now on, because of that."""
@@ -210,7 +218,7 @@ class Book:
         return self.records.get(self.waiting.get((user, server), ""))
 
     def remember(self, job: str) -> None:
-        """A job has ended: who has looked for it in the database before that knows nothing of it."""
+        """A job has ended: who asks with its id again asks for no new one."""
         self._ended[job] = None
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
@@ -257,10 +265,16 @@ class Book:
         asked, left = taken[: len(answers)], taken[len(answers) :]
         entries = [entry for turn in turns for entry in turn.entries]
         told = [change for turn in turns for change in turn.told]
+        claimed = [job for turn in turns for job in turn.claimed]
         usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
         try:
-            if entries or told or usage is not None:
-                await self._ledger.write(self.epoch, entries, told, usage)
+            if entries or told or claimed or usage is not None:
+                await self._ledger.write(self.epoch, entries, told, usage, claimed)
+        except Known as problem:
+            self._stale = True
+            for job in problem.jobs:
+                self.remember(job)
+            return taken
         except StoreRefused as problem:
             self._stale = True
             if len(asked) > 1:  # one of them is to blame: each for itself

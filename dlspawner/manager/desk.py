@@ -93,9 +93,7 @@ class Desk:
                 *(question.job, question.namespace, self._namespace),
             )
             return _logged(question, Answer("refuse", "other-namespace", (ELSEWHERE,)))
-        kept = self.book.records.get(question.job)
-        ended = kept is None and await self._ledger.find(question.job) is not None
-        answer = await self.book.turn(lambda turn: self._answer(turn, question, ended))
+        answer = await self.book.turn(lambda turn: self._answer(turn, question))
         waits = self.book.records.get(question.job)
         if answer.decision != "wait" or waits is None:
             return answer
@@ -144,7 +142,7 @@ class Desk:
 
         await self.book.turn(give_back)
 
-    def _answer(self, turn: Turn, question: Question, ended_before: bool) -> Answer:
+    def _answer(self, turn: Turn, question: Question) -> Answer:
         turn.book.asked = turn.world.teams.has_limits(turn.world.cluster)
         if turn.book.stirred.is_set():
             self._queue.give_turns(turn)  # nobody new gets what others wait for
@@ -155,8 +153,10 @@ class Desk:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not State.STOPPING
             return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
-        if known is None and (ended_before or turn.book.has_ended(question.job) or self._was_cancelled(question)):
-            return Answer("refuse", "over", (OVER,))
+        if known is None:
+            if turn.book.has_ended(question.job) or self._was_cancelled(question):
+                return Answer("refuse", "over", (OVER,))
+            turn.claim(question.job)
         other = turn.book.waiter(question.user, question.server)
         if other is not None and other is not known:
             turn.write(ended(other), "replaced", f"by {question.job}")

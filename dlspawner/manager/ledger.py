@@ -11,12 +11,12 @@ may last was written by a clock that has been set back since, and is over.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
@@ -25,16 +25,28 @@ from dlspawner.manager.activity import Facts
 from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Store, StoreRefused
 
 _LEASE = leases.c.name == "manager"
 _MOST = 2**63 - 1
 LONGEST_LEASE = 60.0  # seconds
 _ROWS = 500  # in one statement
+# The statements of every admission, made once: to put one together costs more than to run it.
+_EPOCH = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
+_KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
+_NEW_JOBS, _NEW_EVENTS = insert(jobs), insert(job_events)
 
 
 class Fenced(Exception):
     """Another Manager acts by now; nothing was written."""
+
+
+class Known(Exception):
+    """Jobs that were thought to be new have been here before and have ended; nothing was written."""
+
+    def __init__(self, jobs: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(jobs)))
+        self.jobs = jobs
 
 
 class Ledger:
@@ -119,18 +131,34 @@ class Ledger:
         entries: Sequence[Entry],
         told: Sequence[Change] = (),
         usage: Mapping[str, Usage] | None = None,
+        claimed: Collection[str] = (),
     ) -> None:
-        """All of it or nothing; Fenced when a later epoch has begun. ``usage``: all teams', where it is to be kept."""
+        """All of it or nothing; Fenced when a later epoch has begun, Known when a ``claimed`` id is a job's already.
+
+        ``usage``: all teams', where it is to be kept.
+        """
+
+        # Of a claimed job that is written down its own row tells; only the others are looked for first.
+        unwritten = set(claimed).difference(entry.record.job.id for entry in entries)
 
         def write(connection: Connection) -> None:
             _check(connection, epoch)
+            known = _known(connection, unwritten)
+            if known:
+                raise Known(known)
             if usage is not None:
                 _write_usage(connection, usage)
             if entries:
-                _write(connection, entries)
+                _write(connection, entries, claimed)
             noticerows.write(connection, told)
 
-        await self._store.write(write)
+        try:
+            await self._store.write(write)
+        except StoreRefused:
+            known = await self._store.read(lambda connection: _known(connection, claimed))
+            if known:
+                raise Known(known) from None
+            raise
 
     async def activities(self) -> dict[str, Facts]:
         """What is known of the use of every job that has not ended."""
@@ -170,7 +198,7 @@ def _take(connection: Connection, holder: str, seconds: float) -> int | None:
 
 
 def _check(connection: Connection, epoch: int) -> None:
-    found = connection.scalar(select(leases.c.epoch).where(_LEASE).with_for_update(read=True))
+    found = connection.scalar(_EPOCH)
     if found != epoch:
         raise Fenced(f"epoch {epoch}, and the database is at {found}")
 
@@ -186,14 +214,18 @@ def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
     return [names[at : at + size] for at in range(0, len(names), size)]
 
 
-def _write(connection: Connection, entries: Sequence[Entry]) -> None:
+def _known(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that the database has."""
+    return set(connection.scalars(_KNOWN, {"ids": [*ids]})) if ids else set()
+
+
+def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection[str]) -> None:
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
-    if new:  # and not one that had ended, and is there after all
-        new -= set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(new))))
+    new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
     inserted = [_row(latest[job]) for job in new]
     if inserted:
-        connection.execute(insert(jobs), inserted)
+        connection.execute(_NEW_JOBS, inserted)
     for job, entry in latest.items():
         if job not in new:
             connection.execute(update(jobs).where(jobs.c.job == job).values(_row(entry)))
@@ -207,7 +239,7 @@ def _write(connection: Connection, entries: Sequence[Entry]) -> None:
         }
         for entry in entries
     ]
-    connection.execute(insert(job_events), events)
+    connection.execute(_NEW_EVENTS, events)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from dlspawner.core.accounts import Keys, Numbers, UidRange, Unusable, read_numbers
-from dlspawner.spawner.manager import Manager
+from dlspawner.spawner.manager import SECONDS, Manager
 from dlspawner.spawner.refusal import Refused
 
 UNUSABLE = "Your login has no usable account number for jobs. Ask an administrator."
@@ -90,12 +90,16 @@ class AccountTraits(Configurable):
         return proposal.value
 
 
-async def numbers(spawner: Any, uids: UidRange) -> Numbers | None:
-    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
+async def numbers(spawner: Any, uids: UidRange, seconds: float = SECONDS) -> Numbers | None:
+    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told.
+
+    ``seconds``: for how long the Manager is asked.
+    """
     found = await _from_authenticator(spawner, uids)
     if found is not None or not (spawner.manager_url and spawner.manager_token):
         return found
-    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, until=spawner._deadline())
+    until = spawner._deadline()
+    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, seconds, until=until)
     return await manager.account(str(spawner.user.name), uids)
 
 

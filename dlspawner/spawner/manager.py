@@ -183,7 +183,9 @@ class Manager:
         clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
-        connector, limits = aiohttp.TCPConnector(force_close=True), aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
+        # The resolver that is aiohttp's default with aiodns reads the system's configuration for every session.
+        connector = aiohttp.TCPConnector(force_close=True, resolver=aiohttp.ThreadedResolver())
+        limits = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             for delay in delays(FIRST_DELAY, LONGEST_DELAY):
                 sent, trouble = clock(), ""

@@ -26,10 +26,11 @@ from traitlets import default
 
 from dlspawner import settings
 from dlspawner.core import naming, rendering
+from dlspawner.core.accounts import Numbers
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
-from dlspawner.spawner.manager import Manager, Place
+from dlspawner.spawner.manager import ADMISSION_SECONDS, Manager, Place
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused, Waits
@@ -172,16 +173,17 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         if not self.offers_jobs:
             return
         wish = self.check_options(self.user_options)
+        waits, numbers = await self._known_to_manager()
         self._launch = launch.plan(
             wish,
             self.person,
             self.name or "",
-            identifier=await self._waiting_job() or naming.job_id(secrets.token_bytes(8)),
+            identifier=waits or naming.job_id(secrets.token_bytes(8)),
             pod_name=self.pod_name,
             home_claim=self.pvc_name if self.storage_pvc_ensure else None,
             image=self.image or None,
             ssh=self.ssh_target,
-            numbers=await account.numbers(self, self.settings.cluster.accounts),
+            numbers=numbers,
             ssh_image=self.ssh_image,
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
@@ -252,9 +254,21 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         page = pages.wait_url(self, self.name or "")
         return Waits(*sentences, reason=reason, page=page, handler=self.handler)
 
-    async def _waiting_job(self) -> str | None:
-        """The job that waits for this server, whoever starts it now."""
-        return await self._manager.waiting(self.user.name, self.name or "") if self._has_quota else None
+    async def _known_to_manager(self) -> tuple[str | None, Numbers | None]:
+        """The job that waits for this server, whoever starts it now, and the person's numbers; asked for at once."""
+        uids = self.settings.cluster.accounts
+        if not self._has_quota:
+            return None, await account.numbers(self, uids)
+        waits, numbers = await asyncio.gather(
+            self._manager.waiting(self.user.name, self.name or ""),
+            account.numbers(self, uids, ADMISSION_SECONDS),
+            return_exceptions=True,  # of two refusals the person reads the same one each time
+        )
+        if isinstance(waits, BaseException):
+            raise waits
+        if isinstance(numbers, BaseException):
+            raise numbers
+        return waits, numbers
 
     async def places(self) -> Mapping[str, Place]:
         """Where this person's jobs wait, by server."""

@@ -137,11 +137,19 @@ def priority_classes(kubernetes: Client) -> Iterator[None]:
         kubernetes.request("DELETE", f"{path}/{one['metadata']['name']}")
 
 
-@pytest.fixture
-def jobs_namespace(kubernetes: Client, priority_classes: None) -> Iterator[str]:
+@contextlib.contextmanager
+def namespace_of_jobs(kubernetes: Client) -> Iterator[str]:
     """A fresh namespace that enforces Pod Security *restricted*, as the product's namespace of jobs does."""
     name = f"jobs-{secrets.token_hex(4)}"
     kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})
     kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    yield name
-    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+    try:
+        yield name
+    finally:
+        kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def jobs_namespace(kubernetes: Client, priority_classes: None) -> Iterator[str]:
+    with namespace_of_jobs(kubernetes) as name:
+        yield name

@@ -1,6 +1,7 @@
 """Quota on a real Kubernetes: a crowd through a real Hub, and eight GPUs that stay eight.
 
-Whatever is killed, and whatever the API server has carried out without an answer.
+Whatever is killed, and whatever the API server has carried out without an answer. The Manager that is killed has a
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pytest
 from tests import faults
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
+from tests.edges.test_manager import databases
 from tests.edges.test_manager.crowds import SETTINGS, Killer, serve, settle
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler
 from tests.kubernetes.conftest import Image
@@ -24,8 +26,12 @@ CROWD = 30
 
 @pytest.fixture
 def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[QuotaHub]:
-    with counted(kubernetes, jobs_namespace, image("job"), tmp_path) as made:
-        yield made
+    if not databases.INSTALLED:
+        pytest.skip("PostgreSQL 15 is not installed here")
+    with databases.postgresql() as directory:
+        url = databases.create(directory)
+        with counted(kubernetes, jobs_namespace, image("job"), tmp_path, db_url=url) as made:
+            yield made
 
 
 def test_of_a_crowd_eight_hold_gpus_also_when_the_manager_is_killed_and_all_have_their_turn(hub: QuotaHub) -> None:

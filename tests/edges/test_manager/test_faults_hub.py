@@ -1,15 +1,19 @@
 """Faults as people meet them: what they read through the real Hub while something is away, and that nothing is lost.
 
-One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that can be away, and the
+One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that has bad days, and the
 Manager's clock is what a file says. Whoever waits has asked before the fault, and starts by itself after it.
+
+All of it runs on a real Kubernetes too (tests/kubernetes/test_waiting.py), with another `hub`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -17,10 +21,12 @@ from sqlalchemy import create_engine, text
 
 from tests import faults
 from tests.e2e.people import wait_for
+from tests.edges.faulty_hub import SENTENCE
 from tests.edges.spawner_hub import Person, new_name
 from tests.edges.test_manager import databases
-from tests.edges.test_manager.quota import GPUS, QuotaHub
+from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler
 from tests.edges.test_manager.test_queue_hub import ask
+from tests.edges.test_spawner_faults import PASSING, STAYING
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +41,15 @@ machines = app._now
 app._now = lambda: machines() + timedelta(seconds=float(Path({file!r}).read_text()))
 app.main()
 """
-AWAY_SECONDS = 15
+# Whose name says so gives up soon.
+MORE = """
+async def patience(spawner, auth_state):
+    if spawner.user.name.startswith("brief"):
+        spawner.k8s_api_request_retry_timeout = 2
+c.Spawner.auth_state_hook = patience
+c.KubeSpawner.k8s_api_request_timeout = 2
+"""
+SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
 NOTICED = "the clock was set by"
 
 
@@ -43,6 +57,7 @@ NOTICED = "the clock was set by"
 class FaultyHub(QuotaHub):
     database: str = ""  # the directory of its PostgreSQL
     kubernetes: faults.Proxy | None = None
+    away_seconds: float = 15  # how long something is away
 
     def jobs(self) -> dict[str, str]:
         """The state of every job that has not ended, by its user."""
@@ -53,30 +68,47 @@ class FaultyHub(QuotaHub):
         return {row.user_name: row.state for row in rows}
 
 
+@contextlib.contextmanager
+def faulty(hub: FaultyHub) -> Iterator[FaultyHub]:
+    """All of it, with a database of its own and a proxy before the API server; everything is gone at the end."""
+    (hub.state / "set").write_text("0")
+    (hub.state / "manager.py").write_text(CLOCK.format(file=str(hub.state / "set")))
+    hub.manager_program = (str(hub.state / "manager.py"),)
+    hub.prepare()
+    with databases.postgresql() as hub.database, contextlib.ExitStack() as later:
+        hub.db_url = databases.create(hub.database)
+        if hub.cluster is None:
+            later.callback(stop_all, hub, "cluster")
+            hub.start_cluster()
+        hub.kubernetes = later.enter_context(faults.before(hub.kubeconfig, hub.state / "proxied"))
+        hub.hub_kubeconfig = hub.manager_kubeconfig = hub.kubernetes.kubeconfig
+        later.callback(stop_all, hub, "hub", "proxy", "manager")
+        hub.start_manager()
+        hub.start_proxy()
+        hub.start_hub()
+        yield hub
+
+
+def stop_all(hub: FaultyHub, *names: str) -> None:
+    for name in names:
+        if name in hub.running:
+            hub.stop(name)
+
+
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[FaultyHub]:
-    folder = tmp_path_factory.mktemp("faults")
-    (folder / "set").write_text("0")
-    (folder / "manager.py").write_text(CLOCK.format(file=str(folder / "set")))
-    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
-    with databases.postgresql() as database:
-        made = FaultyHub(folder, db_url=databases.create(database), settings=settings, database=database)
-        made.manager_program = (str(folder / "manager.py"),)
-        made.prepare()
-        try:
-            made.start_cluster()
-            with faults.before(made.kubeconfig, folder / "proxied") as made.kubernetes:
-                made.hub_kubeconfig = made.manager_kubeconfig = made.kubernetes.kubeconfig
-                made.start_manager()
-                made.start_proxy()
-                made.start_hub()
-                yield made
-                for name in [*made.running][::-1]:
-                    if name != "cluster":
-                        made.stop(name)
-        finally:
-            for name in [*made.running][::-1]:
-                made.stop(name)
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyHub]:
+    if not databases.INSTALLED:
+        pytest.skip("PostgreSQL 15 is not installed here")
+    with faulty(FaultyHub(tmp_path_factory.mktemp("faults"), settings=SETTINGS, extra=MORE)) as made:
+        yield made
+
+
+@pytest.fixture
+def api(hub: FaultyHub) -> Iterator[faults.Proxy]:
+    """What happens to requests of the Hub and the Manager."""
+    assert hub.kubernetes is not None
+    yield hub.kubernetes
+    hub.kubernetes.heal()
 
 
 @pytest.fixture(autouse=True)
@@ -113,12 +145,22 @@ class Cast:
 
 @pytest.fixture
 def cast(hub: FaultyHub) -> Cast:
+    return cast_of(hub)
+
+
+def cast_of(hub: FaultyHub) -> Cast:
     holder, waits, asks = (Person(hub, new_name(name)) for name in ("holder", "waits", "asks"))
     holder.launch("", gpus=GPUS)
     assert waits.start("", gpus=1).status_code == 429
     found = ask(waits, "GET").json()
     assert found["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
     return Cast(holder, waits, asks, {key: found[key] for key in ("job", "position", "why")})
+
+
+@pytest.fixture
+def cast_on_a_node_that_goes(cast: Cast) -> Cast:
+    """Any node of the embedded cluster may go; others have as many GPUs."""
+    return cast
 
 
 def end(person: Person) -> str:
@@ -144,24 +186,25 @@ def test_while_the_database_is_away_people_read_that_it_is_for_a_while(hub: Faul
         waits = ask(cast.waits, "GET")
         assert (waits.status_code, waits.json()["detail"].endswith("Try again soon.")) == (503, True)
         assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
-        time.sleep(AWAY_SECONDS)
+        time.sleep(hub.away_seconds)
     finally:
         databases.control(hub.database, "start")
     wait_for(lambda: ask(cast.waits, "GET").status_code == 200, "it is back", 60)
     cast.goes_on(hub)
 
 
-def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(hub: FaultyHub, cast: Cast) -> None:
-    assert hub.kubernetes is not None
-    hub.kubernetes.away()
+def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(
+    hub: FaultyHub, cast: Cast, api: faults.Proxy
+) -> None:
+    api.away()
     try:
-        time.sleep(AWAY_SECONDS)
+        time.sleep(hub.away_seconds)
         answer = cast.asks.start("", gpus=1)
         assert answer.status_code == 429
         assert "It is number 2 in the queue and starts by itself." in answer.json()["message"]
         assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
     finally:
-        hub.kubernetes.back()
+        api.back()
     cast.goes_on(hub)
     remove(hub, cast.holder)
     runs(hub, cast.waits)
@@ -173,7 +216,7 @@ def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub,
     try:
         remove(hub, cast.holder)
         wait_for(lambda: hub.jobs() == {cast.waits.name: "starting"}, "the turn has come", 60)
-        time.sleep(AWAY_SECONDS)
+        time.sleep(hub.away_seconds)
     finally:
         hub.start_hub()
     runs(hub, cast.waits)
@@ -202,7 +245,10 @@ def noticed(hub: FaultyHub) -> int:
     return (hub.state / "manager.log").read_text().count(NOTICED)
 
 
-def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(hub: FaultyHub, cast: Cast) -> None:
+def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
+    hub: FaultyHub, cast_on_a_node_that_goes: Cast
+) -> None:
+    cast = cast_on_a_node_that_goes
     node = hub.kubectl("get", "pod", cast.holder.pod_name(""), "-o", "jsonpath={.spec.nodeName}")
     hub.kubectl("delete", "node", node)
     answer = cast.asks.start("", gpus=1)
@@ -214,6 +260,56 @@ def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
     runs(hub, cast.asks)
     wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
     assert "The job was removed from outside the Hub" in plain(cast.holder.get("/hub/home").text)
+
+
+def test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_once(
+    hub: FaultyHub, api: faults.Proxy
+) -> None:
+    kinds = [kind for kind in PASSING if kind != "etcd"]  # as many as there are GPUs
+    users = {new_name(f"user-{kind}-"): PASSING[kind] for kind in kinds}
+    rules = [
+        api.fail(verb, "pods", fault, times=times, name=f"jupyter-{user}")
+        for user, (times, fault) in users.items()
+        for verb in ("create", "delete")
+    ]
+    hub.add_users([*users])
+    waits = Person(hub, new_name("waits-"))
+    with Sampler(hub) as sampler:
+        hub.storm([*users], gpus=1)
+        wait_for(lambda: {f"{user}/" for user in users} == set(hub.ready()), "all of them run", 120)
+        assert hub.held() == len(users) == GPUS
+        assert waits.start("", gpus=GPUS).status_code == 429
+        with ThreadPoolExecutor(GPUS) as pool:
+            stopped = pool.map(lambda user: hub.api("DELETE", f"/users/{user}/server").status_code, users)
+        assert set(stopped) <= {202, 204}
+        runs(hub, waits)
+    assert sampler.most == GPUS
+    assert all(rule.happened for rule in rules)
+    wait_for(lambda: hub.jobs() == {waits.name: "running"}, "nobody else has a job", 60)
+
+
+def test_what_stays_is_one_sentence_and_holds_nothing(hub: FaultyHub, api: faults.Proxy) -> None:
+    people = {Person(hub, new_name(f"brief-{kind}-")): fault for kind, fault in STAYING.items()}
+    for person, fault in people.items():
+        api.fail("create", "pods", fault, times=None, name=person.pod_name(""))
+    hub.storm([person.name for person in people], gpus=GPUS // len(people))
+    assert [end(person).count(SENTENCE) for person in people] == [1] * len(people)
+    wait_for(lambda: not hub.jobs() and not hub.held(), "nothing is held", 60)
+    Person(hub, new_name("asks-")).launch("", gpus=GPUS)
+
+
+def test_watches_that_break_or_are_too_old_are_there_again(hub: FaultyHub, cast: Cast, api: faults.Proxy) -> None:
+    """Those of the Hub and of the Manager."""
+    before = api.watching("pods")
+    for ending in (faults.HALF_A_LINE, faults.GONE):
+        refused = api.fail("watch", "pods", faults.Answer(410), times=before)
+        assert api.cut(ending, "pods")
+        wait_for(lambda refused=refused: refused.happened == before, "new ones are refused", 60)
+        wait_for(lambda: api.watching("pods") >= before, "all of them are there again", 60)
+    cast.goes_on(hub)
+    remove(hub, cast.holder)
+    runs(hub, cast.waits)
+    wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
 
 
 def plain(page: str) -> str:

@@ -1,9 +1,11 @@
-"""The queue through the real Hub, its REST API and a real browser: eight GPUs, and people who want more."""
+"""The queue through the real Hub, its REST API and a real browser: eight GPUs, and people who want more.
+
+Some of these run on a real Kubernetes too (tests/kubernetes/test_waiting.py), with another `hub`.
+"""
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Person
-from tests.edges.test_manager.quota import GPUS, QuotaHub, running
+from tests.edges.test_manager import crowds
+from tests.edges.test_manager.quota import GPU, GPUS, QuotaHub, running
 from tests.edges.test_manager.test_manager_page import FLAGS, Forms
 
-# Whose name says so is answered later than a second after the form was sent; whose login is in the file is too old.
+# Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
+# login is in the file is too old.
 # One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).
 MORE = """
 import asyncio
@@ -28,6 +32,12 @@ async def late(spawner):
     if spawner.user.name.startswith("late"):
         await asyncio.sleep(3)
 c.Spawner.pre_spawn_hook = late
+
+async def greedy(spawner, pod):
+    if spawner.user.name.endswith("greedy"):
+        pod.spec.containers[0].resources.limits[{resource!r}] = "9"
+    return pod
+c.KubeSpawner.modify_pod_hook = greedy
 
 async def refresh_user(self, user, handler=None, **more):
     return user.name not in Path({stale!r}).read_text().split()
@@ -45,7 +55,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("queue")
     settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
     (folder / "stale").touch()
-    extra = MORE.format(stale=str(folder / "stale"))
+    extra = MORE.format(stale=str(folder / "stale"), resource=GPU)
     made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=extra)
     with running(made):
         yield made
@@ -68,11 +78,7 @@ def nothing_left(hub: QuotaHub) -> Iterator[None]:
 
 def live(hub: QuotaHub) -> dict[str, str]:
     """The state of every user's job that has not ended."""
-    connection = sqlite3.connect(hub.state / "manager.sqlite")
-    try:
-        return dict(connection.execute("SELECT user_name, state FROM jobs WHERE state <> 'ended'"))
-    finally:
-        connection.close()
+    return {user: state for user, state, _ in crowds.live(hub)}
 
 
 @pytest.fixture
@@ -244,9 +250,9 @@ def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> No
         assert "This is a job of <strong>mine</strong>" in admin.place("mine").text
 
 
-@pytest.mark.slow
+@pytest.mark.longer
 @pytest.mark.browser
-@pytest.mark.parametrize("user", ["quick", "late"])
+@pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
 def test_from_the_form_to_the_page_and_from_there_to_the_job(
     hub: QuotaHub, full: str, browser: Page, user: str
 ) -> None:
@@ -267,6 +273,20 @@ def test_from_the_form_to_the_page_and_from_there_to_the_job(
     stop(hub, full)
     browser.wait_for_url(re.compile(rf"/user/{user}/"))
     assert [text for text in complaints if "429" not in text and "404" not in text] == []
+
+
+@pytest.mark.longer
+@pytest.mark.browser
+@pytest.mark.parametrize("user", ["greedy", pytest.param("late-greedy", marks=pytest.mark.slow)])
+def test_who_asks_in_the_form_for_what_nobody_may_have_reads_the_most_at_once(
+    hub: QuotaHub, browser: Page, user: str
+) -> None:
+    hub.add_users([user])
+    enter(browser, hub, user)
+    send_form(browser, hub, user)
+    expect(browser.get_by_text("A job may have 8 GPUs of type gpu; this one asks for 9.")).to_be_visible()
+    wait_for(lambda: not hub.servers(), "the start has ended", 60)
+    assert (live(hub), hub.held()) == ({}, 0)
 
 
 @pytest.mark.slow

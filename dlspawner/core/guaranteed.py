@@ -142,10 +142,13 @@ class Search:
     # where
 
     def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        rooms = [room for room in self._share_rooms() if room.node.open and room.node.name not in kept]
+        least = min(pod.gpus for pod in self.pods)
+        open_to_it = (room for room in self._share_rooms() if room.node.open and room.node.name not in kept)
+        bounds = {room.node.name: self._share_left(room) + self._own_victims(room, stop) for room in open_to_it}
+        rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
         def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, stop, self._share_left(room) + self._own_victims(room, stop))
+            return self._bounded(room, stop, bounds[room.node.name])
 
         def rank(room: Room, left: Space) -> tuple[object, ...]:
             return (left.gpus, *self._likeness(room))
@@ -214,7 +217,7 @@ class Search:
     def _guaranteed_on(self, room: Room) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
         held = room.entitled.get(self.resource, {})
-        own = room.promises.get(self.request.id)
+        own = room.promises.get(self.request.id) if room.promises else None
         if own and not self.request.preemptible:
             team = self.request.team
             held = {**held, team: held.get(team, 0) - needs(own, self.resource).gpus}

@@ -145,7 +145,9 @@ class Room:
         What is promised to others is theirs, except as far as those who leave will make up for it.
         """
         free = self.free(resource)
-        missing = self._promised(resource, but) - self.leaving(resource) if self.promises else NOTHING
+        if not self.promises:
+            return free
+        missing = self._promised(resource, but) - self.leaving(resource)
         return Space(*(have - max(0, lack) for have, lack in zip(free, missing, strict=True)))
 
     def soon(self, resource: str, but: str = "") -> Space:
@@ -159,17 +161,19 @@ class Room:
         return found
 
     def leaving(self, resource: str) -> Space:
-        gone = NOTHING
-        for name in self.leavers:
-            gone = gone + needs(self.holders[name], resource)
-        return gone
+        """What those give back who leave."""
+        if not self.leavers:
+            return NOTHING
+        found: Space | None = self.memo.get(("leaving", resource))
+        if found is None:
+            found = needs((pod for name in self.leavers for pod in self.holders[name]), resource)
+            self.memo["leaving", resource] = found
+        return found
 
     def _promised(self, resource: str, but: str) -> Space:
-        total = NOTHING
-        for name, pods in self.promises.items():
-            if name != but:
-                total = total + needs(pods, resource)
-        return total
+        if not self.promises:
+            return NOTHING
+        return needs((pod for name, pods in self.promises.items() if name != but for pod in pods), resource)
 
 
 def _take_out(pods: dict[str, tuple[PodCharge, ...]], job: str, pod: PodCharge) -> None:

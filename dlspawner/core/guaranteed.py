@@ -13,7 +13,7 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
 from dlspawner.core.preemption import choose_victims, in_order, is_protected, may_be_stopped
-from dlspawner.core.rooms import NOTHING, Room, Space, needs
+from dlspawner.core.rooms import Room, Space, needs
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
@@ -285,7 +285,8 @@ class Search:
     def _wanted(self, nodes: Nodes) -> dict[str, Space]:
         wanted: dict[str, Space] = {}
         for pod, name in zip(self.pods, nodes, strict=True):
-            wanted[name] = wanted.get(name, NOTHING) + needs([pod], self.resource)
+            want = needs((pod,), self.resource)
+            wanted[name] = wanted[name] + want if name in wanted else want
         return wanted
 
     def _settle(
@@ -329,4 +330,4 @@ class Search:
 
 
 def _covers(space: Space, want: Space) -> bool:
-    return all(have >= part for have, part in zip(space, want, strict=True))
+    return space[0] >= want[0] and space[1] >= want[1] and space[2] >= want[2]

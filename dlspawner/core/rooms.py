@@ -147,8 +147,8 @@ class Room:
         free = self.free(resource)
         if not self.promises:
             return free
-        missing = self._promised(resource, but) - self.leaving(resource)
-        return Space(*(have - max(0, lack) for have, lack in zip(free, missing, strict=True)))
+        gpus, cpu, memory = self._promised(resource, but) - self.leaving(resource)
+        return free - (max(0, gpus), max(0, cpu), max(0, memory))
 
     def soon(self, resource: str, but: str = "") -> Space:
         """What may be taken when those who leave are gone."""

@@ -78,6 +78,7 @@ class World:
         self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
         self._pools: dict[tuple[str, Placement], Pool] = {}
+        self._milli: dict[str, dict[str, int]] = {}  # milli-GPUs by type and node
         self._layouts: dict[str, Layout] = {}
         self._shares: dict[str, dict[str, dict[str, int]]] = {}
         self._spare: dict[str, dict[str, int]] = {}
@@ -158,6 +159,7 @@ class World:
         self._forget_layouts()
 
     def _forget_layouts(self) -> None:
+        self._milli.clear()
         self._layouts.clear()
         self._shares.clear()
         self._spare.clear()
@@ -282,9 +284,12 @@ class World:
 
     def _nodes_of(self, kind: GpuType) -> dict[str, int]:
         """Milli-GPUs of a type by node."""
-        return {
-            name: room.node.gpus_of(kind.resource) for name, room in self.rooms.items() if has_type(room.node, kind)
-        }
+        found = self._milli.get(kind.name)
+        if found is None:
+            nodes = (room.node for room in self.rooms.values())
+            found = {node.name: node.gpus_of(kind.resource) for node in nodes if has_type(node, kind)}
+            self._milli[kind.name] = found
+        return found
 
     def _room(self, node: Node) -> Room:
         room = Room.empty(node)

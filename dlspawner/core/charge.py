@@ -55,6 +55,10 @@ class Charge:
     gpu_type: str | None = None
     pods: tuple[PodCharge, ...] = (PodCharge(),)
 
+    def __hash__(self) -> int:
+        """By what most charges differ in: the queue asks for each of its jobs."""
+        return hash((self.gpu_type, self.gpus))
+
     @property
     def gpus(self) -> int:
         """Of all pods, in milli-GPUs."""

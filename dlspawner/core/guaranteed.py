@@ -13,7 +13,7 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, ranked
 from dlspawner.core.preemption import choose_victims, in_order, is_protected, leaving_of, may_be_stopped, trespass
-from dlspawner.core.rooms import NOTHING, Room, Space, needs
+from dlspawner.core.rooms import Room, Space, needs
 from dlspawner.core.vacancy import first_free, room_sentence
 from dlspawner.core.world import World
 
@@ -153,10 +153,13 @@ class Search:
     # where
 
     def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        rooms = [room for room in self._share_rooms() if room.node.open and room.node.name not in kept]
+        least = min(pod.gpus for pod in self.pods)
+        open_to_it = (room for room in self._share_rooms() if room.node.open and room.node.name not in kept)
+        bounds = {room.node.name: self._share_left(room) + self._own_victims(room, stop) for room in open_to_it}
+        rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
         def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, stop, self._share_left(room) + self._own_victims(room, stop))
+            return self._bounded(room, stop, bounds[room.node.name])
 
         def rank(room: Room, left: Space) -> tuple[object, ...]:
             return (left.gpus, *self._likeness(room))
@@ -225,7 +228,7 @@ class Search:
     def _guaranteed_on(self, room: Room) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
         held = room.entitled.get(self.resource, {})
-        own = room.promises.get(self.request.id)
+        own = room.promises.get(self.request.id) if room.promises else None
         if own and not self.request.preemptible:
             team = self.request.team
             held = {**held, team: held.get(team, 0) - needs(own, self.resource).gpus}
@@ -297,7 +300,8 @@ class Search:
     def _wanted(self, nodes: Nodes) -> dict[str, Space]:
         wanted: dict[str, Space] = {}
         for pod, name in zip(self.pods, nodes, strict=True):
-            wanted[name] = wanted.get(name, NOTHING) + needs([pod], self.resource)
+            want = needs((pod,), self.resource)
+            wanted[name] = wanted[name] + want if name in wanted else want
         return wanted
 
     def _settle(
@@ -343,4 +347,4 @@ class Search:
 
 
 def _covers(space: Space, want: Space) -> bool:
-    return all(have >= part for have, part in zip(space, want, strict=True))
+    return space[0] >= want[0] and space[1] >= want[1] and space[2] >= want[2]

@@ -60,7 +60,10 @@ class Node:
         return self.ready and not self.cordoned
 
     def gpus_of(self, resource: str) -> int:
-        return next((milli for name, milli in self.gpus if name == resource), 0)
+        for name, milli in self.gpus:
+            if name == resource:
+                return milli
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,12 @@ class Placement:
         """Whether the pod may ever be on this node; whether it is open today is not asked."""
         if self.node is not None and self.node != node.name:
             return False
-        labels = {**dict(node.labels), "metadata.name": node.name}
-        if any(labels.get(key) != value for key, value in self.selector):
-            return False
-        if self.terms and not any(all(one.holds(labels) for one in term) for term in self.terms):
-            return False
+        if self.selector or self.terms:
+            labels = {**dict(node.labels), "metadata.name": node.name}
+            if any(labels.get(key) != value for key, value in self.selector):
+                return False
+            if self.terms and not any(all(one.holds(labels) for one in term) for term in self.terms):
+                return False
         return all(self._tolerates(taint) for taint in node.taints)
 
     def _tolerates(self, taint: Taint) -> bool:
@@ -123,8 +127,9 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
 
 def has_type(node: Node, kind: GpuType) -> bool:
     """Whether a node has GPUs of a type; types with one resource are on different nodes."""
-    place = Placement(selector=kind.node_selector, tolerations=kind.tolerations)
-    return node.gpus_of(kind.resource) > 0 and place.suits(node)
+    if node.gpus_of(kind.resource) <= 0:
+        return False
+    return Placement(selector=kind.node_selector, tolerations=kind.tolerations).suits(node)
 
 
 def read_placement(spec: Mapping[str, Any]) -> Placement:

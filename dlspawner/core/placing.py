@@ -27,7 +27,9 @@ def ranked(
         best: tuple[Any, str] | None = None
         for room in candidates:
             name = room.node.name
-            left = space(room, pod) - taken.get(name, NOTHING)
+            left = space(room, pod)
+            if name in taken:
+                left = left - taken[name]
             if left.holds(pod) and pod.placement.suits(room.node):
                 candidate = (rank(room, left), name)
                 if best is None or candidate < best:

@@ -59,6 +59,11 @@ class Pool:
         """The most that is free on one node."""
         return max(self.levels, default=0) if self._resource else 0
 
+    @property
+    def idle(self) -> int:
+        """What is free on all nodes together."""
+        return sum(level * len(names) for level, names in self.levels.items() if level > 0) if self._resource else 0
+
     def _enter(self, room: Room) -> None:
         name = room.node.name
         level = room.gpus.get(self._resource, 0) if self._resource else sum(milli for _, milli in room.node.gpus)

@@ -52,10 +52,11 @@ class Room:
     memory_bytes: int = 0
     borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
     kept: Space = NOTHING  # CPU and memory that come with the GPUs of the node, held or idle
-    with_gpus: Space = NOTHING  # CPU and memory that pods with GPUs hold
+    cpu_with_gpus: int = 0  # that pods with GPUs hold
+    memory_with_gpus: int = 0
     entitled: dict[str, dict[str, int]] = field(default_factory=dict)  # guaranteed or promised so, by resource and team
-    holders: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
-    promises: dict[str, list[PodCharge]] = field(default_factory=dict)  # by job
+    holders: dict[str, tuple[PodCharge, ...]] = field(default_factory=dict)  # by job
+    promises: dict[str, tuple[PodCharge, ...]] = field(default_factory=dict)  # by job
     lent: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     leavers: set[str] = field(default_factory=set)  # and those that are leaving
     memo: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
@@ -71,7 +72,7 @@ class Room:
 
     def take(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
-        self.holders.setdefault(job.id, []).append(pod)
+        self.holders[job.id] = (*self.holders.get(job.id, ()), pod)
         if job.preemptible:
             self.lent.add(job.id)
         if job.leaving:
@@ -88,7 +89,7 @@ class Room:
 
     def promise(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
-        self.promises.setdefault(job.id, []).append(pod)
+        self.promises[job.id] = (*self.promises.get(job.id, ()), pod)
         self._entitle(job, pod, 1)
 
     def break_promise(self, job: Job, pod: PodCharge) -> None:
@@ -99,29 +100,30 @@ class Room:
     def _entitle(self, job: Job, pod: PodCharge, sign: int) -> None:
         if pod.resource and not job.preemptible:
             teams = self.entitled.setdefault(pod.resource, {})
-            milli = teams.get(job.team, 0) + sign * pod.gpus
-            if milli:
-                teams[job.team] = milli
-            else:
-                teams.pop(job.team, None)
+            milli = teams[job.team] = teams.get(job.team, 0) + sign * pod.gpus
+            if not milli:
+                del teams[job.team]
 
     def _shift(self, job: Job, pod: PodCharge, sign: int) -> None:
-        self.cpu_milli -= sign * pod.cpu_milli
-        self.memory_bytes -= sign * pod.memory_bytes
-        resource, milli = pod.resource, sign * pod.gpus
+        resource, cpu, memory = pod.resource, sign * pod.cpu_milli, sign * pod.memory_bytes
+        self.cpu_milli -= cpu
+        self.memory_bytes -= memory
         if resource:
-            self.with_gpus = self.with_gpus + Space(0, sign * pod.cpu_milli, sign * pod.memory_bytes)
+            milli = sign * pod.gpus
+            self.cpu_with_gpus += cpu
+            self.memory_with_gpus += memory
             self.gpus[resource] = self.gpus.get(resource, 0) - milli
-            self._entitle(job, pod, sign)
             if job.preemptible:
                 self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
+            else:
+                self._entitle(job, pod, sign)
 
     def free(self, resource: str) -> Space:
         """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""
         if resource:
             return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
-        owed = (max(0, kept - held) for kept, held in zip(self.kept, self.with_gpus, strict=True))
-        return Space(0, self.cpu_milli, self.memory_bytes) - tuple(owed)
+        cpu = self.cpu_milli - max(0, self.kept.cpu_milli - self.cpu_with_gpus)
+        return Space(0, cpu, self.memory_bytes - max(0, self.kept.memory_bytes - self.memory_with_gpus))
 
     def whole(self, resource: str) -> Space:
         """What there would be if nobody held anything."""
@@ -143,8 +145,10 @@ class Room:
         What is promised to others is theirs, except as far as those who leave will make up for it.
         """
         free = self.free(resource)
-        missing = self._promised(resource, but) - self.leaving(resource) if self.promises else NOTHING
-        return Space(*(have - max(0, lack) for have, lack in zip(free, missing, strict=True)))
+        if not self.promises:
+            return free
+        gpus, cpu, memory = self._promised(resource, but) - self.leaving(resource)
+        return free - (max(0, gpus), max(0, cpu), max(0, memory))
 
     def soon(self, resource: str, but: str = "") -> Space:
         """What may be taken when those who leave are gone."""
@@ -157,21 +161,25 @@ class Room:
         return found
 
     def leaving(self, resource: str) -> Space:
-        gone = NOTHING
-        for name in self.leavers:
-            gone = gone + needs(self.holders[name], resource)
-        return gone
+        """What those give back who leave."""
+        if not self.leavers:
+            return NOTHING
+        found: Space | None = self.memo.get(("leaving", resource))
+        if found is None:
+            found = needs((pod for name in self.leavers for pod in self.holders[name]), resource)
+            self.memo["leaving", resource] = found
+        return found
 
     def _promised(self, resource: str, but: str) -> Space:
-        total = NOTHING
-        for name, pods in self.promises.items():
-            if name != but:
-                total = total + needs(pods, resource)
-        return total
+        if not self.promises:
+            return NOTHING
+        return needs((pod for name, pods in self.promises.items() if name != but for pod in pods), resource)
 
 
-def _take_out(pods: dict[str, list[PodCharge]], job: str, pod: PodCharge) -> None:
-    rest = pods[job]
-    rest.remove(pod)
-    if not rest:
+def _take_out(pods: dict[str, tuple[PodCharge, ...]], job: str, pod: PodCharge) -> None:
+    index = pods[job].index(pod)
+    rest = pods[job][:index] + pods[job][index + 1 :]
+    if rest:
+        pods[job] = rest
+    else:
         del pods[job]

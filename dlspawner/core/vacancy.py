@@ -43,10 +43,9 @@ def room_sentence(request: Job, world: World) -> str:
     pod, kind = max(request.charge.pods, key=lambda pod: pod.gpus), request.charge.gpu_type
     if kind is None:
         return "No node has so much CPU and memory free beside what comes with its GPUs."
-    rooms = world.pool(pod.resource, pod.placement).rooms.values()
-    free = [max(0, room.gpus.get(pod.resource, 0)) for room in rooms]
-    most = max(free, default=0)
-    said = f"Idle GPUs of type {kind}: {shown(sum(free))}, at most {shown(most)} on one node"
+    pool = world.pool(pod.resource, pod.placement)
+    idle, most = pool.idle, max(0, pool.most)
+    said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
     if most >= pod.gpus:
         return f"{said}, but not together with the CPU and memory that this job wants, or they are promised to others."
-    return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if sum(free) >= pod.gpus else ''}."
+    return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}."

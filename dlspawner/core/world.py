@@ -81,6 +81,7 @@ class World:
         self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
         self._pools: dict[tuple[str, Placement], Pool] = {}
+        self._milli: dict[str, dict[str, int]] = {}  # milli-GPUs by type and node
         self._layouts: dict[str, Layout] = {}
         self._shares: dict[str, dict[str, dict[str, int]]] = {}
         self._spare: dict[str, dict[str, int]] = {}
@@ -92,10 +93,9 @@ class World:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
         world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
-        for job in snapshot.jobs:
-            if job.state is not State.ENDED:
-                world.jobs[job.id] = job
-                world._count(job, 1, sort=False)
+        world.jobs = {job.id: job for job in snapshot.jobs if job.state is not State.ENDED}
+        for job in world.jobs.values():
+            world._count(job, 1, sort=False)
         for teams in world.queues.values():
             for keys in teams.values():
                 keys.sort()
@@ -162,6 +162,7 @@ class World:
         self._forget_layouts()
 
     def _forget_layouts(self) -> None:
+        self._milli.clear()
         self._layouts.clear()
         self._shares.clear()
         self._spare.clear()
@@ -295,9 +296,12 @@ class World:
 
     def _nodes_of(self, kind: GpuType) -> dict[str, int]:
         """Milli-GPUs of a type by node."""
-        return {
-            name: room.node.gpus_of(kind.resource) for name, room in self.rooms.items() if has_type(room.node, kind)
-        }
+        found = self._milli.get(kind.name)
+        if found is None:
+            nodes = (room.node for room in self.rooms.values())
+            found = {node.name: node.gpus_of(kind.resource) for node in nodes if has_type(node, kind)}
+            self._milli[kind.name] = found
+        return found
 
     def _room(self, node: Node) -> Room:
         room = Room.empty(node)
@@ -306,16 +310,16 @@ class World:
 
     def _kept(self, node: Node) -> Space:
         """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
-        kept = NOTHING
         if self.cluster.cpu_jobs.beside_gpus:
-            return kept
+            return NOTHING
+        cpu = memory = 0
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
             if has_type(node, kind):
                 gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
-                share = kind.per_gpu.times(gpus)
-                kept = kept + Space(0, share.cpu_milli, share.memory_bytes)
-        return kept
+                cpu += gpus * kind.per_gpu.cpu_milli
+                memory += gpus * kind.per_gpu.memory_bytes
+        return Space(0, cpu, memory)
 
     # counting
 
@@ -332,22 +336,24 @@ class World:
                     (room.take if job.holds else room.promise)(job, pod)
 
     def _count(self, job: Job, sign: int, sort: bool = True) -> None:
-        holds, promised = job.holds, job.promised
+        holds = job.holds
         if job.state is State.QUEUED:
             self._queue(job, sign, sort)
-        if not (holds or promised):
+        if not (holds or job.promised):
             return
-        kind, gpus, who = job.charge.gpu_type, sign * job.charge.gpus, (job.team, job.user)
+        charge, team = job.charge, job.team
+        kind, who = charge.gpu_type, (team, job.user)
         if kind is None:
             _add(self._cpu_jobs, who, sign)
         else:
-            _add(self._borrowed if job.preemptible else self._guaranteed, (job.team, kind), gpus)
+            gpus = sign * charge.gpus
+            _add(self._borrowed if job.preemptible else self._guaranteed, (team, kind), gpus)
             _add(self._by_user, who, gpus)
             if holds and not job.preemptible and job.leaving:
-                _add(self._returning, (job.team, kind), gpus)
+                _add(self._returning, (team, kind), gpus)
             elif holds and not job.preemptible:
-                _add(self._levels.setdefault((job.team, kind), {}), job.priority, gpus)
-        for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+                _add(self._levels.setdefault((team, kind), {}), job.priority, gpus)
+        for pod, node in zip(charge.pods, job.nodes, strict=False):
             if node is not None:
                 self._place(job, pod, node, holds, sign)
 
@@ -383,11 +389,9 @@ class World:
 
 
 def _add(counts: dict[Name, int], name: Name, amount: int) -> None:
-    left = counts.get(name, 0) + amount
-    if left:
-        counts[name] = left
-    else:
-        counts.pop(name, None)
+    left = counts[name] = counts.get(name, 0) + amount
+    if not left:
+        del counts[name]
 
 
 def _lies(node: Node) -> tuple[object, ...]:

@@ -42,7 +42,7 @@ def counted(here: World) -> dict[str, Any]:
             {key: sorted(map(repr, pods)) for key, pods in room.holders.items()},
             {key: sorted(map(repr, pods)) for key, pods in room.promises.items()},
             {key: value for key, value in room.entitled.items() if value},
-            (room.kept, room.with_gpus, room.lent, room.leavers),
+            (room.kept, room.cpu_with_gpus, room.memory_with_gpus, room.lent, room.leavers),
         )
         for name, room in here.rooms.items()
     }

@@ -337,10 +337,11 @@ class World:
 
     def _count(self, job: Job, sign: int, sort: bool = True) -> None:
         holds = job.holds
-        if job.state is State.QUEUED:
-            self._queue(job, sign, sort)
-        if not (holds or job.promised):
-            return
+        if not holds:
+            if job.state is State.QUEUED:
+                self._queue(job, sign, sort)
+            if not job.promised:
+                return
         charge, team = job.charge, job.team
         kind, who = charge.gpu_type, (team, job.user)
         if kind is None:

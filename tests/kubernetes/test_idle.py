@@ -44,15 +44,25 @@ def hub(node: None, kubernetes: Client, jobs_namespace: str, tmp_path: Path) -> 
     state = tmp_path / "hub"
     state.mkdir()
     cluster = {"cluster": kubernetes.kubeconfig, "namespace": jobs_namespace, "resource": RESOURCE}
-    with story(state, "metrics_age_seconds: 30, dry_run: false", **cluster) as made, made.metered():
+    with (
+        story(state, "metrics_age_seconds: 30, keep_alive_seconds: 600, dry_run: false", **cluster) as made,
+        made.metered(),
+    ):
         yield made
 
 
-def test_a_job_whose_gpus_nobody_uses_is_stopped_and_one_that_works_goes_on(hub: StoryHub) -> None:
-    hub.start({name: WHO[name] for name in ("alice", "bob")})
-    wait_for(lambda: hub.told("alice"), "she is warned", SECONDS)
-    wait_for(lambda: "alice/" not in hub.servers(), "hers is stopped", SECONDS)
-    wait_for(lambda: hub.held() == 1, "its GPUs are free", 120)
-    assert (hub.judged("bob")["verdict"], hub.ready()) == ("keep", ["bob/"])
-    home = hub.browser("alice").get(f"{hub.url}/hub/home", timeout=60).text
-    assert "The job was stopped because it was not used for" in home
+def test_an_unused_job_is_stopped_and_started_again_with_one_click_and_one_that_is_kept_or_works_goes_on(
+    hub: StoryHub,
+) -> None:
+    hub.start({**{name: WHO[name] for name in ("alice", "bob")}, "carol": {"template": "short", "gpus": 1}})
+    wait_for(lambda: hub.told("alice") and hub.told("carol"), "they are warned", SECONDS)
+    assert "It is kept for 1 min, longer while it is used." in hub.keep("carol")
+    assert hub.told("carol") == []
+    wait_for(lambda: "alice/" not in hub.servers(), "the other's is stopped", SECONDS)
+    assert hub.warned("alice") == ["50", "90"]
+    wait_for(lambda: hub.warned("carol").count("50") == 2, "hers goes on until she is warned anew", SECONDS)
+    wait_for(lambda: "jupyter-alice" not in hub.kubectl("get", "pods", "-o", "name"), "its GPUs are free", 120)
+    assert (hub.judged("bob")["verdict"], hub.judged("bob")["why"]) == ("keep", "used")
+    hub.start_again("alice")
+    assert hub.gpus_of("alice") == "2"
+    assert {"alice/", "bob/"} <= set(hub.ready())

@@ -127,6 +127,42 @@ class StoryHub(IdleHub):
         browser.post(f"{self.url}/hub/login", data=body, timeout=60)
         return browser
 
+    def warned(self, user: str) -> list[str]:
+        """At which parts of the window this person was warned, in their order."""
+        log = (self.state / "manager.log").read_text()
+        return re.findall(rf"notice=\S+ job=\S+ user={user} server= kind=idle cause=(\d+) %", log)
+
+    def keep(self, user: str) -> str:
+        """What a warned person reads who presses the home page's link, and the button there."""
+        browser = self.browser(user)
+        home = browser.get(f"{self.url}/hub/home", timeout=60).text
+        assert "1 gpu GPU unused for " in home
+        page = re.search(r'<a[^>]+href="([^"]+)"[^>]*>Keep it running</a>', home)
+        assert page is not None
+        told = browser.get(f"{self.url}{page[1]}", timeout=60).text
+        button = re.search(
+            r'<form method="post" action="([^"]+/keep)">\s*<input[^>]+name="_xsrf" value="([^"]+)"', told
+        )
+        assert button is not None
+        return browser.post(f"{self.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
+
+    def start_again(self, user: str) -> None:
+        """The one click of somebody whose job was stopped."""
+        browser = self.browser(user)
+        home = browser.get(f"{self.url}/hub/home", timeout=60).text
+        assert "The job was stopped because it was not used for" in home
+        form = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
+        assert form is not None
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[2]))
+        data = {name: html.unescape(value) for name, value in fields.items()}
+        browser.post(f"{self.url}{html.unescape(form[1])}", data=data, timeout=60)
+        wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
+
+    def gpus_of(self, user: str) -> str:
+        """What the pod of this person asks for."""
+        pod = json.loads(self.kubectl("get", "pod", f"jupyter-{user}", "-o", "json"))
+        return str(pod["spec"]["containers"][0]["resources"]["limits"][self.resource])
+
     def start(self, who: dict[str, dict[str, Any]]) -> None:
         self.add_users([*who])
         for user, options in who.items():
@@ -166,25 +202,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
 
 def test_an_unused_job_is_told_at_50_and_90_percent_stopped_and_started_again_as_it_was(hub: StoryHub) -> None:
     wait_for(lambda: "alice/" not in hub.servers(), "it is stopped", SECONDS)
-    log = (hub.state / "manager.log").read_text()
-    assert re.findall(r"notice=\S+ job=\S+ user=alice server= kind=idle cause=(\d+) %", log) == ["50", "90"]
+    assert hub.warned("alice") == ["50", "90"]
     wait_for(lambda: not hub.told("alice"), "nothing is left to say", 60)
-
-    alice = hub.browser("alice")
-    home = alice.get(f"{hub.url}/hub/home", timeout=60).text
-    assert "The job was stopped because it was not used for" in home
-    form = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
-    assert form is not None
-    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[2]))
-    alice.post(
-        f"{hub.url}{html.unescape(form[1])}",
-        data={name: html.unescape(value) for name, value in fields.items()},
-        timeout=60,
-    )
-    wait_for(lambda: "alice/" in hub.ready(), "it runs again", 120)
-    pods = json.loads(hub.kubectl("get", "pods", "-o", "json"))["items"]
-    limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods if "alice" in pod["metadata"]["name"]]
-    assert [one["nvidia.com/gpu"] for one in limits] == ["2"]
+    hub.start_again("alice")
+    assert hub.gpus_of("alice") == "2"
 
 
 def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
@@ -197,16 +218,7 @@ def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
 def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
     hub.start({"carol": {"template": "short", "gpus": 1}})
     wait_for(lambda: hub.told("carol"), "she is warned", SECONDS)
-    carol = hub.browser("carol")
-    home = carol.get(f"{hub.url}/hub/home", timeout=60).text
-    assert "1 gpu GPU unused for " in home
-    page = re.search(r'<a[^>]+href="([^"]+)"[^>]*>Keep it running</a>', home)
-    assert page is not None
-    told = carol.get(f"{hub.url}{page[1]}", timeout=60).text
-    button = re.search(r'<form method="post" action="([^"]+/keep)">\s*<input[^>]+name="_xsrf" value="([^"]+)"', told)
-    assert button is not None
-    kept = carol.post(f"{hub.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
-    assert "It is kept for 1 min, longer while it is used." in kept
+    assert "It is kept for 1 min, longer while it is used." in hub.keep("carol")
     assert hub.told("carol") == []
     wait_for(lambda: hub.told("carol"), "she is warned again", SECONDS)
     wait_for(lambda: "carol/" not in hub.servers(), "it is stopped after all", SECONDS)

@@ -48,21 +48,22 @@ def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> setting
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
+def _new_id() -> str:
+    return naming.job_id(secrets.token_bytes(8))
+
+
 class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _launch: Launch | None = None
-    _job_id: str | None = None  # of the job whose start was saved
+    _job_id: str | None = None  # of the job whose start is saved
+    _drawn_id: str | None = None  # for the next one
     _percent = 0  # how far the progress page has come
     _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
 
     @property
     def offers_jobs(self) -> bool:
         return bool(self.templates_dir)
-
-    @property
-    def _is_saved_first(self) -> bool:
-        return not self.offers_jobs  # the job gets its id later
 
     @property
     def settings(self) -> settings.Settings:
@@ -97,6 +98,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     def clear_state(self) -> None:
         super().clear_state()
         self._job_id = None
+
+    def start(self) -> Any:
+        """The job's id is saved with the rest, unless it turns out that it has waited and has another one."""
+        self._job_id = self._drawn_id = _new_id() if self.offers_jobs else None
+        return super().start()
 
     def _forget_start(self) -> None:
         super()._forget_start()
@@ -174,11 +180,12 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
             return
         wish = self.check_options(self.user_options)
         waits, numbers = await self._known_to_manager()
+        drawn, self._drawn_id = self._drawn_id, None
         self._launch = launch.plan(
             wish,
             self.person,
             self.name or "",
-            identifier=waits or naming.job_id(secrets.token_bytes(8)),
+            identifier=waits or drawn or _new_id(),
             pod_name=self.pod_name,
             home_claim=self.pvc_name if self.storage_pvc_ensure else None,
             image=self.image or None,

@@ -83,18 +83,12 @@ class StartingSpawner(WatchedSpawner):
         last = self._last_seen()
         return verdict.Ended(1, verdict.BEGUN) if last is None and self._begun else verdict.judge_gone(last)
 
-    @property
-    def _is_saved_first(self) -> bool:
-        """Whether what is saved of a start is known before it begins."""
-        return True
-
     def start(self) -> Any:
         """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
         self._ended = None
-        if self._is_saved_first:
-            self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
-            self.orm_spawner.state = self.get_state()
-            self._begun = self._starting = False
+        self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
+        self.orm_spawner.state = self.get_state()
+        self._begun = self._starting = False
         return super().start()
 
     async def _start(self) -> str:

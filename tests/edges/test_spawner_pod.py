@@ -88,6 +88,17 @@ async def test_every_launch_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch,
     assert first.ssh_host_key != second.ssh_host_key
 
 
+async def test_what_was_saved_when_the_start_began_is_the_job_that_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spawner = make_spawner(monkeypatch)
+    spawner.start().cancel()
+    made = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
+
+    assert made is not None
+    assert made.id == spawner.orm_spawner.state["dlspawner_job"]
+
+
 HOSTILE: list[dict[str, object]] = [
     {"template": "nope"},
     {"template": ["ipython"]},

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
-from tests.edges.spawner_builders import make_spawner
+from tests.edges.spawner_builders import SETTINGS, make_spawner
 
 GOING: dict[str, Any] = {
     "metadata": {"name": "jupyter-alice", "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z"},
@@ -247,6 +248,21 @@ async def test_a_job_that_a_killed_hub_never_made_was_not_removed_by_anybody(
 
     assert await spawner.poll() == 1
     assert told in spawner._ended
+
+
+@pytest.mark.parametrize("settings", [pytest.param(SETTINGS, id="of a template"), pytest.param(None, id="without any")])
+async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
+    settings: Settings | None, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = make_spawner(monkeypatch, settings=settings)
+    start = killed.start()
+    start.cancel()  # before its first step: JupyterHub commits what the call has left
+    spawner.load_state(killed.orm_spawner.state or {})
+    assert spawner._starting, "an earlier pod of its name would be taken for its server"
+    spawner.shown = GONE
+    await spawner.poll()
+
+    assert "The Hub was restarted before" in spawner._ended
 
 
 async def test_a_pod_that_was_found_after_a_restart_had_been_made(

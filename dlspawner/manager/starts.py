@@ -38,7 +38,9 @@ LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
 _ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long before
-_LOGIN_LOOK_SECONDS = 60.0  # between looks whether what waits for a login is still somebody's
+_OWNER_LOOK_SECONDS = 10.0  # between looks whether what waits is still somebody's
+_WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN})
+_ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each look
 _LONGEST_PAUSE = timedelta(minutes=5)
 log = logging.getLogger("dlspawner.manager")
 
@@ -62,10 +64,12 @@ class Starts:
     queue: Queue
     hub: HubApi
     _going: set[str] = field(default_factory=set)
+    _looks: int = 0
+    _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._look_for_owners(), name="look for who should log in")
+            group.create_task(self._look_for_owners(), name="look for whose it is that waits")
             group.create_task(self._look_for_lost(), name="look for starts that the Hub has lost")
             while True:
                 self.queue.given.clear()
@@ -148,17 +152,25 @@ class Starts:
         return user.servers.get(job.server) if user is not None else None
 
     async def _look_for_owners(self) -> None:
-        """What waits for a login never has a turn that would find out that nobody can log in any more."""
+        """What waits ends with its server or its person, so that nobody has to leave for it."""
         while True:
-            await asyncio.sleep(_LOGIN_LOOK_SECONDS)
-            for job, record in tuple(self.book.records.items()):
-                if record.job.state is not State.WAITING_LOGIN:
-                    continue
+            await asyncio.sleep(_OWNER_LOOK_SECONDS)
+            for job in self._next_waiting():
                 try:
-                    if await self._server(record.job) is None:
-                        await self.book.turn(partial(_end, job=job, end=_REMOVED))
+                    if await self._server(job) is None:
+                        await self.book.turn(partial(_remove, job=job.id))
                 except (HubError, StoreUnavailable) as problem:
-                    log.warning("job=%s whose it is cannot be told now: %s", job, problem)
+                    log.warning("job=%s whose it is cannot be told now: %s", job.id, problem)
+
+    def _next_waiting(self) -> list[Job]:
+        """Those that others may have to leave for, and of the rest some, in turn: the Hub is asked about each."""
+        waits = [one.job for one in self.book.records.values() if one.job.state in _WAITING]
+        asked = {job.id: self._asked.get(job.id, 0) for job in waits}
+        rest = sorted((job for job in waits if not job.promised), key=lambda job: asked[job.id])
+        chosen = [job for job in waits if job.promised] + rest[:_ASKED_AT_ONCE]
+        self._looks += 1
+        self._asked = {**asked, **dict.fromkeys((job.id for job in chosen), self._looks)}
+        return chosen
 
     async def _look_for_lost(self) -> None:
         while True:
@@ -247,8 +259,14 @@ def log_in(turn: Turn, user: str, server: str) -> bool:
 
 def _end(turn: Turn, *, job: str, end: _End) -> None:
     record = turn.record(job)
-    if record is not None and (record.due or record.job.state is State.WAITING_LOGIN):
+    if record is not None and record.due:
         turn.write(ended(record), end.reason, end.detail)
+
+
+def _remove(turn: Turn, *, job: str) -> None:
+    record = turn.record(job)
+    if record is not None and record.job.state in _WAITING:
+        turn.write(ended(record), _REMOVED.reason, _REMOVED.detail)
 
 
 def _wait_for_login(turn: Turn, *, job: str) -> None:

@@ -61,7 +61,7 @@ class BaseSpawner(RestartedSpawner):
             return None
         # What the person stopped, or never started, needs no explanation; and the first one is the true one.
         if not (self._ended or self._stop_pending or self._start_pending):
-            self._ended = await self.pods.why_ended(pod, judged) if pod else judged.reason
+            self._ended = await self._why_ended(pod, judged)
             self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
             if not self._ended.startswith(verdict.FINISHED):
                 self._show_end(self._ended)
@@ -72,6 +72,10 @@ class BaseSpawner(RestartedSpawner):
                 self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
                 return None
         return judged.exit_code
+
+    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
+        """The sentence that the person reads."""
+        return await self.pods.why_ended(pod, judged) if pod else judged.reason
 
     def _is_to_go(self, pod: PodDict) -> bool:
         """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""

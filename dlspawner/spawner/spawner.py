@@ -27,7 +27,7 @@ from traitlets import default
 from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble, verdict
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.manager import ADMISSION_SECONDS, Manager, Place
@@ -240,6 +240,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     async def stop(self, now: bool = False) -> None:
         await self._learn_why()
         await super().stop(now)
+
+    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
+        """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
+        reason = await super()._why_ended(pod, judged)
+        if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
+            return reason
+        return await self._manager.ending(self._job_id) or reason
 
     async def _learn_why(self) -> None:
         """If it is the Manager that has the job stopped, let the person read why."""

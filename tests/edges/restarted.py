@@ -247,7 +247,7 @@ def storm(world: World, seed: int, *, servers: int, kills: int, longest: float) 
             for name, pod in world.pods().items():
                 first.setdefault(name, pod["metadata"]["uid"])
             world.hub.start_hub()
-        for one in [people.submit(_ask, world, name, stop=False) for name in names]:
+        for one in [people.submit(_insist, world, name) for name in names]:
             one.result()
     world.settled()
     missing = [name for name in names if name not in stopped and not world.ready(name)]
@@ -269,3 +269,8 @@ def _ask(world: World, name: str, *, stop: bool) -> None:
             world.api("DELETE", f"/users/{world.user}/servers/{name}")
         else:
             world.start(name)
+
+
+def _insist(world: World, name: str) -> None:
+    """Start it, also where the Hub still clears up what a start that was never made has left ("is pending stop")."""
+    wait_for(lambda: "is pending stop" not in world.start(name).text, f"{name} may be started", SECONDS)

@@ -10,6 +10,7 @@ import pytest
 
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
+from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import SETTINGS, make_spawner
@@ -263,6 +264,24 @@ async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
     await spawner.poll()
 
     assert "The Hub was restarted before" in spawner._ended
+
+
+@pytest.mark.parametrize(
+    ("sentence", "told"), [("It had to leave.", "It had to leave."), (None, "removed from outside")]
+)
+async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why(
+    sentence: str | None, told: str, monkeypatch: pytest.MonkeyPatch, spawner: Any
+) -> None:
+    async def ending(_manager: Manager, job: str) -> str | None:
+        return sentence if job == "j-abcdefghijkl" else None
+
+    monkeypatch.setattr(Manager, "ending", ending)
+    spawner.manager_url, spawner.manager_token = "http://127.0.0.1:1/services/jobs", "token"
+    spawner.load_state({**spawner.get_state(), "dlspawner_job": "j-abcdefghijkl"})
+    spawner.shown = GONE
+
+    assert await spawner.poll() == 1
+    assert told in spawner._ended
 
 
 async def test_a_pod_that_was_found_after_a_restart_had_been_made(

@@ -217,7 +217,7 @@ async def test_a_job_that_was_stopped_for_others_ten_times_still_waits_after_a_s
 async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts, "_LOGIN_LOOK_SECONDS", 0.1, raising=False)
+    monkeypatch.setattr(starts, "_OWNER_LOOK_SECONDS", 0.1)
     waits, stays = wants(), wants("bob")
     async with office.manager() as acting:
         give_back = await full(acting)
@@ -231,6 +231,21 @@ async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
         await until(lambda: state(acting, waits) is State.ENDED, "nobody can log in any more")
         assert (await reasons(acting, waits))[-1] == "no-server"
         assert state(acting, stays) is State.WAITING_LOGIN
+
+
+async def test_nobody_leaves_for_a_person_who_was_removed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "_OWNER_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(starts, "_ASKED_AT_ONCE", 1)
+    gone = [wants(f"gone{number}") for number in range(4)]
+    stays = wants("bob")
+    async with office.manager() as acting:
+        await full(acting)
+        for question in (*gone, stays):
+            await ask(acting, question)
+        office.hub.servers = {("bob", "")}
+        await until(lambda: all(state(acting, one) is State.ENDED for one in gone), "what they waited for has ended")
+        assert {(await reasons(acting, one))[-1] for one in gone} == {"no-server"}
+        assert state(acting, stays) is State.QUEUED
 
 
 async def test_a_job_that_is_stopped_for_others_and_would_wait_again_can_be_cancelled(office: Office) -> None:

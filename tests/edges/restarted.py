@@ -272,5 +272,5 @@ def _ask(world: World, name: str, *, stop: bool) -> None:
 
 
 def _insist(world: World, name: str) -> None:
-    """Start it, also where the Hub still clears up what a start that was never made has left ("is pending stop")."""
-    wait_for(lambda: "is pending stop" not in world.start(name).text, f"{name} may be started", SECONDS)
+    """Start it, also where the Hub still clears up what a start that was never made has left ("is pending check", "stop")."""
+    wait_for(lambda: "is pending" not in world.start(name).text, f"{name} may be started", SECONDS)

@@ -272,5 +272,5 @@ def _ask(world: World, name: str, *, stop: bool) -> None:
 
 
 def _insist(world: World, name: str) -> None:
-    """Start it, also where the Hub still clears up what a start that was never made has left ("is pending check", "stop")."""
+    """Start it, also where the Hub still looks at a start that was never made, or clears up after it ("is pending …")."""
     wait_for(lambda: "is pending" not in world.start(name).text, f"{name} may be started", SECONDS)

@@ -272,5 +272,5 @@ def _ask(world: World, name: str, *, stop: bool) -> None:
 
 
 def _insist(world: World, name: str) -> None:
-    """Start it, also where the Hub still looks at a start that was never made, or clears up after it ("is pending …")."""
+    """Start it, also where the Hub still looks at a start that was never made ("is pending check"), or clears up."""
     wait_for(lambda: "is pending" not in world.start(name).text, f"{name} may be started", SECONDS)

@@ -51,6 +51,8 @@ from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
+# The addresses of every part that keeps its own list, as patterns below the service's prefix.
+PARTS: tuple[web.Routes, ...] = ()
 DRAIN_SECONDS = 5.0
 
 
@@ -300,7 +302,9 @@ def make_web(manager: web.Manager) -> WebApplication:
     prefix = manager.service.prefix
     own: dict[str, Any] = {"manager": manager}
     number, name = r"(\d{1,9})", r"([^/]*)"
+    parts = [(path, handler, own) for part in PARTS for path, handler in part]
     routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
+        *parts,
         ("", RedirectHandler, {"url": f"{prefix}keys", "permanent": False}),
         ("health", api.Health, own),
         ("ready", api.Ready, own),

@@ -22,6 +22,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.hubapi import HubUnavailable, Identity, Kind
+from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
 from dlspawner.manager.store import Store, StoreUnavailable
@@ -65,6 +66,9 @@ class Manager:
     now: Callable[[], datetime]
     acting: Acting | None = None
     running: Running = field(default_factory=Running)
+
+
+Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and who answers
 
 
 class Problem(HTTPError):
@@ -176,6 +180,22 @@ class Asking(HubOAuthenticated, Handler):
     def initialize(self, manager: Manager) -> None:
         super().initialize(manager)
         self.hub_auth = manager.auth
+
+    @property
+    def by_token(self) -> bool:
+        """Whether this request brought a token, and is no browser's with a login."""
+        return self.manager.auth.get_token(self, in_cookie=False) is not None
+
+    def viewer(self, right: Right) -> Viewer:
+        """Over whose jobs whoever asks has this right; 403 with a sentence where it is nobody's."""
+        acting, identity = self.manager.acting, self.identity
+        if identity is None:
+            raise Problem(401, "Say who you are.")
+        teams = acting.settings.teams.teams if acting is not None else ()
+        found = viewer(identity, teams, right, by_token=self.by_token)
+        if isinstance(found, str):
+            raise Problem(403, found)
+        return found
 
     async def prepare(self) -> None:
         super().prepare()

@@ -1,0 +1,74 @@
+"""Who may see jobs, and act on them: people, administrators, services, and tokens that are less than their owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlspawner.core.model import Team
+from dlspawner.hubapi import Identity, Kind
+from dlspawner.manager.access import Right, viewer
+
+TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
+OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
+ALL = frozenset({"servers", "read:servers"})
+IN_JOB = frozenset({"access:servers!server=vera/train", "users:activity!user=vera"})
+
+
+def person(scopes: frozenset[str] = frozenset(), *, name: str = "vera", admin: bool = False) -> Identity:
+    return Identity(name, Kind.USER, scopes, admin)
+
+
+def service(*scopes: str) -> Identity:
+    return Identity("reports", Kind.SERVICE, frozenset(scopes))
+
+
+# Whose jobs: their own, a member's of the team vision, of language, and of a team that is gone.
+@pytest.mark.parametrize(
+    ("identity", "by_token", "right", "reached"),
+    [
+        (person(), False, Right.SEE, ("vera", "vision")),
+        (person(), False, Right.ACT, ("vera", "vision")),
+        (person(name="ann"), False, Right.ACT, ("ann",)),
+        (person(admin=True), False, Right.ACT, ("vera", "vision", "language", "gone")),
+        (person(OWN), True, Right.ACT, ("vera", "vision")),
+        (person(frozenset({"read:servers!user=vera"})), True, Right.SEE, ("vera", "vision")),
+        (person(frozenset({"read:servers!user=vera"})), True, Right.ACT, None),
+        (person(frozenset({"access:services!service=jobs"})), True, Right.SEE, None),
+        (person(frozenset({"servers!user=ann"})), True, Right.ACT, None),
+        (person(IN_JOB), True, Right.SEE, None),
+        (person(OWN, admin=True), True, Right.ACT, ("vera", "vision")),
+        (person(ALL, admin=True), True, Right.ACT, ("vera", "vision", "language", "gone")),
+        (service("read:servers"), True, Right.SEE, ("vera", "vision", "language", "gone")),
+        (service("read:servers"), True, Right.ACT, None),
+        (service("read:servers!user=vera"), True, Right.SEE, None),
+    ],
+    ids=[
+        "a team admin in a browser sees the team's jobs",
+        "a team admin in a browser acts on them",
+        "who administers nothing has their own jobs",
+        "an administrator of the Hub has all, those of teams that are gone too",
+        "an ordinary token of a team admin is as good",
+        "a token that reads may see",
+        "a token that reads may not act",
+        "a token for the service alone sees nothing",
+        "a token for somebody else's servers is nobody's",
+        "the token inside a job sees nothing",
+        "an administrator's token for their own servers is not an administrator's",
+        "an administrator's whole token is",
+        "a service that may read all servers sees all",
+        "and acts on none",
+        "a service that may read one person's servers sees nothing",
+    ],
+)
+def test_over_whose_jobs_somebody_has_a_right(
+    identity: Identity, by_token: bool, right: Right, reached: tuple[str, ...] | None
+) -> None:
+    found = viewer(identity, TEAMS, right, by_token=by_token)
+    if isinstance(found, str):
+        assert reached is None
+        return
+    everything = {identity.name: (identity.name, "other"), "vision": ("bob", "vision")}
+    everything |= {"language": ("bob", "language"), "gone": ("bob", "gone")}
+    if identity.kind is Kind.SERVICE:
+        everything = {"vera": ("vera", "other"), **{k: v for k, v in everything.items() if k != identity.name}}
+    assert tuple(name for name, job in everything.items() if found.reaches(*job)) == reached

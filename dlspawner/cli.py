@@ -64,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the Hub's consecutive_failure_limit, to be 0 with JupyterHub 5 (default: 0, as hub_config sets it)",
     )
+    validate.add_argument(
+        "--special-namespace",
+        default="",
+        metavar="NAME",
+        help="the Hub's special_namespace, without which no special permission can be switched on (default: none)",
+    )
     bootstrap.add_arguments(
         commands.add_parser(
             "bootstrap",
@@ -80,7 +86,9 @@ def _validate(given: argparse.Namespace) -> int:
     limit = limit_problem(given.consecutive_failure_limit)
     problems: list[object] = [limit] if limit else []
     try:
-        found = settings.load(given.templates, given.cluster, given.teams, start_timeout=given.start_timeout)
+        files = given.templates, given.cluster, given.teams
+        where = given.special_namespace
+        found = settings.load(*files, start_timeout=given.start_timeout, special_namespace=where)
     except InvalidConfiguration as invalid:
         problems += invalid.problems
     if problems:

@@ -40,10 +40,12 @@ def load(
     teams_file: str | Path | None = None,
     *,
     start_timeout: float | None = None,
+    special_namespace: str | None = None,
 ) -> Settings:
     """Read the files, ``None`` standing for *there is none*; ``InvalidConfiguration`` carries all problems.
 
     ``start_timeout``, the Hub's, is how long it waits for a job to stop: every grace period has to fit into it.
+    ``special_namespace``, DLSpawner's, is where jobs with special permissions are: without one, "", there can be none.
     """
     problems = Problems()
     files = _template_files(templates_dir, problems)
@@ -51,7 +53,7 @@ def load(
     names = [file.stem for file in files]
     cluster_root = read(Path(cluster_file), problems) if cluster_file is not None else None
     teams_root = read(Path(teams_file), problems) if teams_file is not None else None
-    cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names)
+    cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names, special_namespace)
     teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]

@@ -26,8 +26,11 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
 
-def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
-    """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist."""
+def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> Cluster:
+    """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist.
+
+    ``special_namespace``: where jobs with special permissions would be; ``None`` where that is not known.
+    """
     file = root.section(_KEYS)
     default, largest, jobs = _cpu_only(file)
     kinds = tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items())
@@ -36,7 +39,7 @@ def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
         gpu_types=kinds,
         cpu_only_default=default,
         cpu_only_max=largest,
-        special=frozenset(entry.one_of(Special) for entry in file.items("special_permissions")),
+        special=_special(file, special_namespace),
         storage=_storage(file),
         default_template=_default_template(file, templates),
         accounts=_accounts(file),
@@ -45,6 +48,18 @@ def read_cluster(root: Entry, templates: Collection[str]) -> Cluster:
         cpu_jobs=jobs,
         culling=read_culling(file),
     )
+
+
+def _special(file: Section, namespace: str | None) -> frozenset[Special]:
+    """What is switched on, which is of no use without a namespace of its own: the ordinary one refuses such pods."""
+    found = frozenset(entry.one_of(Special) for entry in file.items("special_permissions"))
+    entry = file.get("special_permissions")
+    if found and entry is not None and namespace == "":
+        entry.problem(
+            "there is no namespace for jobs with special permissions: set DLSpawner.special_namespace, or switch "
+            "none on."
+        )
+    return found
 
 
 def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:

@@ -2,7 +2,8 @@
 
 Kubernetes drops fields that it does not know without a word, so names are checked here. What a pod may ask of its node
 (root, privileges, the host's network, paths or devices) needs a special permission, which the template must name and
-``cluster.yaml`` must switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. Deep
+``cluster.yaml`` must switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. What
+counts in the end is the final manifest (`core.permissions`); here the administrator reads which line needs what. Deep
 values are left to Kubernetes, which refuses them with a sentence of its own.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator
 from dlspawner.core import holes
 from dlspawner.core.manifest import VISIBLE_DEVICES
 from dlspawner.core.model import Special
+from dlspawner.core.permissions import VOLUME_TYPES, of_capability
 from dlspawner.core.template import MAIN_CONTAINER
 from dlspawner.settings.document import Entry
 
@@ -34,9 +36,9 @@ _IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
 _NUMBERS = _IDS | {"supplementalGroups", "runAsNonRoot"}
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
-# Where a volume of another type is wanted (nfs, cephfs …), an administrator makes a claim of it.
-_VOLUMES = "configMap csi downwardAPI emptyDir ephemeral hostPath persistentVolumeClaim projected secret"
-_VOLUME_TYPES = frozenset(_VOLUMES.split())
+# What nobody chooses about a job.
+_OWN_HOLES = frozenset({"unix_name", "job", "pod_name"})
+_VOLUME_TYPES = VOLUME_TYPES | {"hostPath"}
 
 # What the product decides about every pod, so that a template can not undo it by accident.
 _NOT_HERE = {
@@ -122,6 +124,10 @@ def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
         what = _privilege(key, entry)
         if what:
             yield entry, Special.PRIVILEGED, what
+        elif key == "allowPrivilegeEscalation" and entry.value is not False:
+            yield entry, Special.ROOT, key
+        elif key in {"add", "drop"} and ".capabilities." in entry.path:
+            yield from _capabilities(key, entry)
         elif key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and entry.value is not False:
             yield entry, Special.HOST_NETWORK, key
         elif key == "host" and ("Probe." in entry.path or ".lifecycle." in entry.path):
@@ -134,8 +140,27 @@ def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
             entry.problem(f"{key} must be written out, without holes.")
         elif key == "hostPath" and entry.value is not False:
             yield entry, Special.HOST_PATHS, key
+            _check_host_path(entry)
         elif key in {"volumeDevices", "resourceClaims"} and entry.value:
             yield entry, Special.DEVICES, key
+
+
+def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, Special, str]]:
+    plain = entry.plain()
+    if key == "drop" and not _has(entry, "ALL"):
+        yield entry, Special.ROOT, "keeping capabilities (drop without ALL)"
+    elif key == "add" and plain:
+        names = plain if isinstance(plain, list) else [plain]
+        needs = {of_capability(name) for name in names}
+        yield from ((entry, special, "adding capabilities") for special in Special if special in needs)
+
+
+def _check_host_path(entry: Entry) -> None:
+    """Whose job it is may be part of a path on its node; what somebody chooses may not, a server's name included."""
+    for part in entry.walk():
+        for hole in holes.find(part.value) if isinstance(part.value, str) else ():
+            if hole.name not in _OWN_HOLES:
+                part.problem(f"{hole.text} would let people choose a path of the node: write the path out.")
 
 
 def _leaves_person_open(key: str, entry: Entry) -> bool:
@@ -146,14 +171,10 @@ def _leaves_person_open(key: str, entry: Entry) -> bool:
 
 def _privilege(key: str, entry: Entry) -> str:
     """What about the container's rights is looser than *restricted*; empty when nothing is."""
-    if key in {"privileged", "allowPrivilegeEscalation", "procMount", "hostProcess"} and entry.value is not False:
+    if key in {"privileged", "procMount", "hostProcess"} and entry.value is not False:
         return key
     if key in {"seLinuxOptions", "sysctls"} and entry.value:
         return key
-    if key == "add" and ".capabilities." in entry.path and entry.value:
-        return "adding capabilities"
-    if key == "drop" and ".capabilities." in entry.path and not _has(entry, "ALL"):
-        return "keeping capabilities (drop without ALL)"
     if key == "type" and entry.value == "Unconfined":
         return f"{entry.path.split('.')[-2]} Unconfined"
     return ""

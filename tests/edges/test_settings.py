@@ -62,13 +62,13 @@ class Files:
             if text is not None:
                 (self.root / name).write_text(text, encoding="utf-8")
 
-    def load(self, start_timeout: float | None = None) -> settings.Settings:
+    def load(self, start_timeout: float | None = None, special_namespace: str | None = None) -> settings.Settings:
         found = self.root / "jobs", self.root / "cluster.yaml", self.root / "teams.yaml"
-        return settings.load(*found, start_timeout=start_timeout)
+        return settings.load(*found, start_timeout=start_timeout, special_namespace=special_namespace)
 
-    def problems(self, start_timeout: float | None = None) -> list[str]:
+    def problems(self, start_timeout: float | None = None, special_namespace: str | None = None) -> list[str]:
         try:
-            self.load(start_timeout)
+            self.load(start_timeout, special_namespace)
         except InvalidConfiguration as invalid:
             return [str(problem).replace(f"{self.root}/", "") for problem in invalid.problems]
         return []
@@ -260,6 +260,21 @@ WRONG_JOBS = {
         "pod: {containers: [{name: notebook, securityContext: {capabilities: {drop: [NET_RAW]}}}]}",
         "jobs/job.yaml:3: pod.containers[0].securityContext.capabilities.drop: keeping capabilities (drop without ALL)",
     ),
+    "a capability beyond those of any runtime": (
+        "pod: {containers: [{name: notebook, securityContext: {capabilities: {add: [SYS_ADMIN]}}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.capabilities.add: adding capabilities needs the special "
+        "permission privileged",
+    ),
+    "a capability that every runtime gives": (
+        "pod: {containers: [{name: notebook, securityContext: {capabilities: {add: [CHOWN]}}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.capabilities.add: adding capabilities needs the special "
+        "permission root",
+    ),
+    "escalation": (
+        "pod: {containers: [{name: notebook, securityContext: {allowPrivilegeEscalation: true}}]}",
+        "jobs/job.yaml:3: pod.containers[0].securityContext.allowPrivilegeEscalation: allowPrivilegeEscalation needs "
+        "the special permission root",
+    ),
     "a volume that should be a claim": (
         "pod: {volumes: [{name: v, nfs: {server: filer, path: /home}}]}",
         "jobs/job.yaml:3: pod.volumes[0]: nfs is no volume that a job may have; make it a PersistentVolumeClaim",
@@ -424,6 +439,41 @@ def test_a_wrong_cluster(files: Files, text: str, problem: str) -> None:
 def test_wrong_teams(files: Files, text: str, problem: str) -> None:
     files.write(teams=TEAMS + text + "\n")
     _one_problem(files.problems(), problem)
+
+
+SPECIAL = """\
+special_permissions: [host_paths, root]
+pod: {volumes: [{name: v, hostPath: {path: '/scratch/%s'}}], securityContext: {runAsUser: 0}}
+"""
+
+
+def test_what_a_template_asks_for_and_the_cluster_has_may_be_in_its_pod(files: Files) -> None:
+    files.write(job=JOB + SPECIAL % "${unix_name}", cluster=CLUSTER + "special_permissions: [root, host_paths]\n")
+    assert files.load(special_namespace="jobs-special").templates[0].special == {Special.ROOT, Special.HOST_PATHS}
+
+
+@pytest.mark.parametrize("hole", ["${cpu}", "${server}", "${home}"])
+def test_nobody_chooses_a_path_of_the_node(files: Files, hole: str) -> None:
+    files.write(job=JOB + SPECIAL % hole, cluster=CLUSTER + "special_permissions: [root, host_paths]\n")
+    _one_problem(files.problems(), f"jobs/job.yaml:4: pod.volumes[0].hostPath.path: {hole} would let people choose")
+
+
+def test_what_only_the_template_names_is_told_where_it_is_named_and_where_it_is_used(files: Files) -> None:
+    files.write(job=JOB + SPECIAL % "all", cluster=CLUSTER + "special_permissions: [root]\n")
+    told = [problem.partition(": ")[0:3:2] for problem in files.problems()]
+    assert [(where, what.partition(":")[0]) for where, what in told] == [
+        ("jobs/job.yaml:3", "special_permissions[0]"),
+        ("jobs/job.yaml:4", "pod.volumes[0].hostPath"),
+    ]
+
+
+@pytest.mark.parametrize(("namespace", "wrong"), [("", True), ("jobs-special", False), (None, False)])
+def test_special_permissions_want_a_namespace(files: Files, namespace: str | None, wrong: bool) -> None:
+    files.write(cluster=CLUSTER + "special_permissions: [root]\n")
+    found = files.problems(special_namespace=namespace)
+    assert [one.partition(": there is no namespace")[0] for one in found] == (
+        ["cluster.yaml:6: special_permissions"] if wrong else []
+    )
 
 
 def _one_problem(problems: list[str], expected: str) -> None:

@@ -1,0 +1,166 @@
+"""Which special permissions a pod makes use of, judged by its final manifest. PURE.
+
+A template asks for special permissions by name, the cluster's file switches them on, and a Hub admin approves each
+job; none of that matters if a form, a hook or KubeSpawner's configuration can put something else into the pod. So the
+manifest that is about to be sent is looked at, in the way of Pod Security's admission: what *restricted* refuses is a
+use of a permission, and so is what is left out where leaving it out means yes. Stricter than *restricted* are the
+groups of root, and what needs a device.
+
+* ``root``: uid 0 or a group of root's, perhaps by ``sudo``; the capabilities that container runtimes give by default
+  (those of *baseline*).
+* ``privileged``: every other capability, no seccomp, the kernel's settings, ``privileged`` itself, which includes
+  everything that a container's rights can be, but for who it runs as.
+* ``host_network``: the node's network, processes or IPC, its ports, probes of other hosts.
+* ``host_paths``: paths of the node, and volumes of types that only an administrator may make claims of.
+* ``devices``: block devices and resource claims.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlspawner.core.manifest import Manifest
+from dlspawner.core.model import Special
+
+_VOLUMES = "configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret"
+_BASELINE = """
+    AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID SYS_CHROOT
+"""
+_SYSCTLS = """
+    kernel.shm_rmid_forced net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports
+    net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range net.ipv4.tcp_syncookies net.ipv4.tcp_keepalive_time
+    net.ipv4.tcp_fin_timeout net.ipv4.tcp_keepalive_intvl net.ipv4.tcp_keepalive_probes net.ipv4.tcp_rmem
+    net.ipv4.tcp_wmem
+"""
+# Where a volume of another type is wanted (nfs, cephfs …), an administrator makes a claim of it.
+VOLUME_TYPES = frozenset(_VOLUMES.split())
+# What Pod Security *baseline* lets a container add, because container runtimes give it anyway.
+_BASELINE_CAPABILITIES = frozenset(_BASELINE.split())
+_RESTRICTED_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+_CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
+_HOST = ("hostNetwork", "hostPID", "hostIPC")
+_IDS = ("runAsUser", "runAsGroup", "fsGroup")
+_CONFINED = frozenset({"RuntimeDefault", "Localhost"})
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+_SAFE_SYSCTLS = frozenset(_SYSCTLS.split())
+_WORDS = {
+    Special.ROOT: "root",
+    Special.PRIVILEGED: "privileged containers",
+    Special.HOST_NETWORK: "the host's network",
+    Special.HOST_PATHS: "host paths",
+    Special.DEVICES: "devices",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One thing in a pod that needs a special permission; ``what`` is where and what, for people."""
+
+    special: Special
+    what: str
+
+
+def uses(pod: Manifest) -> tuple[Use, ...]:
+    """Everything in a final manifest that needs a special permission, in the order of the manifest."""
+    spec: Mapping[str, Any] = pod["spec"]
+    found = [*_of_pod(spec), *_of_annotations(pod.get("metadata") or {})]
+    for kind in _CONTAINERS:
+        for container in spec.get(kind) or ():
+            where = f"container {container.get('name')}"
+            found += [Use(special, f"{where}: {what}") for special, what in _of_container(container, spec)]
+    return tuple(dict.fromkeys(found))
+
+
+def beyond(pod: Manifest, allowed: Iterable[Special]) -> tuple[Use, ...]:
+    """The uses that are not allowed."""
+    known = frozenset(allowed)
+    return tuple(use for use in uses(pod) if use.special not in known)
+
+
+def named(permissions: Iterable[Special]) -> str:
+    """Permissions as people read them: “root, host paths”."""
+    known = set(permissions)
+    return ", ".join(word for special, word in _WORDS.items() if special in known)
+
+
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[Use]:
+    yield from (Use(Special.HOST_NETWORK, key) for key in _HOST if spec.get(key))
+    context = spec.get("securityContext") or {}
+    yield from (Use(special, what) for special, what in _of_context(context))
+    if 0 in (context.get("supplementalGroups") or ()):
+        yield Use(Special.ROOT, "supplementalGroups with 0")
+    sysctls = {str(one.get("name")) for one in context.get("sysctls") or ()} - _SAFE_SYSCTLS
+    yield from (Use(Special.PRIVILEGED, f"sysctl {name}") for name in sorted(sysctls))
+    for volume in spec.get("volumes") or ():
+        kinds = sorted(kind for kind, value in volume.items() if kind != "name" and value is not None)
+        others = [kind for kind in kinds if kind not in VOLUME_TYPES]
+        yield from (Use(Special.HOST_PATHS, f"volume {volume.get('name')} ({kind})") for kind in others)
+    if spec.get("resourceClaims"):
+        yield Use(Special.DEVICES, "resourceClaims")
+
+
+def _of_annotations(metadata: Mapping[str, Any]) -> Iterator[Use]:
+    for key, value in (metadata.get("annotations") or {}).items():
+        if key.startswith(_APPARMOR) and value == "unconfined":
+            yield Use(Special.PRIVILEGED, f"{key} unconfined")
+
+
+def _of_context(context: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+    """What is said in the pod's context and in a container's alike."""
+    yield from ((Special.ROOT, f"{key} 0") for key in _IDS if context.get(key) == 0)
+    if context.get("seLinuxOptions"):
+        yield Special.PRIVILEGED, "seLinuxOptions"
+    if (context.get("windowsOptions") or {}).get("hostProcess"):
+        yield Special.PRIVILEGED, "hostProcess"
+    if (context.get("appArmorProfile") or {}).get("type") == "Unconfined":
+        yield Special.PRIVILEGED, "appArmorProfile Unconfined"
+
+
+def _of_container(container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+    own: Mapping[str, Any] = container.get("securityContext") or {}
+    context = {**(spec.get("securityContext") or {}), **{key: one for key, one in own.items() if one is not None}}
+    yield from _of_context(own)
+    if context.get("runAsNonRoot") is not True and context.get("runAsUser") != 0:
+        yield Special.ROOT, "runAsNonRoot is not true"
+    if own.get("privileged"):
+        yield Special.PRIVILEGED, "privileged"
+    else:
+        yield from _of_rights(own, context)
+    if own.get("procMount") not in (None, "Default"):
+        yield Special.PRIVILEGED, f"procMount {own['procMount']}"
+    if any(port.get("hostPort") for port in container.get("ports") or ()):
+        yield Special.HOST_NETWORK, "hostPort"
+    if any(_names_host(container.get(key)) for key in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")):
+        yield Special.HOST_NETWORK, "a probe of another host"
+    if container.get("volumeDevices"):
+        yield Special.DEVICES, "volumeDevices"
+
+
+def _of_rights(own: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+    """What a container that is not privileged may do more than *restricted* lets it."""
+    if own.get("allowPrivilegeEscalation") is not False:
+        yield Special.ROOT, "allowPrivilegeEscalation"
+    capabilities = own.get("capabilities") or {}
+    if "ALL" not in (capabilities.get("drop") or ()):
+        yield Special.ROOT, "keeping capabilities (drop without ALL)"
+    for name in capabilities.get("add") or ():
+        if name not in _RESTRICTED_CAPABILITIES:
+            yield of_capability(name), f"capability {name}"
+    if (context.get("seccompProfile") or {}).get("type") not in _CONFINED:
+        yield Special.PRIVILEGED, "seccompProfile is not RuntimeDefault"
+
+
+def of_capability(name: object) -> Special:
+    """The permission that adding this capability needs."""
+    return Special.ROOT if name in _BASELINE_CAPABILITIES else Special.PRIVILEGED
+
+
+def _names_host(probe: object) -> bool:
+    """Whether a probe or a hook, whatever its kind, goes to a host that it names."""
+    if not isinstance(probe, Mapping):
+        return False
+    return bool(probe.get("host")) or any(_names_host(part) for part in probe.values())

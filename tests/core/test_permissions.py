@@ -1,0 +1,170 @@
+"""Which special permissions a final manifest makes use of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlspawner.core import security
+from dlspawner.core.accounts import Numbers
+from dlspawner.core.manifest import Manifest, merge_pod
+from dlspawner.core.model import Special
+from dlspawner.core.permissions import beyond, named, uses
+
+ROOT, PRIVILEGED, NETWORK = Special.ROOT, Special.PRIVILEGED, Special.HOST_NETWORK
+PATHS, DEVICES = Special.HOST_PATHS, Special.DEVICES
+PLAIN: Manifest = {
+    "metadata": {"name": "jupyter-alice"},
+    "spec": {
+        "containers": [{"name": "notebook", "ports": [{"containerPort": 8888}]}],
+        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}, {"name": "tmp"}],
+    },
+}
+
+
+def ordinary() -> Manifest:
+    """A pod as it is made of any template."""
+    return security.restricted(security.run_as(PLAIN, Numbers(5012, 5012, ())))
+
+
+def spec(**fields: object) -> Manifest:
+    return {"spec": fields}
+
+
+def of(name: str = "notebook", **fields: object) -> Manifest:
+    return spec(containers=[{"name": name, **fields}])
+
+
+def context(**fields: object) -> Manifest:
+    return of(securityContext=fields)
+
+
+NOTEBOOK = "container notebook: "
+USES: dict[str, tuple[Manifest, set[tuple[Special, str]]]] = {
+    "an ordinary job needs nothing": ({}, set()),
+    "uid 0 of the pod is root": (spec(securityContext={"runAsUser": 0}), {(ROOT, "runAsUser 0")}),
+    "uid 0 of a container is root": (context(runAsUser=0), {(ROOT, NOTEBOOK + "runAsUser 0")}),
+    "the group of root is root": (spec(securityContext={"runAsGroup": 0}), {(ROOT, "runAsGroup 0")}),
+    "volumes of the group of root are root": (spec(securityContext={"fsGroup": 0}), {(ROOT, "fsGroup 0")}),
+    "the group of root among others is root": (
+        spec(securityContext={"supplementalGroups": [7, 0]}),
+        {(ROOT, "supplementalGroups with 0")},
+    ),
+    "an image that may say root is root": (
+        context(runAsNonRoot=False),
+        {(ROOT, NOTEBOOK + "runAsNonRoot is not true")},
+    ),
+    "escalation is root": (context(allowPrivilegeEscalation=True), {(ROOT, NOTEBOOK + "allowPrivilegeEscalation")}),
+    "capabilities that are kept are root": (
+        context(capabilities={"drop": []}),
+        {(ROOT, NOTEBOOK + "keeping capabilities (drop without ALL)")},
+    ),
+    "a usual capability is root": (context(capabilities={"add": ["CHOWN"]}), {(ROOT, NOTEBOOK + "capability CHOWN")}),
+    "low ports are for everybody": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
+    "an unusual capability is privileged": (
+        context(capabilities={"add": ["SYS_ADMIN"]}),
+        {(PRIVILEGED, NOTEBOOK + "capability SYS_ADMIN")},
+    ),
+    "privileged is privileged, and nothing beside": (
+        context(privileged=True, allowPrivilegeEscalation=True, capabilities={"drop": []}),
+        {(PRIVILEGED, NOTEBOOK + "privileged")},
+    ),
+    "no seccomp is privileged": (
+        context(seccompProfile={"type": "Unconfined"}),
+        {(PRIVILEGED, NOTEBOOK + "seccompProfile is not RuntimeDefault")},
+    ),
+    "no AppArmor is privileged": (
+        context(appArmorProfile={"type": "Unconfined"}),
+        {(PRIVILEGED, NOTEBOOK + "appArmorProfile Unconfined")},
+    ),
+    "no AppArmor by annotation is privileged": (
+        {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/notebook": "unconfined"}}},
+        {(PRIVILEGED, "container.apparmor.security.beta.kubernetes.io/notebook unconfined")},
+    ),
+    "another SELinux type is privileged": (
+        spec(securityContext={"seLinuxOptions": {"type": "spc_t"}}),
+        {(PRIVILEGED, "seLinuxOptions")},
+    ),
+    "all of /proc is privileged": (context(procMount="Unmasked"), {(PRIVILEGED, NOTEBOOK + "procMount Unmasked")}),
+    "a setting of the kernel is privileged": (
+        spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+        {(PRIVILEGED, "sysctl kernel.msgmax")},
+    ),
+    "a setting of the pod's own network is for everybody": (
+        spec(securityContext={"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}]}),
+        set(),
+    ),
+    "the host's network": (spec(hostNetwork=True), {(NETWORK, "hostNetwork")}),
+    "the host's processes": (spec(hostPID=True), {(NETWORK, "hostPID")}),
+    "the host's IPC": (spec(hostIPC=True), {(NETWORK, "hostIPC")}),
+    "a port of the host": (
+        of(ports=[{"containerPort": 8888, "hostPort": 80}]),
+        {(NETWORK, NOTEBOOK + "hostPort")},
+    ),
+    "a probe of another host": (
+        of(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
+        {(NETWORK, NOTEBOOK + "a probe of another host")},
+    ),
+    "a hook that asks another host": (
+        of(lifecycle={"preStop": {"tcpSocket": {"host": "10.0.0.1", "port": 80}}}),
+        {(NETWORK, NOTEBOOK + "a probe of another host")},
+    ),
+    "a path of the host": (
+        spec(volumes=[{"name": "data", "hostPath": {"path": "/"}}]),
+        {(PATHS, "volume data (hostPath)")},
+    ),
+    "a volume that only administrators make claims of": (
+        spec(volumes=[{"name": "filer", "nfs": {"server": "filer", "path": "/"}}]),
+        {(PATHS, "volume filer (nfs)")},
+    ),
+    "a block device": (
+        of(volumeDevices=[{"name": "d", "devicePath": "/dev/x"}]),
+        {(DEVICES, NOTEBOOK + "volumeDevices")},
+    ),
+    "a resource claim": (spec(resourceClaims=[{"name": "nic"}]), {(DEVICES, "resourceClaims")}),
+    "an init container is looked at as well": (
+        spec(initContainers=[{"name": "i", "securityContext": {"privileged": True}}]),
+        {
+            (PRIVILEGED, "container i: privileged"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "wanted"), USES.values(), ids=USES)
+def test_a_pod_uses(change: Manifest, wanted: set[tuple[Special, str]]) -> None:
+    assert {(use.special, use.what) for use in uses(merge_pod(ordinary(), change))} == wanted
+
+
+def test_what_restricted_fills_in_counts_when_a_hook_takes_it_away() -> None:
+    pod = ordinary()
+    pod["spec"].pop("securityContext")
+    del pod["spec"]["containers"][0]["securityContext"]
+    assert {use.special for use in uses(pod)} == {ROOT, PRIVILEGED}
+
+
+def test_a_container_cannot_hide_behind_the_pod_nor_the_pod_behind_a_container() -> None:
+    looser = merge_pod(ordinary(), context(runAsNonRoot=False, seccompProfile={"type": "Unconfined"}))
+    assert {use.special for use in uses(looser)} == {ROOT, PRIVILEGED}
+    stricter = merge_pod(ordinary(), spec(securityContext={"runAsUser": 0}))
+    stricter = merge_pod(stricter, context(runAsUser=1000))
+    assert {use.special for use in uses(stricter)} == {ROOT}
+
+
+def test_only_what_is_not_allowed_is_beyond() -> None:
+    pod = merge_pod(ordinary(), spec(hostNetwork=True, securityContext={"runAsUser": 0}))
+    assert [use.special for use in beyond(pod, {ROOT})] == [NETWORK]
+    assert beyond(pod, {ROOT, NETWORK}) == ()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "words"),
+    [
+        ((), ""),
+        ((PATHS, ROOT), "root, host paths"),
+        (tuple(Special), "root, privileged containers, the host's network, host paths, devices"),
+    ],
+)
+def test_permissions_in_words(permissions: tuple[Special, ...], words: Any) -> None:
+    assert named(permissions) == words

@@ -15,6 +15,8 @@ from enum import Enum
 from dlspawner.core.model import Team
 from dlspawner.hubapi import Identity, Kind, has_scope, own_server
 
+READ_METRICS = "read:metrics"
+
 
 class Right(Enum):
     """What somebody wants of jobs; the values are the Hub's scopes."""
@@ -52,3 +54,10 @@ def viewer(identity: Identity, teams: Iterable[Team], right: Right, *, by_token:
         return f"This needs a token with the scope {scope}, at least for its owner ({scope}!user={identity.name})."
     administered = frozenset(team.name for team in teams if identity.name in team.admins)
     return Viewer(identity.name, administered, identity.admin and (everybody or not by_token))
+
+
+def may_read_metrics(identity: Identity, *, by_token: bool) -> str | None:
+    """The Hub's scope for its own metrics; administrators in a browser, whose login carries no scopes."""
+    if has_scope(identity.scopes, READ_METRICS) or (identity.admin and not by_token):
+        return None
+    return f"This needs a token with the scope {READ_METRICS}, or the browser of an administrator of the Hub."

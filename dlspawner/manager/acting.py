@@ -34,6 +34,7 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
+from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.owners import Owners
 from dlspawner.manager.preempting import Preempting, begin
@@ -78,12 +79,16 @@ class Acting:
     prometheus: Prometheus | None = None
     idle_look_seconds: float = 30.0
     orphan_seconds: float = 900.0
+    meters: Meters = field(default_factory=Meters)
     desk: Desk | None = None
     culler: Culler | None = None
     holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
     _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
+
+    def __post_init__(self) -> None:
+        self.meters.world = lambda: self.desk.book.world if self.desk is not None else None
 
     async def run(self) -> None:
         """Act whenever the lease is ours; ends when it is cancelled."""
@@ -137,6 +142,7 @@ class Acting:
         clock = self._steady()
         reservation = timedelta(seconds=self.reservation_seconds)
         book = Book(self.ledger, epoch, self.settings, clock, reservation)
+        book.hears.append(self.meters.note)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(epoch), name="renew the lease")

@@ -47,12 +47,14 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.metrics import api as metrics_api
+from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
 # The addresses of every part that keeps its own list, as patterns below the service's prefix.
-PARTS: tuple[web.Routes, ...] = ()
+PARTS: tuple[web.Routes, ...] = (metrics_api.ROUTES,)
 DRAIN_SECONDS = 5.0
 
 
@@ -158,6 +160,12 @@ class Manager(Application):
         of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
         left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
     ).tag(config=True)
+    authenticate_prometheus = Bool(
+        True,
+        help="""Whether reading the Manager's metrics (/services/jobs/api/metrics) needs a token with the Hub's scope
+        read:metrics, or an administrator's browser, as JupyterHub.authenticate_prometheus is for the Hub's own. False:
+        everybody who reaches the Manager reads how many GPUs each team holds and waits for. Default: True.""",
+    ).tag(config=True)
     idle_look_seconds = Float(
         30.0,
         min=1.0,
@@ -216,8 +224,10 @@ class Manager(Application):
         hub = HubApi(service.api_url, service.api_token)
         acting = self._acting(store, hub, files, wanted) if files and wanted else None
         deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
+        meters = acting.meters if acting else Meters()
+        lag = asyncio.create_task(meters.watch_loop(), name="measure the loop's lag")
         try:
-            manager = self._assemble(service, store, acting)
+            manager = self._assemble(service, store, acting, meters)
             server = HTTPServer(
                 make_web(manager), xheaders=True, max_body_size=MAX_REQUEST, idle_connection_timeout=300
             )
@@ -228,6 +238,7 @@ class Manager(Application):
             self.log.info("Manager stopping")
             await drain(server, manager.running)
         finally:
+            lag.cancel()
             if deciding:
                 deciding.cancel()
                 await asyncio.wait({deciding})
@@ -261,7 +272,7 @@ class Manager(Application):
             idle_look_seconds=self.idle_look_seconds,
         )
 
-    def _assemble(self, service: Service, store: Store, acting: Acting | None) -> web.Manager:
+    def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
             for name in ("keys.html", "wait.html", "told.html", "error.html"):
@@ -277,6 +288,8 @@ class Manager(Application):
             keys_per_user=self.keys_per_user,
             now=_now,
             acting=acting,
+            meters=meters,
+            authenticate_prometheus=self.authenticate_prometheus,
         )
 
 

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -151,6 +151,7 @@ class Book:
         self._ended: dict[str, None] = {}  # in their order
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
+        self.hears: list[Callable[[Sequence[Entry]], None]] = []  # what hears of entries that are on the disk
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
@@ -288,7 +289,7 @@ class Book:
             self._stale = True
             _fail(asked, problem)
             return left
-        self.board.publish(told)
+        self._publish(entries, told)
         for (_, future), answer in zip(asked, answers, strict=True):
             if not future.done():
                 if isinstance(answer, _Broken):
@@ -297,6 +298,12 @@ class Book:
                     future.set_result(answer)
         await self._reload()
         return left
+
+    def _publish(self, entries: Sequence[Entry], told: Sequence[Change]) -> None:
+        """All of this is on the disk."""
+        self.board.publish(told)
+        for hear in self.hears:
+            hear(entries)
 
     async def _reload(self) -> None:
         """Forget at once what was not written, for those who look without a turn; else the next turn does it."""

@@ -56,6 +56,7 @@ class Job(_ForJobs):
             answer = await self.desk().ask(question)
         except Fenced:
             raise Problem(503, NOT_YET) from None
+        self.manager.meters.decided(answer.decision, answer.reason)
         self.reply(
             {
                 "decision": answer.decision,

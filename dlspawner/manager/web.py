@@ -25,6 +25,7 @@ from dlspawner.hubapi import HubUnavailable, Identity, Kind
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
+from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store, StoreUnavailable
 
 MAX_JSON = 64 * 1024
@@ -65,6 +66,8 @@ class Manager:
     keys_per_user: int
     now: Callable[[], datetime]
     acting: Acting | None = None
+    meters: Meters = field(default_factory=Meters)
+    authenticate_prometheus: bool = True
     running: Running = field(default_factory=Running)
 
 

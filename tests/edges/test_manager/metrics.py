@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -63,13 +63,19 @@ def write_history(folder: Path, gpus: list[Gpu], begin: datetime, end: datetime)
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, targets: Mapping[str, str] | None = None, port: int = 0) -> Iterator[str]:
-    """The address of one that runs; ``targets``: names of jobs and the addresses to scrape, once a second."""
+def prometheus(
+    folder: Path, targets: Mapping[str, str] | None = None, port: int = 0, more: Sequence[str] = ()
+) -> Iterator[str]:
+    """The address of one that runs; ``targets``: names of jobs and the addresses to scrape, once a second.
+
+    ``more``: entries of `scrape_configs` that say more than that, in YAML.
+    """
     config = folder / "prometheus.yml"
     scrapes = [
         f"  - {{job_name: {name}, static_configs: [{{targets: ['{address}']}}]}}"
         for name, address in (targets or {}).items()
     ]
+    scrapes += [f"  - {{{one}}}" for one in more]
     scrape = ["scrape_configs:", *scrapes] if scrapes else []
     config.write_text("\n".join(["global: {scrape_interval: 1s, scrape_timeout: 1s}", *scrape]) + "\n")
     port = port or free_port()

@@ -6,7 +6,7 @@ import pytest
 
 from dlspawner.core.model import Team
 from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.access import Right, viewer
+from dlspawner.manager.access import Right, may_read_metrics, viewer
 
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
@@ -72,3 +72,26 @@ def test_over_whose_jobs_somebody_has_a_right(
     if identity.kind is Kind.SERVICE:
         everything = {"vera": ("vera", "other"), **{k: v for k, v in everything.items() if k != identity.name}}
     assert tuple(name for name, job in everything.items() if found.reaches(*job)) == reached
+
+
+@pytest.mark.parametrize(
+    ("identity", "by_token", "allowed"),
+    [
+        (service("read:metrics"), True, True),
+        (service("read:servers", "access:services!service=jobs"), True, False),
+        (person(admin=True), False, True),
+        (person(admin=True), True, False),
+        (person(frozenset({"read:metrics"})), True, True),
+        (person(), False, False),
+    ],
+    ids=[
+        "a service with the scope",
+        "a service with other scopes does not",
+        "an administrator in a browser",
+        "an administrator's token without the scope does not",
+        "a person's token with the scope",
+        "a person in a browser does not",
+    ],
+)
+def test_who_reads_metrics(identity: Identity, by_token: bool, allowed: bool) -> None:
+    assert (may_read_metrics(identity, by_token=by_token) is None) == allowed

@@ -1,0 +1,1 @@
+"""What a Prometheus reads of the Manager: `meters` counts, `api` answers."""

@@ -1,0 +1,200 @@
+"""The Manager's own metrics: what they count, who reads them, and that the dashboard's expressions find them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from dlspawner.core.jobs import State
+from dlspawner.manager import stopping
+from dlspawner.manager.acting import Acting
+from tests.e2e.people import wait_for
+from tests.edges.test_manager import metrics
+from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.queued import cancelled, desk, plays, state
+from tests.edges.test_manager.quota import QuotaHub, running
+from tests.edges.test_manager.world import World
+
+DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
+
+
+def value(acting: Acting, name: str, **labels: str) -> float | None:
+    found: float | None = acting.meters.registry.get_sample_value(name, labels)
+    return found
+
+
+async def test_what_is_held_and_waited_for_is_read_when_asked(office: Office) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants("alice", gpus=6))
+        await ask(acting, wants("bob", gpus=8))
+        place = {"team": "default", "gpu_type": "gpu"}
+        assert value(acting, "dlspawner_gpus_held", **place) == 6
+        assert value(acting, "dlspawner_gpus_queued", **place) == 8
+        assert value(acting, "dlspawner_gpus_quota", **place) == 8
+        assert value(acting, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
+        assert value(acting, "dlspawner_gpus_free", gpu_type="gpu") == 2
+        assert value(acting, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
+        assert value(acting, "dlspawner_jobs", state="queued") == 1
+        assert value(acting, "dlspawner_acting") == 1
+        async with office.manager(waits=False) as stands_by:
+            assert value(stands_by, "dlspawner_acting") == 0
+            assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
+
+
+async def test_a_wait_counts_from_submit_until_let_in(office: Office) -> None:
+    holder, waits = wants("alice", gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        plays(office, acting, holder, waits)
+        await ask(acting, holder)
+        await ask(acting, waits)
+        office.clock.moved += timedelta(minutes=10)
+        await desk(acting).release(holder.job, "alice")
+        await until(lambda: state(acting, waits) is State.STARTING, "it was let in")
+        labels = {"gpu_type": "gpu", "preemptible": "false"}
+        await until(lambda: value(acting, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
+        waited = value(acting, "dlspawner_wait_seconds_sum", **labels)
+        assert waited is not None
+        assert 600 <= waited < 660
+        assert value(acting, "dlspawner_wait_seconds_bucket", le="1.0", **labels) == 1
+        assert value(acting, "dlspawner_job_ends_total", reason="not-created") == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "labels"),
+    [
+        ("preempted", "dlspawner_preemptions_total", {"team": "default", "gpu_type": "gpu"}),
+        ("idle", "dlspawner_culls_total", {"reason": "idle", "gpu_type": "gpu"}),
+        ("lifetime", "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
+    ],
+)
+async def test_a_stop_is_counted_by_its_reason(office: Office, reason: str, name: str, labels: dict[str, str]) -> None:
+    question = wants(gpus=1)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
+        assert value(acting, name, **labels) == 0, "what may come is there before it has come"
+        await desk(acting).book.turn(lambda turn: stopping.stop(turn, question.job, reason, "Why."))
+        assert value(acting, name, **labels) == 1
+
+
+async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants("alice", gpus=8))
+        await ask(acting, wants("bob", gpus=8))
+
+        async def fails(*_: Any) -> None:
+            raise stopping.StoreUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(acting.ledger, "write", fails)
+            with pytest.raises(stopping.StoreUnavailable):
+                await cancelled(acting, "bob")
+        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") is None
+        assert await cancelled(acting, "bob")
+        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 1
+
+
+def test_who_may_scrape_the_manager(world: World) -> None:
+    def scrape(token: str = "") -> requests.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30)
+
+    assert scrape().status_code == 401
+    assert scrape(world.token("meter-reader")).status_code == 403
+    admin = scrape(world.token("root-admin", ("read:metrics",)))
+    assert admin.status_code == 200, admin.text
+    assert admin.headers["Content-Type"].startswith("text/plain")
+    assert "dlspawner_acting 0.0" in admin.text, "it has no files, and decides nothing"
+    assert "dlspawner_loop_lag_seconds_count" in admin.text
+    narrow = scrape(world.token("root-admin", ("self",)))
+    assert narrow.status_code == 403
+    assert "read:metrics" in narrow.json()["detail"]
+
+
+# The dashboard, against a Prometheus that scrapes a Manager
+
+EXTRA = """
+c.JupyterHub.services.append({"name": "prometheus", "api_token": "metrics-token"})
+c.JupyterHub.load_roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
+"""
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Every panel's, as Grafana fills them in."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    filled = []
+    for panel in panels:
+        for target in panel["targets"]:
+            text = target["expr"].replace("$__rate_interval", "1m")
+            filled.append((panel["title"], re.sub(r"\$(team|gpu_type)\b", ".*", text)))
+    return filled
+
+
+def test_every_panel_has_a_place_of_its_own_and_says_what_it_shows() -> None:
+    board = json.loads(DASHBOARD.read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in board["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells), "no panel lies on another"
+    assert max(x for x, _ in cells) < 24
+    assert all(panel["description"] and panel["title"] for panel in board["panels"])
+    assert {one["name"] for one in board["templating"]["list"]} == {"datasource", "team", "gpu_type"}
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus that scrapes a Manager whose jobs ran, waited and ended."""
+    state = tmp_path_factory.mktemp("metrics")
+    metrics.program("prometheus")
+    hub = QuotaHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}")
+    with running(hub):
+        hub.add_users(["alice", "bob"])
+        assert hub.start_server("alice", gpus=6).status_code in {201, 202}
+        wait_for(lambda: hub.ready() == ["alice/"], "it runs", 120)
+        assert hub.start_server("bob", gpus=4).status_code == 429, "it waits"
+        folder = state / "prometheus"
+        folder.mkdir()
+        manager = (
+            "job_name: dlspawner, metrics_path: /services/jobs/api/metrics, "
+            "authorization: {type: Bearer, credentials: metrics-token}, "
+            f"static_configs: [{{targets: ['127.0.0.1:{hub.manager_port}']}}]"
+        )
+        with metrics.prometheus(folder, more=[manager]) as url:
+            hub.api("DELETE", "/users/alice/server")
+            wait_for(lambda: "bob/" in hub.ready(), "its turn came", 120)
+            yield url
+
+
+def ask_prometheus(url: str, expression: str) -> list[Any]:
+    answer = requests.get(f"{url}/api/v1/query", params={"query": expression}, timeout=30)
+    assert answer.status_code == 200, f"{expression}: {answer.text}"
+    found: list[Any] = answer.json()["data"]["result"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "expression"), expressions(), ids=lambda text: text[:60])
+def test_an_expression_of_the_dashboard_finds_series(scraped: str, title: str, expression: str) -> None:
+    wait_for(lambda: ask_prometheus(scraped, expression), f"{title}: {expression}", 60)
+
+
+@pytest.mark.slow
+def test_the_dashboard_s_variables_have_values(scraped: str) -> None:
+    for one in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+        if one["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", one["definition"]).groups()  # type: ignore[union-attr]
+            wait_for(lambda m=metric: ask_prometheus(scraped, m), metric, 60)  # type: ignore[misc]
+            assert label in ask_prometheus(scraped, metric)[0]["metric"]

@@ -18,11 +18,11 @@ templates = Path(env["DLSPAWNER_TEMPLATES"])
 overrides = config_dir / "overrides.py"
 
 
-def load(start_timeout=None):
+def load(**known):
     """The files; all problems of all of them at once, before anything starts."""
     files = templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml"
     try:
-        return settings.load(*files, start_timeout=start_timeout)
+        return settings.load(*files, **known)
     except InvalidConfiguration as wrong:
         sys.exit(str(wrong))
 
@@ -110,6 +110,7 @@ c.DLSpawner.ssh_ca_public_key_file = env["DLSPAWNER_SSH_CA"]
 c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT']}"
 c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
+c.DLSpawner.special_namespace = env.get("DLSPAWNER_SPECIAL_NAMESPACE", "")  # empty: nobody has special permissions
 c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/job:latest")
 c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
 # Jobs run as the person: a uid from auth_state (DLSpawner.account_keys), else the one that the Manager keeps for them.
@@ -130,8 +131,12 @@ c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)
 # What this deployment alone wants.
 if overrides.is_file():
     load_subconfig(str(overrides))
-# A stop waits no longer than a start: every grace period has to fit into the time that holds in the end.
-load(next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one))
+# A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
+# permissions want a namespace.
+load(
+    start_timeout=next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one),
+    special_namespace=c.DLSpawner.special_namespace,
+)
 # The Manager counts one namespace: with limits every job of another one would be refused, one after the other.
 asks = c.DLSpawner.manager_url and c.DLSpawner.manager_token and wanted.teams.has_limits(wanted.cluster)
 apart = "enable_user_namespaces"

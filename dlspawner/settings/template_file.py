@@ -65,7 +65,7 @@ def read_template(
         home=file.text("home", DEFAULT_HOME),
         notebook_dir=file.text("notebook_dir", DEFAULT_NOTEBOOK_DIR),
         endpoints=_endpoints(file),
-        mounts=_mounts(file),
+        mounts=_mounts(file, special=bool(special)),
         roles=_roles(file),
         grace_period=timedelta(seconds=file.integer("grace_period_seconds", 30, 1, _HOUR)),
         idle=_idle(file),
@@ -137,14 +137,15 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
         )
 
 
-def _mounts(file: Section) -> Mounts:
-    found = file.get("mounts")
+def _mounts(file: Section, *, special: bool) -> Mounts:
+    """What is mounted; the claims with a team's data are not in the namespace of jobs with special permissions."""
+    found, team_data = file.get("mounts"), Access.NONE if special else Access.READ_WRITE
     if found is None:
-        return Mounts()
+        return Mounts(team_data=team_data)
     section = found.section(("home", "team_data", "job_directory"))
     return Mounts(
         home=section.one_of("home", Access.READ_WRITE),
-        team_data=section.one_of("team_data", Access.READ_WRITE),
+        team_data=section.one_of("team_data", team_data),
         job_directory=section.boolean("job_directory", default=True),
     )
 

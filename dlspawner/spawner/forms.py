@@ -18,7 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from dlspawner.core import options, quantity
 from dlspawner.core.allowance import allowance
 from dlspawner.core.model import DEFAULT_TEAM, Cluster, Team
-from dlspawner.core.template import Choice, Kind, Option, Protocol, Template
+from dlspawner.core.permissions import named
+from dlspawner.core.template import Access, Choice, Kind, Option, Protocol, Template
 from dlspawner.settings import Settings
 
 _SEPARATOR = "--"
@@ -104,13 +105,23 @@ def panels(
             Panel(
                 template.name,
                 template.title,
-                template.description,
+                " ".join(part for part in (template.description, note(template)) if part),
                 tuple(dict.fromkeys(_ENDPOINT_WORDS.get(end.protocol, end.name) for end in template.endpoints)),
                 tuple(field for field in fields if field is not None),
                 template.name == checked,
             )
         )
     return shown
+
+
+def note(template: Template) -> str:
+    """What is different about a job of this template when it has special permissions; else nothing."""
+    if not template.special:
+        return ""
+    told = f"Its jobs have special permissions ({named(template.special)}): an administrator approves each start."
+    if template.mounts.home is Access.NONE:
+        return told
+    return f"{told} Their home directory is another one than that of your other jobs."
 
 
 def _first(values: Any) -> str | None:

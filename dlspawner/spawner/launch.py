@@ -183,7 +183,9 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
     merged = as_one_person(merge_pod(plain, fragment(launch)))
-    whole = _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
+    whole = _with_names(
+        _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
+    )
     claim = launch.facts.home_claim
     return placement.beside_home(whole, claim, launch.home_modes) if claim else whole
 
@@ -193,6 +195,14 @@ def _with_class(pod: Manifest, name: str | None) -> Manifest:
     if name is None or pod["spec"].get("priorityClassName"):
         return pod
     return {**pod, "spec": {**pod["spec"], "priorityClassName": name}}
+
+
+def _with_names(pod: Manifest) -> Manifest:
+    """The pod with the cluster's DNS: without a word about it, a pod in its node's network has the node's own."""
+    spec = pod["spec"]
+    if not spec.get("hostNetwork") or spec.get("dnsPolicy"):
+        return pod
+    return {**pod, "spec": {**spec, "dnsPolicy": "ClusterFirstWithHostNet"}}
 
 
 def as_one_person(pod: Manifest) -> Manifest:

@@ -12,13 +12,24 @@ from typing import Any
 
 from dlspawner.core import naming
 from dlspawner.core.essentials import essentials
+from dlspawner.core.template import Template
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.special import asked_for
 
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
 
 
-def question(manifest: dict[str, Any], job: naming.Job, namespace: str, request_seconds: float) -> Mapping[str, object]:
-    """What the Manager is asked about the job that was launched as ``job``, whose pod would be in ``namespace``."""
+def question(
+    manifest: dict[str, Any],
+    job: naming.Job,
+    namespace: str,
+    request_seconds: float,
+    template: Template | None = None,
+) -> Mapping[str, object]:
+    """What the Manager is asked about the job that was launched as ``job``, whose pod would be in ``namespace``.
+
+    With a template that asks for special permissions, what somebody has to approve is told as well.
+    """
     told = naming.read_job(manifest["metadata"])
     if told is None or _counted(told) != _counted(job):
         raise Refused(CHANGED, reason="labels", status=403)
@@ -33,7 +44,14 @@ def question(manifest: dict[str, Any], job: naming.Job, namespace: str, request_
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
         "pods": [essentials(manifest)],
+        **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
+
+
+def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:
+    """The permissions, and the image that gets them: of the container that runs what the person came for."""
+    work = next(one for one in manifest["spec"]["containers"] if one["name"] == template.work_container)
+    return {"special": asked_for(manifest, template), "image": str(work.get("image", ""))}
 
 
 def _counted(job: naming.Job) -> tuple[object, ...]:

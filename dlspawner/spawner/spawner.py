@@ -28,13 +28,13 @@ from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble, verdict
-from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.manager import ADMISSION_SECONDS, Manager, Place
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused, Waits
 from dlspawner.spawner.requests import NotNow
+from dlspawner.spawner.special import SpecialSpawner
 from dlspawner.spawner.traits import JobTraits
 
 PodDict = Mapping[str, Any]
@@ -52,7 +52,7 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseSpawner):
+class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, SpecialSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _launch: Launch | None = None
@@ -119,14 +119,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         return job if job and (job.user, job.server) == (self.user.name, self.name or "") else None
 
     @property
-    def ssh_target(self) -> tuple[str, int] | None:
-        """The gateway's host and port as people type them."""
-        if not self.ssh_address:
-            return None
-        host, separator, port = self.ssh_address.rpartition(":")
-        return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (self.ssh_address, 22)
-
-    @property
     def keys_url(self) -> str | None:
         return pages.keys_url(self)
 
@@ -179,7 +171,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         if not self.offers_jobs:
             return
         wish = self.check_options(self.user_options)
-        waits, numbers = await self._known_to_manager()
+        self._check_place(wish.template, has_manager=self._has_manager)
+        waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = launch.plan(
             wish,
@@ -201,6 +194,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         launch.fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
+        # Last, so that KubeSpawner starts to watch it before anybody asks for what is there.
+        self._to_namespace(special=bool(wish.template.special))
 
     # The pod
 
@@ -220,21 +215,23 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
         if self._launch is None:
             return super()._final(manifest)
+        self._check_permissions(manifest, self._launch.wish.template, self.settings.cluster)
         return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources)
 
     async def _create(self, manifest: dict[str, Any]) -> PodDict:
         """Only what the Manager has admitted, and not after the deadline that it has set."""
-        if self._launch is None or not self._has_quota:
+        if self._launch is None or not (self._has_quota or self._special):
             return await super()._create(manifest)
-        question = quota.question(manifest, self._launch.job, self.namespace, self.k8s_api_request_timeout)
-        deadline = await self._manager.admission(self._launch.job.id, question, self._waits)
+        job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
+        question = quota.question(manifest, job, self.namespace, seconds, template)
+        deadline = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(deadline):
                 return await super()._create(manifest)
         except Refused as refused:
             passes = isinstance(refused, NotNow)
             if not (isinstance(refused, NotNow) and refused.unsure):
-                await self._manager.release(self._launch.job.id, self._launch.job.user, passes=passes)
+                await self._manager.release(job.id, job.user, passes=passes)
             raise
 
     async def stop(self, now: bool = False) -> None:
@@ -268,10 +265,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         page = pages.wait_url(self, self.name or "")
         return Waits(*sentences, reason=reason, page=page, handler=self.handler)
 
-    async def _known_to_manager(self) -> tuple[str | None, Numbers | None]:
+    async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, Numbers | None]:
         """The job that waits for this server, whoever starts it now, and the person's numbers; asked for at once."""
         uids = self.settings.cluster.accounts
-        if not self._has_quota:
+        if not asks:
             return None, await account.numbers(self, uids)
         waits, numbers = await asyncio.gather(
             self._manager.waiting(self.user.name, self.name or ""),
@@ -286,7 +283,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
 
     async def places(self) -> Mapping[str, Place]:
         """Where this person's jobs wait, by server."""
-        return await self._manager.places(self.user.name) if self._has_quota else {}
+        waits = self._has_quota or (self._has_manager and self.special_namespace)
+        return await self._manager.places(self.user.name) if waits else {}
 
     @property
     def _has_manager(self) -> bool:
@@ -387,6 +385,9 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, BaseS
         return found.sentence if found else None
 
     async def _changed_or_started(self) -> None:
+        if self.pod_reflector is None:  # the start has gone to the other namespace, which nobody has watched yet
+            await asyncio.sleep(0.1)
+            return
         change = asyncio.ensure_future(self.pod_reflector.changed(self.pod_key))
         waits = {change} if self._start_future is None else {change, self._start_future}
         try:

@@ -68,3 +68,11 @@ class JobTraits(Configurable):
         nothing is told or asked, and the pages have no link to it.
         """,
     )
+
+    @property
+    def ssh_target(self) -> tuple[str, int] | None:
+        """The gateway's host and port as people type them."""
+        if not self.ssh_address:
+            return None
+        host, separator, port = self.ssh_address.rpartition(":")
+        return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (self.ssh_address, 22)

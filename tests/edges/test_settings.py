@@ -452,6 +452,15 @@ def test_what_a_template_asks_for_and_the_cluster_has_may_be_in_its_pod(files: F
     assert files.load(special_namespace="jobs-special").templates[0].special == {Special.ROOT, Special.HOST_PATHS}
 
 
+def test_a_teams_data_is_mounted_into_a_special_job_only_when_its_template_says_so(files: Files) -> None:
+    cluster = CLUSTER + "special_permissions: [root, host_paths]\n"
+    found = {}
+    for text in ("", "mounts: {home: none}\n", "mounts: {team_data: read-only}\n"):
+        files.write(job=JOB + SPECIAL % "all" + text, cluster=cluster)
+        found[text] = files.load().templates[0].mounts.team_data
+    assert list(found.values()) == [Access.NONE, Access.NONE, Access.READ_ONLY]
+
+
 @pytest.mark.parametrize("hole", ["${cpu}", "${server}", "${home}"])
 def test_nobody_chooses_a_path_of_the_node(files: Files, hole: str) -> None:
     files.write(job=JOB + SPECIAL % hole, cluster=CLUSTER + "special_permissions: [root, host_paths]\n")

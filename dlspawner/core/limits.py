@@ -122,18 +122,19 @@ def caps(request: Job, world: World) -> Blocked | None:
     if request.charge.gpu_type is None:
         return _cpu_caps(request, title, world)
     held = world.held_by(request.team, request.user) - own
+    hold = "hold or were promised" if world.promised_to(request.team, request.user) > own else "hold"
     soft, hard = _without_approval(request, team), team.user_caps.hard
     if hard is not None and held + asked > hard * GPU:
         return Blocked(
             Reason.USER_CAP,
-            f"You hold {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
+            f"You {hold} {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
             f"this job waits until {shown(held + asked - hard * GPU)} of them are free.",
         )
     if soft is not None and held + asked > soft * GPU:
         return Blocked(
             Reason.APPROVAL,
-            f"You hold {counted(held)} of the {shown(soft * GPU)} that team {title} gives one person without approval; "
-            f"this job waits until {shown(held + asked - soft * GPU)} of them are free. {_NO_APPROVALS}",
+            f"You {hold} {counted(held)} of the {shown(soft * GPU)} that team {title} gives one person without "
+            f"approval; this job waits until {shown(held + asked - soft * GPU)} of them are free. {_NO_APPROVALS}",
         )
     if request.preemptible and team.borrow_limit is not None:
         borrowed = world.borrowed(request.team)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from dlspawner.core import limits, queueing
-from dlspawner.core.amounts import counted, shown
+from dlspawner.core.amounts import GPU, counted, shown
 from dlspawner.core.backfill import behind, kept_for_head
 from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Admit, Decision, Preempt, Reason, Refuse, Wait
@@ -178,9 +178,14 @@ def _own_may_leave(request: Job, kind: str, short: int, world: World) -> bool:
 def _quota_sentence(request: Job, kind: str, world: World) -> str:
     team = world.team(request.team)
     title = (team.title or team.name) if team else request.team
-    quota, held = world.quota(request.team, kind), world.guaranteed(request.team, kind)
+    quota, promised = world.quota(request.team, kind), world.promised(request.team, kind)
+    held = world.guaranteed(request.team, kind) - promised
+    if request.promised and request.id in world.jobs:
+        promised -= request.charge.gpus
+    are = "is" if promised == GPU else "are"
+    others = f", and {shown(promised)} {are} promised to others of the team" if promised else ""
     asked = shown(request.charge.gpus)
-    return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}; this job needs {asked}."
+    return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}{others}; this job needs {asked}."
 
 
 def _idle(request: Job, world: World, now: datetime) -> Admit | Blocked:

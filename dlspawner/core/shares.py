@@ -13,7 +13,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.nodes import Node, has_type
+
 Layout = dict[str, dict[str, int]]  # by team and node
+
+
+class Shares:
+    """The layouts of all types on these nodes, each found out when it is asked for."""
+
+    def __init__(self, cluster: Cluster, teams: Teams, nodes: Sequence[Node]) -> None:
+        self._cluster, self._teams, self._nodes = cluster, teams, nodes
+        self._milli: dict[str, dict[str, int]] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._by_node: dict[str, dict[str, dict[str, int]]] = {}
+        self._spare: dict[str, dict[str, int]] = {}
+
+    def capacity(self, gpu_type: str) -> int:
+        """Milli-GPUs of a type on all nodes, open or not."""
+        return sum(self._nodes_of(gpu_type).values())
+
+    def layout(self, gpu_type: str) -> Layout:
+        """By team and node; empty while no team has a quota, or quotas are more than there is."""
+        found = self._layouts.get(gpu_type)
+        if found is None:
+            quotas = [(team.name, team.entitled(gpu_type)) for team in self._teams.teams]
+            found = lay_out(self._nodes_of(gpu_type), quotas) if any(milli for _, milli in quotas) else {}
+            self._layouts[gpu_type] = found
+        return found
+
+    def by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
+        """By node and team; nodes without GPUs of the type are left out."""
+        found = self._by_node.get(gpu_type)
+        if found is None:
+            found = {name: {} for name in self._nodes_of(gpu_type)}
+            for team, nodes in self.layout(gpu_type).items():
+                for name, milli in nodes.items():
+                    found[name][team] = milli
+            self._by_node[gpu_type] = found
+        return found
+
+    def spare(self, gpu_type: str) -> dict[str, int]:
+        """What is in no team's share, by node; nothing while there is no layout."""
+        found: dict[str, int] | None = self._spare.get(gpu_type)
+        if found is None:
+            found = {}
+            if self.layout(gpu_type):
+                shares = self.by_node(gpu_type)
+                left = {name: milli - sum(shares[name].values()) for name, milli in self._nodes_of(gpu_type).items()}
+                found = {name: milli for name, milli in left.items() if milli}
+            self._spare[gpu_type] = found
+        return found
+
+    def _nodes_of(self, gpu_type: str) -> dict[str, int]:
+        """Milli-GPUs of a type by node; none of a type that nobody knows."""
+        found = self._milli.get(gpu_type)
+        if found is None:
+            kind = self._cluster.gpu_type(gpu_type)
+            nodes = [node for node in self._nodes if kind is not None and has_type(node, kind)]
+            found = {node.name: node.gpus_of(kind.resource) for node in nodes} if kind is not None else {}
+            self._milli[gpu_type] = found
+        return found
 
 
 def lay_out(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> Layout:

@@ -27,11 +27,11 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, GpuType, Team, Teams
+from dlspawner.core.model import Cluster, Team, Teams
 from dlspawner.core.nodes import Node, Placement, has_type
 from dlspawner.core.pools import Pool
 from dlspawner.core.rooms import NOTHING, Room, Space
-from dlspawner.core.shares import Layout, lay_out
+from dlspawner.core.shares import Layout, Shares
 
 _MOST_POOLS = 200
 
@@ -76,16 +76,14 @@ class World:
         self._guaranteed: dict[tuple[str, str], int] = {}  # milli-GPUs by team and type, promises included
         self._returning: dict[tuple[str, str], int] = {}  # of them what those hold who leave
         self._levels: dict[tuple[str, str], dict[int, int]] = {}  # and what those hold who stay, by priority
+        self._promised: dict[tuple[str, str], int] = {}  # and what was promised
+        self._promised_to: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user
         self._borrowed: dict[tuple[str, str], int] = {}
         self._by_user: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user, promises included
         self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
         self._pools: dict[tuple[str, Placement], Pool] = {}
-        self._milli: dict[str, dict[str, int]] = {}  # milli-GPUs by type and node
-        self._layouts: dict[str, Layout] = {}
-        self._shares: dict[str, dict[str, dict[str, int]]] = {}
-        self._spare: dict[str, dict[str, int]] = {}
-        self._capacity: dict[str, int] = {}
+        self._shares: Shares | None = None  # as far as somebody has asked for them
         self.memo: dict[object, Any] = {}  # what was found out since the last change
 
     @classmethod
@@ -162,11 +160,7 @@ class World:
         self._forget_layouts()
 
     def _forget_layouts(self) -> None:
-        self._milli.clear()
-        self._layouts.clear()
-        self._shares.clear()
-        self._spare.clear()
-        self._capacity.clear()
+        self._shares = None
         self.memo.clear()
 
     def tick(self, now: datetime) -> None:
@@ -201,6 +195,14 @@ class World:
     def guaranteed(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that are charged to a team's quota, promises included."""
         return self._guaranteed.get((team, gpu_type), 0)
+
+    def promised(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs of them that nobody of the team holds yet."""
+        return self._promised.get((team, gpu_type), 0)
+
+    def promised_to(self, team: str, user: str) -> int:
+        """Milli-GPUs of all types that were promised to a user on a team's account."""
+        return self._promised_to.get((team, user), 0)
 
     def returning(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
@@ -242,47 +244,24 @@ class World:
 
     def capacity(self, gpu_type: str) -> int:
         """Milli-GPUs of a type on all nodes, open or not."""
-        found = self._capacity.get(gpu_type)
-        if found is None:
-            kind = self.cluster.gpu_type(gpu_type)
-            found = sum(self._nodes_of(kind).values()) if kind else 0
-            self._capacity[gpu_type] = found
-        return found
+        return self._laid_out().capacity(gpu_type)
 
     def layout(self, gpu_type: str) -> Layout:
         """The teams' shares of a type; empty while no team is configured, or quotas are more than there is."""
-        found = self._layouts.get(gpu_type)
-        if found is None:
-            kind = self.cluster.gpu_type(gpu_type)
-            quotas = [(team.name, team.entitled(gpu_type)) for team in self.teams.teams]
-            found = lay_out(self._nodes_of(kind), quotas) if kind and any(milli for _, milli in quotas) else {}
-            self._layouts[gpu_type] = found
-        return found
+        return self._laid_out().layout(gpu_type)
 
     def shares(self, gpu_type: str) -> dict[str, dict[str, int]]:
         """The same layout by node: which team has how much of it; nodes without GPUs of the type are left out."""
-        found = self._shares.get(gpu_type)
-        if found is None:
-            kind = self.cluster.gpu_type(gpu_type)
-            found = {name: {} for name in (self._nodes_of(kind) if kind else ())}
-            for team, nodes in self.layout(gpu_type).items():
-                for name, milli in nodes.items():
-                    found[name][team] = milli
-            self._shares[gpu_type] = found
-        return found
+        return self._laid_out().by_node(gpu_type)
 
     def spare(self, gpu_type: str) -> dict[str, int]:
         """What is in no team's share, by node; nothing while there is no layout."""
-        found: dict[str, int] | None = self._spare.get(gpu_type)
-        if found is None:
-            kind = self.cluster.gpu_type(gpu_type)
-            found = {}
-            if kind is not None and self.layout(gpu_type):
-                shares = self.shares(gpu_type)
-                left = {name: milli - sum(shares[name].values()) for name, milli in self._nodes_of(kind).items()}
-                found = {name: milli for name, milli in left.items() if milli}
-            self._spare[gpu_type] = found
-        return found
+        return self._laid_out().spare(gpu_type)
+
+    def _laid_out(self) -> Shares:
+        if self._shares is None:
+            self._shares = Shares(self.cluster, self.teams, [room.node for room in self.rooms.values()])
+        return self._shares
 
     def pool(self, resource: str, placement: Placement) -> Pool:
         """The nodes where a pod with this placement may be, by what is free of a resource."""
@@ -293,15 +272,6 @@ class World:
                 self._pools.clear()
             pool = self._pools[name] = Pool(resource, placement, self.rooms.values())
         return pool
-
-    def _nodes_of(self, kind: GpuType) -> dict[str, int]:
-        """Milli-GPUs of a type by node."""
-        found = self._milli.get(kind.name)
-        if found is None:
-            nodes = (room.node for room in self.rooms.values())
-            found = {node.name: node.gpus_of(kind.resource) for node in nodes if has_type(node, kind)}
-            self._milli[kind.name] = found
-        return found
 
     def _room(self, node: Node) -> Room:
         room = Room.empty(node)
@@ -350,6 +320,10 @@ class World:
             gpus = sign * charge.gpus
             _add(self._borrowed if job.preemptible else self._guaranteed, (team, kind), gpus)
             _add(self._by_user, who, gpus)
+            if not holds:
+                _add(self._promised_to, who, gpus)
+                if not job.preemptible:
+                    _add(self._promised, (team, kind), gpus)
             if holds and not job.preemptible and job.leaving:
                 _add(self._returning, (team, kind), gpus)
             elif holds and not job.preemptible:

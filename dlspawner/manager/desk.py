@@ -21,11 +21,12 @@ from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
 from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.looks import LENT, Looks
+from dlspawner.manager.looks import Looks
 from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
@@ -235,7 +236,9 @@ class Desk:
         position = queueing.position(job, world, turn.now)
         if job.state is State.SUBMITTED:
             turn.write(waiting(record), "queued", found.reason.value)
-        sentence = found.sentence if isinstance(found, Wait) else LENT
+        sentence = (
+            found.sentence if isinstance(found, Wait) else will_leave(job, [world.jobs[name] for name in found.victims])
+        )
         where = f"It is number {position} in the queue and starts by itself."
         return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes)))
 

@@ -11,15 +11,14 @@ from dlspawner.core import queueing, quota
 from dlspawner.core.advice import advise
 from dlspawner.core.decisions import Admit, Alternative, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.leaving import are_leaving, who_leaves, will_leave
 from dlspawner.core.telling import moment
 from dlspawner.core.world import lane
 from dlspawner.manager.book import Book
 from dlspawner.manager.records import Record
 
-LENT = "The GPUs that your team is entitled to are lent to preemptible jobs."
 _ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
 _NEXT = "Its turn comes any moment."
-_GOING = "The GPUs that it waits for are held by jobs that have been told to leave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,7 @@ class Looks:
         if job.state is not State.QUEUED:
             return ""
         if job.promised:
-            until = self._promised_until(job)
-            return f"{_GOING} {moment(until, now)}." if until else f"{_GOING}."
+            return self._promised(job, now)
         found = quota.admit(job, self.book.world, now)
         match found:
             case Wait(until=until) if until is not None and until > now:
@@ -75,17 +73,18 @@ class Looks:
             case Wait() | Refuse():
                 return found.sentence
             case Preempt():
-                return LENT
+                return will_leave(job, [self.book.world.jobs[name] for name in found.victims])
             case Admit():
                 return _NEXT
             case _:
                 assert_never(found)
 
-    def _promised_until(self, job: Job) -> datetime | None:
-        """When the last of those is stopped who leave the nodes that were promised to this job."""
-        others, nodes = self.book.world.jobs.values(), set(job.nodes)
-        times = (one.notice for one in others if one.holds and not nodes.isdisjoint(one.nodes))
-        return max((one for one in times if one is not None), default=None)
+    def _promised(self, job: Job, now: datetime) -> str:
+        leavers = who_leaves(job, self.book.world)
+        if not leavers:
+            return _NEXT
+        said, times = are_leaving(job, leavers), [one.notice for one in leavers if one.notice is not None]
+        return f"{said} {moment(max(times), now)}." if times else f"{said}."
 
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
         """What would start at once, of what the job's person can choose."""

@@ -41,13 +41,13 @@ KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
 
 def begin(turn: Turn, record: Record, found: Preempt) -> None:
     """Ask the victims to leave, and promise their place to the job that waits."""
-    elsewhere = first_free(record.job, turn.world, frozenset()) is not None
+    idle = _idle_elsewhere(record.job, turn.world)
     for name in found.victims:
         victim = turn.book.records[name]
         until = leaves_at(victim.job, turn.world, turn.now)
         turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
         if victim.job.user:
-            text = _warning(victim, record.job, turn.world, idle_elsewhere=elsewhere)
+            text = _warning(victim, record.job, turn.world, idle)
             post(turn, victim.job, Kind.PREEMPTED, text, cause=record.job.id, until=until)
     promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
     turn.write(promised, "promised", f"victims={','.join(found.victims)}")
@@ -123,20 +123,27 @@ def _with(turn: Turn, job: Job, **changes: object) -> Record:
     return replace(turn.book.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
 
 
-def _warning(victim: Record, waiting: Job, world: World, *, idle_elsewhere: bool) -> str:
+def _warning(victim: Record, waiting: Job, world: World, idle: str) -> str:
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
-        why = (
-            f"Team {title} needs these GPUs, which are its own: this {_preemptible(victim, world)} has to leave {WHEN}."
-        )
-        why += f" {_IDLE_ELSEWHERE}" if idle_elsewhere else ""
+        this = _preemptible(victim, world)
+        why = f"Team {title} needs these GPUs for a guaranteed job: this {this} has to leave {WHEN}. {idle}".rstrip()
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
     return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 
-_IDLE_ELSEWHERE = (
+def _idle_elsewhere(waiting: Job, world: World) -> str:
+    """Why GPUs that are idle elsewhere are not taken; nothing where none are that the job could have."""
+    share = world.layout(waiting.charge.gpu_type or "").get(waiting.team, {})
+    if first_free(waiting, world, frozenset(world.rooms).difference(share)) is not None:
+        return _KEPT_TOGETHER
+    return _KEPT_FOR_OTHERS if first_free(waiting, world, frozenset()) is not None else ""
+
+
+_KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger jobs of it."
+_KEPT_FOR_OTHERS = (
     "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
 )
 _NOT_AGAIN = "It does not start again by itself; files stay."

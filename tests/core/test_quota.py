@@ -423,6 +423,32 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 2),
         "Team a uses 7 of its 8 GPUs of type a100; this job needs 2.",
     ),
+    "what is promised of the quota apart from what is used": (
+        world(
+            team("a", 8, preempts_own=True),
+            N1,
+            runs("r", "a", 8, "n1", notice=NOW + MINUTE),
+            queues("k", "a", 4, nodes=("n1",), priority=100),
+        ),
+        wants("j", "a", 6),
+        "Team a uses 8 of its 8 GPUs of type a100, and 4 are promised to others of the team; this job needs 6.",
+    ),
+    "what is promised to others, not to the job itself": (
+        world(
+            team("a", 8),
+            N1,
+            runs("r", "a", 6, "n1"),
+            queues("k", "a", 1, nodes=("n1",)),
+            queues("j", "a", 4, nodes=("n1",)),
+        ),
+        queues("j", "a", 4, nodes=("n1",)),
+        "Team a uses 6 of its 8 GPUs of type a100, and 1 is promised to others of the team; this job needs 4.",
+    ),
+    "what is more than a quota that was lowered": (
+        world(*TWO, runs("r", "a", 12, "n1")),
+        wants("j", "a", 2),
+        "Team a uses 12 of its 8 GPUs of type a100; this job needs 2.",
+    ),
     "what would work beyond the quota": (
         world(*TWO),
         wants("j", "a", 9),
@@ -443,6 +469,12 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 3),
         "You hold 2 GPUs of the 3 that team a gives one person without approval; this job waits until 2 of them are "
         "free. More cannot be approved yet.",
+    ),
+    "what the person was promised": (
+        world(team("a", 8, hard=3), N1, queues("k", "a", 1, nodes=("n1",)), runs("r", "a", 1, "n1")),
+        wants("j", "a", 3),
+        "You hold or were promised 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are "
+        "free.",
     ),
     "how many the person holds": (
         world(team("a", 8, hard=3), N1, runs("r", "a", 2, "n1")),

@@ -159,7 +159,7 @@ class LabStories:
             lab.waits("cho")
             wait_for(lambda: lab.told("ann") or lab.told("bob"), "one of them is told", SECONDS)
             leaves, stays = ("ann", "bob") if lab.told("ann") else ("bob", "ann")
-            assert lab.until_told(leaves).startswith("Team VC2 needs these GPUs, which are its own")
+            assert lab.until_told(leaves).startswith("Team VC2 needs these GPUs for a guaranteed job")
             assert lab.told(stays) == []
             before = lab.pods()
 

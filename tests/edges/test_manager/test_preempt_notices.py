@@ -462,3 +462,20 @@ async def test_who_has_to_leave_although_others_are_idle_reads_why(office: Offic
         (notice,) = acting.desk.book.board.read(Audience(user="bob"), office.clock())
     assert notice.kind is Kind.PREEMPTED
     assert "Idle GPUs elsewhere are kept for other teams" in notice.text
+
+
+async def test_who_has_to_leave_although_more_of_that_team_is_idle_reads_why(office: Office) -> None:
+    await office.make_node("gpu-2")
+    (office.folder / "teams.yaml").write_text("teams:\n  owners: {quota: {gpu: 16}}\n  others: {quota: {gpu: 0}}\n")
+    async with office.manager() as acting:
+        assert acting.desk is not None
+        await lend(office, acting, "ann", gpus=4, team="owners", preemptible=False)
+        elsewhere = await lend(office, acting, "dan", gpus=8)
+        victim = await lend(office, acting, gpus=4)
+        await cancel(acting, elsewhere)
+        wanted = wants("eve", gpus=1, team="owners")
+        await ask(acting, wanted)
+        await acting.desk.book.turn(one_pass)
+        found = acting.desk.book.board.read(Audience(user="bob"), office.clock())
+        assert [(one.kind, one.job) for one in found] == [(Kind.PREEMPTED, victim)]
+        assert "stay together, for larger jobs of it" in found[0].text

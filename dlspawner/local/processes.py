@@ -169,6 +169,8 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
         "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
         "JUPYTERHUB_SERVICE_URL": env["DLSPAWNER_MANAGER_URL"],
         "DLSPAWNER_MANAGER_DB_URL": f"sqlite:///{state / 'manager.sqlite'}",
+        "DLSPAWNER_SSH_HOST": env["DLSPAWNER_SSH_HOST"],
+        "DLSPAWNER_SSH_PORT": env["DLSPAWNER_SSH_PORT"],
     }
     meter = find_prometheus()
     if meter:

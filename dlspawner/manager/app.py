@@ -23,11 +23,12 @@ from sqlalchemy import make_url
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
-from tornado.web import RedirectHandler, RequestHandler
+from tornado.web import RequestHandler
 from traitlets import Bool, Float, Integer, List, Unicode, default
 from traitlets.config import Application, catch_config_error
 
 import dlspawner
+from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
 from dlspawner.manager import (
@@ -37,6 +38,7 @@ from dlspawner.manager import (
     notices_api,
     notices_page,
     pages,
+    portal,
     waiting_api,
     waiting_page,
     web,
@@ -54,7 +56,7 @@ from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
 # The addresses of every part that keeps its own list, as patterns below the service's prefix.
-PARTS: tuple[web.Routes, ...] = (metrics_api.ROUTES,)
+PARTS: tuple[web.Routes, ...] = (metrics_api.ROUTES, portal.ROUTES)
 DRAIN_SECONDS = 5.0
 
 
@@ -111,6 +113,11 @@ class Manager(Application):
         help="""The namespace of the jobs' pods, the same as KubeSpawner.namespace. Empty (the default): the one that
         the kubeconfig, or the pod's service account, points at. Where there are limits, a job that would be in another
         namespace is refused, because nobody would count it: they do not go with enable_user_namespaces.""",
+    ).tag(config=True)
+    ssh_address = Unicode(
+        help="""host:port of the SSH gateway as people type it, the same as DLSpawner.ssh_address, for the commands on
+        the Manager's pages. The port may be left out when it is 22. Default: DLSPAWNER_SSH_HOST and DLSPAWNER_SSH_PORT
+        of the environment; empty, without these: the pages show no SSH commands.""",
     ).tag(config=True)
     lease_seconds = Float(
         8.0,
@@ -182,6 +189,11 @@ class Manager(Application):
     @default("db_url")
     def _default_db_url(self) -> str:
         return os.environ.get("DLSPAWNER_MANAGER_DB_URL") or "sqlite:///manager.sqlite"
+
+    @default("ssh_address")
+    def _default_ssh_address(self) -> str:
+        host, port = os.environ.get("DLSPAWNER_SSH_HOST", ""), os.environ.get("DLSPAWNER_SSH_PORT", "22")
+        return f"{host}:{port}" if host else ""
 
     @default("template_paths")
     def _default_template_paths(self) -> list[str]:
@@ -275,7 +287,7 @@ class Manager(Application):
     def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "wait.html", "told.html", "error.html"):
+            for name in ("keys.html", "wait.html", "told.html", "error.html", *portal.TEMPLATES):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
@@ -290,6 +302,7 @@ class Manager(Application):
             acting=acting,
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
+            ssh_target=read_target(self.ssh_address),
         )
 
 
@@ -318,7 +331,6 @@ def make_web(manager: web.Manager) -> WebApplication:
     parts = [(path, handler, own) for part in PARTS for path, handler in part]
     routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
         *parts,
-        ("", RedirectHandler, {"url": f"{prefix}keys", "permanent": False}),
         ("health", api.Health, own),
         ("ready", api.Ready, own),
         ("oauth_callback", pages.LoginDone, own),

@@ -20,8 +20,9 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
-from dlspawner.manager import activityrows, noticerows
+from dlspawner.manager import activityrows, lastrows, noticerows
 from dlspawner.manager.activity import Facts
+from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
@@ -111,6 +112,10 @@ class Ledger:
     async def notices(self) -> list[Notice]:
         """Every open notice."""
         return await self._store.read(noticerows.read)
+
+    async def ended(self, user: str) -> dict[str, Ended]:
+        """How the last job of each of a person's servers ended."""
+        return await self._store.read(lambda connection: lastrows.read(connection, user))
 
     async def last(self, user: str, server: str) -> tuple[str, str] | None:
         """Reason and detail of the last event of a server's last job; None for a server that never had one."""

@@ -21,6 +21,7 @@ from jinja2 import Environment
 from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
+from dlspawner.core.endpoints import Target
 from dlspawner.hubapi import HubUnavailable, Identity, Kind
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
@@ -68,6 +69,7 @@ class Manager:
     acting: Acting | None = None
     meters: Meters = field(default_factory=Meters)
     authenticate_prometheus: bool = True
+    ssh_target: Target | None = None  # the gateway, for the commands that people copy
     running: Running = field(default_factory=Running)
 
 
@@ -245,10 +247,20 @@ class PageHandler(Asking):
         nonce = secrets.token_urlsafe(16)
         self.set_header("Content-Security-Policy", _policy(nonce, self.manager.service.hub_host))
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        namespace = page_namespace(self.manager.service, self.identity)
+        namespace = {**page_namespace(self.manager.service, self.identity), **self._navigation()}
         xsrf = self.xsrf_token.decode("ascii")
         page = self.manager.pages.get_template(template)
         self.finish(page.render({**namespace, "csp_nonce": nonce, "xsrf_token": xsrf, "xsrf": xsrf, **values}))
+
+    def _navigation(self) -> dict[str, object]:
+        """Which pages there are for whoever looks, for the template portal_nav.html."""
+        acting, who = self.manager.acting, self.identity
+        teams = acting.settings.teams.teams if acting is not None else ()
+        return {
+            "has_jobs": acting is not None,
+            "is_admin": who is not None and who.admin,
+            "is_team_admin": who is not None and any(who.name in team.admins for team in teams),
+        }
 
     def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
         self.show(

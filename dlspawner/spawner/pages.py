@@ -5,7 +5,6 @@ Everything here is for showing. It reads the Hub's spawners and the pods that th
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from urllib.parse import quote
 from jinja2 import Environment
 from jupyterhub.utils import url_path_join
 
-from dlspawner.core import naming, options, rendering
+from dlspawner.core import endpoints, naming, options, rendering
 from dlspawner.core.model import Team
 from dlspawner.core.options import Rejected
 from dlspawner.core.template import Template
@@ -106,6 +105,11 @@ def notices_url(spawner: DLSpawner) -> str:
     return f"{base_url(spawner)}services/jobs/notices"
 
 
+def portal_url(spawner: DLSpawner) -> str | None:
+    """The Manager's page of a person's jobs and quota; it has none where there is no Manager."""
+    return url_path_join(base_url(spawner), "services/jobs/") if spawner.manager_url else None
+
+
 def keys_url(spawner: DLSpawner) -> str | None:
     return url_path_join(base_url(spawner), "services/jobs/keys") if spawner.manager_url else None
 
@@ -171,24 +175,15 @@ def _stored(orm_spawner: Any) -> Mapping[str, object]:
 
 def ssh_command(spawner: DLSpawner, server: str) -> str | None:
     """What to type to reach a server of this person through the gateway."""
-    if spawner.ssh_target is None:
-        return None
-    host, port = spawner.ssh_target
-    login = shlex.quote(f"{ssh_user(spawner, server)}@{host}")
-    return f"ssh {login}" if port == 22 else f"ssh -p {port} {login}"
-
-
-def ssh_user(spawner: DLSpawner, server: str) -> str:
-    """The gateway's login name; it splits at the last ``+``, so a user name that has one says so with another."""
-    name = str(spawner.user.name)
-    return f"{name}+{server}" if server or "+" in name else name
+    target = spawner.ssh_target
+    return endpoints.ssh_command(str(spawner.user.name), server, target) if target is not None else None
 
 
 def job_page(spawner: DLSpawner, job: naming.Job) -> str:
     """The page that a job without a web application of its own shows."""
     host, port = spawner.ssh_target or ("", 22)
     command = ssh_command(spawner, job.server) if job.ssh_host_key else None
-    user = ssh_user(spawner, job.server)
+    user = endpoints.ssh_login(str(spawner.user.name), job.server)
     hub = str(spawner.hub.base_url)
     return _render(
         spawner,

@@ -119,6 +119,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Speci
         return job if job and (job.user, job.server) == (self.user.name, self.name or "") else None
 
     @property
+    def portal_url(self) -> str | None:
+        return pages.portal_url(self)
+
+    @property
     def keys_url(self) -> str | None:
         return pages.keys_url(self)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from traitlets import Unicode
 from traitlets.config import Configurable
 
+from dlspawner.core import endpoints
+
 
 class JobTraits(Configurable):
     """The part of DLSpawner's configuration that says what there is."""
@@ -72,7 +74,4 @@ class JobTraits(Configurable):
     @property
     def ssh_target(self) -> tuple[str, int] | None:
         """The gateway's host and port as people type them."""
-        if not self.ssh_address:
-            return None
-        host, separator, port = self.ssh_address.rpartition(":")
-        return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (self.ssh_address, 22)
+        return endpoints.read_target(self.ssh_address)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +54,7 @@ class FakeHub:
     allows: frozenset[str] = frozenset(NEEDED)
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
+    options: list[Mapping[str, object]] = field(default_factory=list)  # of the starts that came with some
     stopped: list[tuple[str, str]] = field(default_factory=list)
     used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
@@ -80,8 +81,10 @@ class FakeHub:
         self.checks += 1
         return self.allows
 
-    async def start_server(self, user: str, server: str = "") -> bool:
+    async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
         self.started.append((user, server))
+        if options is not None:
+            self.options.append(options)
         if self.starts is not None:
             await self.starts(user, server)
         return False

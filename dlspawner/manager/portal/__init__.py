@@ -1,0 +1,21 @@
+"""The portal: what people see of jobs, at the service's own address. `mine` and `shares` are pure, `pages` answers.
+
+Every page is made of the Hub's templates, works without JavaScript, and says nothing that its reader may not know
+(`access`). With JavaScript its live parts are looked at again.
+"""
+
+from __future__ import annotations
+
+from dlspawner.manager.portal import pages
+from dlspawner.manager.web import Routes
+
+JOB = r"(j-[a-z2-7]{12})"
+
+ROUTES: Routes = (
+    ("", pages.MyJobs),
+    ("start", pages.Start),
+    ("tensorboard", pages.TensorBoard),
+    (f"jobs/{JOB}/stop", pages.Stop),
+    (f"jobs/{JOB}/keep", pages.Keep),
+)
+TEMPLATES = ("my_jobs.html",)  # without which the Manager does not start

@@ -1,0 +1,187 @@
+"""A person's jobs as the portal lists them, one row a server. PURE.
+
+What runs and waits is in the book, which servers there are is the Hub's to say, and how the last job of one that is
+stopped ended was written down. Where the Hub does not answer, the book's jobs are all that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from dlspawner.core import naming
+from dlspawner.core.endpoints import Target, ssh_command
+from dlspawner.core.jobs import Job, State
+from dlspawner.hubapi import Server
+from dlspawner.manager.lastrows import Ended
+from dlspawner.manager.looks import Look
+from dlspawner.manager.portal.words import asked, end
+from dlspawner.manager.records import OF_POD, Record
+
+TENSORBOARD = "tensorboard"
+
+
+class Shown(Enum):
+    """The state of a server in a person's words; the order is that of the list."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    WAITING = "waiting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+_ORDER = list(Shown)
+_BY_STATE = {
+    State.STARTING: Shown.STARTING,
+    State.RUNNING: Shown.RUNNING,
+    State.STOPPING: Shown.STOPPING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One server. ``since``: of the state; ``kept``: it would be stopped for being unused, so it can be kept alive."""
+
+    server: str
+    state: Shown
+    template: str = ""
+    summary: str = ""
+    sentence: str = ""
+    job: str = ""
+    since: datetime | None = None
+    position: int = 0
+    ssh: str = ""
+    log_dir: str = ""
+    shows_logs: bool = False  # whether a TensorBoard can show its log directory
+    is_ready: bool = False
+    kept: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.server or "default server"
+
+    @property
+    def can_stop(self) -> bool:
+        return bool(self.job) and self.state not in {Shown.STOPPING, Shown.STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rows of one person are made of."""
+
+    user: str
+    titles: Mapping[str, str]  # of templates, by name
+    servers: Mapping[str, Server] | None  # None: the Hub does not answer
+    records: Mapping[str, Record]  # what has not ended, by server
+    looks: Mapping[str, Look]  # of those that wait, by server
+    pods: Mapping[str, naming.Job]  # by uid
+    ended: Mapping[str, Ended]  # the last one of each server
+    teams: Mapping[str, str]  # titles by name
+    kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
+    gateway: Target | None = None
+
+
+def latest(records: Mapping[str, Record], user: str) -> dict[str, Record]:
+    """What has not ended of one person, by server: of two what does not leave, or came later."""
+    found: dict[str, Record] = {}
+    for record in records.values():
+        job = record.job
+        if job.user != user or job.id.startswith(OF_POD):
+            continue
+        other = found.get(job.server)
+        if other is None or _freshness(record) > _freshness(other):
+            found[job.server] = record
+    return found
+
+
+def _freshness(record: Record) -> tuple[bool, datetime]:
+    return (record.job.state is not State.STOPPING, record.job.submitted)
+
+
+def rows(facts: Facts) -> tuple[Row, ...]:
+    """The list: what runs first, then by name."""
+    servers = facts.servers or {}
+    names = {name for name, server in servers.items() if name or not server.stopped or server.user_options}
+    found = [_row(facts, name, servers.get(name)) for name in names | set(facts.records)]
+    return tuple(sorted(found, key=lambda row: (_ORDER.index(row.state), row.server)))
+
+
+def _row(facts: Facts, name: str, server: Server | None) -> Row:
+    record = facts.records.get(name)
+    if record is not None:
+        return _live(facts, record, server)
+    return _without_job(facts, name, server)
+
+
+def _live(facts: Facts, record: Record, server: Server | None) -> Row:
+    job, pod = record.job, facts.pods.get(record.pod_uid or "")
+    state = Shown.WAITING if record.waits else _BY_STATE.get(job.state, Shown.WAITING)
+    is_ready = state is Shown.RUNNING and (server is None or server.ready)
+    look = facts.looks.get(job.server)
+    runs = state is Shown.RUNNING
+    command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
+    return Row(
+        server=job.server,
+        state=state,
+        template=job.template,
+        summary=_summary(facts, job),
+        sentence=_says(record, look),
+        job=job.id,
+        since=job.started if runs else job.submitted,
+        position=look.position if look and look.state == "queued" else 0,
+        ssh=command if runs else "",
+        log_dir=pod.log_dir or "" if pod else "",
+        shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),
+        is_ready=is_ready,
+        kept=runs and job.id in facts.kept,
+    )
+
+
+def _says(record: Record, look: Look | None) -> str:
+    job = record.job
+    if record.stop is not None:
+        return record.stop.sentence
+    if job.state is State.WAITING_LOGIN:
+        return "Its turn came, and the Hub wants you to log in again before it starts."
+    if record.due:
+        return "Its turn has come: it is being started."
+    if look is not None and look.state == "queued":
+        of = f" of {look.waiting} that wait for the same" if look.waiting > 1 else ""
+        return f"Number {look.position} in the queue{of}. {look.sentence}".strip()
+    return ""
+
+
+def _without_job(facts: Facts, name: str, server: Server | None) -> Row:
+    """A server of the Hub's without a job that we know: it is stopped, or about to be one."""
+    last = facts.ended.get(name)
+    template = _text(server.user_options.get("template")) if server else ""
+    state, is_ready = Shown.STOPPED, False
+    if server is not None and not server.stopped:
+        state = {"spawn": Shown.STARTING, "stop": Shown.STOPPING}.get(server.pending or "", Shown.RUNNING)
+        is_ready = server.ready
+    stopped = state is Shown.STOPPED
+    return Row(
+        server=name,
+        state=state,
+        template=template,
+        summary=facts.titles.get(template, template),
+        sentence=end(last.reason, last.detail, last.stop) if last and stopped else "",
+        since=last.at if last and stopped else None,
+        is_ready=is_ready,
+    )
+
+
+def _summary(facts: Facts, job: Job) -> str:
+    words = (facts.titles.get(job.template, job.template), asked(job, facts.teams.get(job.team, job.team)))
+    return ", ".join(word for word in words if word)
+
+
+def _shows_logs(facts: Facts, template: str, log_dir: str | None) -> bool:
+    return bool(log_dir) and TENSORBOARD in facts.titles and template != TENSORBOARD
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,207 @@
+"""The page of one's own jobs and its buttons.
+
+    GET   .                  my jobs, and my teams' quota
+    POST  start              the server in the form starts with the options that the Hub keeps
+    POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
+    POST  jobs/{id}/stop     the end of a job, for whoever may act on it
+    POST  jobs/{id}/keep     *keep alive*, for its owner
+
+A button is answered by a redirect to a page that says what has happened; what the Hub refuses is said in its words.
+"""
+
+from __future__ import annotations
+
+from dlspawner.core import naming
+from dlspawner.core.model import Team
+from dlspawner.hubapi import HubError, HubRefused, HubUser
+from dlspawner.manager.access import Right
+from dlspawner.manager.ends import Ender
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.notices import CannotKeep
+from dlspawner.manager.portal.base import Page
+from dlspawner.manager.portal.mine import TENSORBOARD, Facts, Row, latest, rows
+from dlspawner.manager.portal.shares import shares
+from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.web import Problem
+
+SAID = {
+    "stopping": "It is being stopped. Your files are kept.",
+    "ended": "It had ended already.",
+    "starting": "It is being started.",
+}
+NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not shown, and none can be started."
+
+
+class Mine(Page):
+    """What the page and its buttons share."""
+
+    async def show_jobs(self, status: int = 200, **values: object) -> None:
+        """The page."""
+        person, desk = self.person(), self.desk()
+        user = await self.hub_user(person.name)
+        facts = await self._facts(person.name, user)
+        listed = rows(facts)
+        self.show_page(
+            "my_jobs.html",
+            status,
+            jobs=[(row, self._links(person.name, row, user)) for row in listed],
+            shares=shares(desk.book.world, self._teams(person.name, user)),
+            trouble="" if user is not None else NO_HUB,
+            **{"said": SAID.get(self.get_query_argument("said", ""), ""), **values},
+        )
+
+    async def _facts(self, name: str, user: HubUser | None) -> Facts:
+        acting, desk = self.acting(), self.desk()
+        book, settings, culler = desk.book, acting.settings, acting.culler
+        records = latest(book.records, name)
+        jobs = [one.job for one in records.values()]
+        policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
+        return Facts(
+            user=name,
+            titles={one.name: one.title for one in settings.templates},
+            servers=user.servers if user is not None else None,
+            records=records,
+            looks={server: desk.looks.look(one) for server, one in records.items() if one.waits},
+            pods=culler.evidence.pods() if culler else {},
+            ended=await acting.ledger.ended(name),
+            teams={team.name: team.title or team.name for team in settings.teams.teams},
+            kept=frozenset(job for job, policy in policies if policy.window is not None),
+            gateway=self.manager.ssh_target,
+        )
+
+    def _teams(self, name: str, user: HubUser | None) -> tuple[Team, ...]:
+        groups = user.groups if user is not None else self.identity.groups if self.identity else frozenset()
+        return self.desk().book.world.teams.of(name, tuple(groups))
+
+    def _links(self, name: str, row: Row, user: HubUser | None) -> dict[str, str]:
+        server = user.servers.get(row.server) if user is not None else None
+        return {
+            "open": f"{self.manager.service.hub_host}{server.url}" if server else self.hub("spawn", name, row.server),
+            "pending": self.hub("spawn-pending", name, row.server),
+            "form": self.hub("spawn", name, row.server),
+            "wait": page_path(self.manager.service.prefix, name, row.server),
+        }
+
+    async def start_server(self, server: str, options: dict[str, object] | None = None) -> bool:
+        """Ask the Hub for a start of one's own; whether it is ready at once. Its no is a sentence on the page."""
+        person = self.person()
+        self.viewer(Right.ACT)
+        try:
+            return await self.acting().hub.start_server(person.name, server, options)
+        except HubRefused as no:
+            if self.desk().coming(person.name, server) is not None:
+                return False  # it has its place in the queue
+            raise Problem(409 if no.status < 500 else 503, str(no)) from no
+        except HubError as problem:
+            raise Problem(503, str(problem)) from problem
+
+    def follow(self, server: str) -> None:
+        """Go where the start is told of: to its place in the queue, or to the Hub."""
+        name = self.person().name
+        record = self.desk().coming(name, server)
+        if record is not None and record.waits:
+            self.redirect(page_path(self.manager.service.prefix, name, server), status=303)
+        else:
+            self.redirect(self.hub("spawn-pending", name, server), status=303)
+
+
+class MyJobs(Mine):
+    """The page itself; where nothing is decided here, people have no other page than that of their keys."""
+
+    async def get(self) -> None:
+        if self.manager.acting is None:
+            self.redirect(f"{self.manager.service.prefix}keys")
+            return
+        await self.show_jobs()
+
+
+class _Button(Mine):
+    """What is answered to a button."""
+
+    def get(self, *_: str) -> None:
+        self.back()  # somebody has loaded the address of a form
+
+    async def answer(self, problem: Problem) -> None:
+        """The page with what was wrong."""
+        await self.show_jobs(problem.status_code, problem=problem.detail)
+
+
+class Start(_Button):
+    """*Start again*: the Hub kept the options."""
+
+    async def post(self) -> None:
+        server = self.get_body_argument("server", "", strip=False)
+        try:
+            await self.start_server(server)
+        except Problem as problem:
+            await self.answer(problem)
+            return
+        self.follow(server)
+
+
+class TensorBoard(_Button):
+    """On the log directory of a job that runs, with what the Hub's home page would ask for."""
+
+    async def post(self) -> None:
+        of = self.get_body_argument("server", "", strip=False)
+        try:
+            name = await self._open(of)
+        except Problem as problem:
+            await self.answer(problem)
+            return
+        self.follow(name)
+
+    async def _open(self, of: str) -> str:
+        person = self.person()
+        row = next((one for one in rows(await self._facts(person.name, None)) if one.server == of), None)
+        if row is None or not row.shows_logs:
+            raise Problem(404, "This job has no log directory that a TensorBoard could show.")
+        name = naming.tensorboard_server(of)
+        user = await self.hub_user(person.name)
+        server = user.servers.get(name) if user is not None else None
+        if server is None or not (server.ready or server.pending):
+            await self.start_server(name, self._options(row))
+        return name
+
+    def _options(self, row: Row) -> dict[str, object]:
+        """A team is told where the template offers it: logs may lie in the data of the team that pays for the job."""
+        board, record = self.acting().settings.template(TENSORBOARD), self.desk().book.records.get(row.job)
+        offers = board is not None and board.option("team") is not None
+        team = {"team": record.job.team} if offers and record is not None else {}
+        return {"template": TENSORBOARD, "log_dir": row.log_dir, **team}
+
+
+class Stop(_Button):
+    """The end of a job that runs, starts or waits."""
+
+    async def post(self, job: str) -> None:
+        record = self.record(job, Right.ACT)
+        ender = Ender(self.desk().book, self.acting().hub)
+        try:
+            done = await ender.end(record, self.person().name)
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        except HubError as problem:
+            await self.answer(Problem(409 if isinstance(problem, HubRefused) else 503, str(problem)))
+            return
+        self.back(said="stopping" if done else "ended")
+
+
+class Keep(_Button):
+    """A job goes on although nobody uses it."""
+
+    async def post(self, job: str) -> None:
+        record, culler = self.record(job, Right.ACT), self.acting().culler
+        if record.job.user != self.person().name:
+            raise Problem(403, "Only its owner can keep a job running.")
+        if culler is None:
+            raise Problem(503, NOT_YET)
+        try:
+            said = await culler.keep_alive(job)
+        except CannotKeep as problem:
+            await self.answer(Problem(409, str(problem)))
+            return
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        await self.show_jobs(said=said)

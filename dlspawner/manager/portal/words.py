@@ -1,0 +1,39 @@
+"""The words of the portal's pages for states and reasons. PURE."""
+
+from __future__ import annotations
+
+from dlspawner.core.amounts import counted
+from dlspawner.core.jobs import Job
+from dlspawner.manager.records import Stop
+
+AGAIN = "“Start again” starts it with the same options."
+
+# Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
+ENDS = {
+    "cancelled": "It was cancelled before it ran.",
+    "replaced": "Another request for the same server took its place.",
+    "start-refused": "Its turn came, and the Hub refused to start it:",
+    "no-server": "Its turn came, and the Hub had no such server any more.",
+    "runs-already": "Its turn came, and the server ran already.",
+    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
+    "not-created": "The cluster refused its pod.",
+    "never-seen": "It was being started, and no pod of it ever came.",
+    "finished": "Its program has ended.",
+    "gone": "It was stopped.",
+}
+
+
+def end(reason: str, detail: str, stop: Stop | None) -> str:
+    """Why a job has ended."""
+    if stop is not None and stop.sentence:
+        return stop.sentence
+    sentence = ENDS.get(reason, "It has ended.")
+    return f"{sentence} {detail}".strip() if reason == "start-refused" else sentence
+
+
+def asked(job: Job, team: str) -> str:
+    """What a job has or wants: ``2 GPUs of type a100, preemptible, team Vision``."""
+    charge = job.charge
+    words = [counted(charge.gpus) + (f" of type {charge.gpu_type}" if charge.gpu_type else "") if charge.gpus else ""]
+    words += ["preemptible" if job.preemptible else "", f"team {team}" if team else ""]
+    return ", ".join(word for word in words if word)

@@ -1,0 +1,208 @@
+"""The portal's first page and its buttons, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlspawner.core.endpoints import read_target
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubRefused, HubUnavailable
+from tests.edges.test_manager.office import ask, until, wants
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.world import World
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+async def test_who_has_no_jobs_is_told_so_and_sees_the_quota(portal: Portal) -> None:
+    page = await portal.read("alice")
+    assert page.status == 200
+    assert "No jobs yet" in page.text
+    assert "Everybody, GPU 0 of 8 GPUs used, 8 free" in page.text
+    assert "Language" not in page.text
+
+
+async def test_a_job_that_runs_is_shown_with_its_buttons(portal: Portal) -> None:
+    await portal.runs(wants("alice", gpus=2, server="train"))
+    page = await portal.read("alice")
+    assert "train running since just now Open Keep alive" not in page.text  # nothing stops it: no window
+    assert "train running since just now Open Stop" in page.text
+    assert "Tiny, 2 GPUs of type gpu, team Everybody" in page.text
+    assert "2 of 8 GPUs used, 6 free" in page.text
+
+
+async def test_a_job_that_waits_says_why_and_leads_to_its_place(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    await portal.waits(wants("alice", server="train"))
+    page = await portal.read("alice")
+    assert "train waiting asked for just now See its place Cancel" in page.text
+    assert "Number 1 in the queue. Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1." in page.text
+    assert 'href="/services/jobs/wait/alice/train"' in page.body
+
+
+async def test_nobody_sees_jobs_of_others_here(portal: Portal) -> None:
+    await portal.runs(wants("alice", server="secret-project"))
+    for user in ("bob", "vera", "root-admin"):
+        assert "secret-project" not in (await portal.read(user)).body
+
+
+async def test_ssh_is_a_command_to_copy(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
+    question = wants("alice", server="train")
+    annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
+    await portal.runs(question, annotations={**annotations, "dlspawner.dev/ssh-host-key": "ssh-ed25519 x"})
+    assert "ssh -p 2222 alice+train@gate" in (await portal.read("alice")).text
+
+
+async def test_while_the_hub_is_away_jobs_are_shown_and_the_page_says_so(portal: Portal) -> None:
+    await portal.runs(wants("alice", server="train"))
+    portal.hub.servers = None
+    page = await portal.read("alice")
+    assert page.status == 200
+    assert "The Hub does not answer at the moment" in page.text
+    assert "train running" in page.text
+
+
+async def test_a_manager_that_does_not_act_says_so_and_looks_again(portal: Portal) -> None:
+    portal.served.acting.desk = None
+    page = await portal.read("alice")
+    assert page.status == 503
+    assert "does not decide now" in page.body
+
+
+async def test_stop_asks_the_hub_and_the_page_says_it(portal: Portal) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
+    assert portal.hub.stopped == [("alice", "train")]
+    assert "It is being stopped. Your files are kept." in (await portal.read("alice", "?said=stopping")).text
+    assert "alert-success" not in (await portal.read("alice", "?said=<b>what+you+will")).body
+
+
+async def test_a_job_that_waits_is_cancelled(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    question = await portal.waits(wants("alice", server="train"))
+    portal.knows("alice", "train")
+    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
+    assert question.job not in portal.served.book.records
+
+
+async def test_a_team_admin_stops_a_job_and_its_owner_reads_who_did(portal: Portal) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    assert (await portal.read("vera", f"jobs/{question.job}/stop", "POST")).status == 303
+    record = portal.served.book.records[question.job]
+    assert record.job.state is State.STOPPING
+    assert "vera has stopped this job. Your files are kept." in (await portal.read("alice")).text
+    await until(lambda: portal.hub.stopped, "the Hub is asked")
+
+
+@pytest.mark.parametrize("button", ["stop", "keep"])
+@pytest.mark.parametrize("user", ["bob", "lars", ""])
+async def test_others_cannot_touch_a_job_or_tell_that_it_is_there(portal: Portal, user: str, button: str) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    answer = await portal.read(user, f"jobs/{question.job}/{button}", "POST")
+    missing = await portal.read(user, f"jobs/j-{'a' * 12}/{button}", "POST")
+    assert (answer.status, answer.text) == (missing.status, missing.text)
+    assert answer.status == (404 if user else 403)
+    assert portal.hub.stopped == []
+    assert portal.served.book.records[question.job].job.state is State.RUNNING
+
+
+async def test_a_token_that_may_only_read_stops_nothing(portal: Portal, world: World) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    token = world.token("alice", ("read:servers!user=alice", "access:services!service=jobs"))
+    assert (await portal.read("", f"jobs/{question.job}/stop", "POST", token=token)).status == 403
+    assert portal.hub.stopped == []
+
+
+async def test_keep_alive_is_the_owners_and_says_what_it_brought(portal: Portal) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    culler = portal.served.acting.culler
+    assert culler is not None
+    await culler.look()
+    kept = await portal.read("alice", f"jobs/{question.job}/keep", "POST")
+    assert (kept.status, "Nothing stops this job for being unused now." in kept.text) == (200, True)
+    assert (await portal.read("vera", f"jobs/{question.job}/keep", "POST")).status == 403
+
+
+async def test_start_again_goes_where_the_start_is_told_of(portal: Portal) -> None:
+    portal.knows("alice", "train")
+    answer = await portal.read("alice", "start", "POST", {"server": "train"})
+    assert (answer.status, answer.location) == (303, "/hub/spawn-pending/alice/train")
+    assert portal.hub.started == [("alice", "train")]
+
+
+async def test_a_start_that_has_to_wait_goes_to_its_place(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    portal.knows("alice", "train")
+
+    async def starts(user: str, server: str) -> None:
+        await ask(portal.served.acting, wants(user, server=server))
+        raise HubRefused(429, "It is number 1 in the queue.")
+
+    portal.hub.starts = starts
+    answer = await portal.read("alice", "start", "POST", {"server": "train"})
+    assert (answer.status, answer.location) == (303, "/services/jobs/wait/alice/train")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(HubRefused(400, f"No such image {HOSTILE}"), 409), (HubUnavailable("The Hub did not answer."), 503)],
+    ids=["refused", "away"],
+)
+async def test_what_the_hub_refuses_is_said_in_its_words(portal: Portal, error: Exception, status: int) -> None:
+    async def starts(user: str, server: str) -> None:
+        raise error
+
+    portal.hub.starts = starts
+    answer = await portal.read("alice", "start", "POST", {"server": "train"})
+    assert answer.status == status
+    assert str(error) in answer.text
+    assert "<script>alert" not in answer.body
+
+
+async def test_a_tensorboard_is_started_on_the_jobs_logs_and_opened_when_it_runs(portal: Portal) -> None:
+    acting = portal.served.acting
+    tensorboard = replace(acting.settings.templates[0], name="tensorboard")
+    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, tensorboard))
+    annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
+    await portal.runs(wants("alice", server="train"), annotations={**annotations, "dlspawner.dev/log-dir": "/runs"})
+    assert "TensorBoard" in (await portal.read("alice")).text
+    answer = await portal.read("alice", "tensorboard", "POST", {"server": "train"})
+    assert (answer.status, answer.location) == (303, "/hub/spawn-pending/alice/train-tb")
+    assert portal.hub.options == [{"template": "tensorboard", "log_dir": "/runs", "team": "default"}]
+    portal.knows("alice", "train-tb")
+    assert (await portal.read("alice", "tensorboard", "POST", {"server": "train"})).status == 303
+    assert portal.hub.started == [("alice", "train-tb")]
+    assert (await portal.read("alice", "tensorboard", "POST", {"server": "other"})).status == 404
+
+
+async def test_a_job_has_no_pages(portal: Portal, world: World) -> None:
+    token = await asyncio.to_thread(world.server_token, "alice", "train")
+    assert (await portal.read("", token=token)).status == 403
+
+
+async def test_an_address_of_a_form_that_is_opened_leads_back(portal: Portal) -> None:
+    for path in ("start", "tensorboard", f"jobs/j-{'a' * 12}/stop"):
+        assert (await portal.read("alice", path)).location == "/services/jobs/"
+
+
+async def test_the_way_through_the_pages_is_on_each_and_says_where_one_is(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    await portal.waits(wants("alice", server="train"))
+    for path, title in (("", "My jobs"), ("keys", "SSH keys"), ("notices", None), ("wait/alice/train", None)):
+        body = (await portal.read("alice", path)).body
+        assert 'aria-label="Jobs"' in body
+        assert (f'aria-current="page">{title}</a>' in body) == (title is not None)

@@ -1,0 +1,210 @@
+"""What the portal says of jobs and quotas, as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dlspawner.core import naming
+from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Team, Teams
+from dlspawner.core.world import World
+from dlspawner.hubapi import Server
+from dlspawner.manager.lastrows import Ended
+from dlspawner.manager.looks import Look
+from dlspawner.manager.portal.mine import Facts, Row, Shown, latest, rows
+from dlspawner.manager.portal.shares import Share, shares
+from dlspawner.manager.portal.words import end
+from dlspawner.manager.records import PodRef, Record, Stop
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+READY = Server("train", True, None, False, "/user/alice/train/", {"template": "notebook"}, None)
+STOPPED = replace(READY, ready=False, stopped=True)
+NAMED = naming.Job("j-2", "alice", "train", "vision", "notebook", 2, ssh_host_key="key", log_dir="/home/alice/runs")
+
+
+def job(state: State = State.RUNNING, gpus: int = 2000, **more: object) -> Job:
+    charge = Charge("a100", (PodCharge("nvidia.com/gpu", gpus),))
+    made = Job("j-2", "alice", "vision", NOW - timedelta(hours=1), charge, "train", "notebook", state=state)
+    return replace(made, **{"started": NOW if state is State.RUNNING else None, **more})  # type: ignore[arg-type]
+
+
+def facts(record: Record | None = None, **more: object) -> Facts:
+    given: dict[str, object] = {
+        "user": "alice",
+        "titles": {"notebook": "Notebook", "tensorboard": "TensorBoard"},
+        "servers": {"train": READY},
+        "records": {"train": record} if record else {},
+        "looks": {},
+        "pods": {"uid": NAMED},
+        "ended": {},
+        "teams": {"vision": "Vision"},
+        "gateway": ("gate", 2222),
+    }
+    return Facts(**{**given, **more})  # type: ignore[arg-type]
+
+
+def row(record: Record | None = None, **more: object) -> Row:
+    (found,) = rows(facts(record, **more))
+    return found
+
+
+def running(**more: object) -> Record:
+    return Record(job(**more), pods=(PodRef("uid", "pod", True),))  # type: ignore[arg-type]
+
+
+def test_a_job_that_runs_has_all_its_ways_in() -> None:
+    found = row(running())
+    assert (found.state, found.is_ready, found.can_stop) == (Shown.RUNNING, True, True)
+    assert found.summary == "Notebook, 2 GPUs of type a100, team Vision"
+    assert found.ssh == "ssh -p 2222 alice+train@gate"
+    assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
+
+
+@pytest.mark.parametrize(
+    ("more", "ssh", "shows_logs"),
+    [
+        ({"gateway": None}, "", True),
+        ({"pods": {}}, "", False),
+        ({"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, "", True),
+        ({"titles": {"notebook": "Notebook"}}, "ssh -p 2222 alice+train@gate", False),
+    ],
+    ids=["no gateway", "a pod nobody has seen", "a job without SSH", "no template shows logs"],
+)
+def test_ways_that_are_not_there_are_not_shown(more: dict[str, object], ssh: str, shows_logs: bool) -> None:
+    found = row(running(), **more)
+    assert (found.ssh, found.shows_logs) == (ssh, shows_logs)
+
+
+def test_a_job_that_waits_says_its_place_and_why() -> None:
+    waits = Record(job(State.QUEUED))
+    look = Look(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
+    found = row(waits, looks={"train": look}, servers={"train": STOPPED})
+    assert (found.state, found.position, found.can_stop) == (Shown.WAITING, 3, True)
+    assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
+
+
+@pytest.mark.parametrize(
+    ("record", "server", "state", "sentence"),
+    [
+        (Record(job(State.STARTING), due=True), STOPPED, Shown.WAITING, "Its turn has come: it is being started."),
+        (
+            Record(job(State.WAITING_LOGIN)),
+            STOPPED,
+            Shown.WAITING,
+            "Its turn came, and the Hub wants you to log in again before it starts.",
+        ),
+        (Record(job(State.STARTING)), replace(READY, ready=False, pending="spawn"), Shown.STARTING, ""),
+        (Record(job(State.STOPPING), stop=Stop("idle", "Not used.")), READY, Shown.STOPPING, "Not used."),
+        (None, READY, Shown.RUNNING, ""),
+        (None, replace(READY, ready=False, pending="spawn"), Shown.STARTING, ""),
+        (None, replace(READY, pending="stop"), Shown.STOPPING, ""),
+        (None, STOPPED, Shown.STOPPED, ""),
+    ],
+    ids=[
+        "its turn has come",
+        "it waits for a login",
+        "it is being started",
+        "it is being stopped",
+        "the Hub has it running and we have not seen a pod",
+        "the Hub starts it and has not asked yet",
+        "the Hub stops it",
+        "it is stopped and never ran",
+    ],
+)
+def test_every_state_has_one_word(record: Record | None, server: Server, state: Shown, sentence: str) -> None:
+    found = row(record, servers={"train": server})
+    assert (found.state, found.sentence) == (state, sentence)
+
+
+def test_a_job_that_runs_and_is_not_ready_is_not_opened() -> None:
+    assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
+    assert row(running(), servers=None).is_ready  # nobody can tell: the link may work
+
+
+def test_a_stopped_server_says_how_its_last_job_ended() -> None:
+    last = Ended("j-1", NOW, "gone", "", Stop("idle", "It was stopped because it was not used for 2 h."))
+    found = row(servers={"train": STOPPED}, ended={"train": last})
+    assert (found.sentence, found.since) == ("It was stopped because it was not used for 2 h.", NOW)
+    assert row(servers={"train": READY}, ended={"train": last}).sentence == ""
+
+
+def test_a_default_server_that_was_never_used_is_not_listed() -> None:
+    default = replace(STOPPED, name="", user_options={})
+    assert rows(facts(servers={"": default})) == ()
+    assert len(rows(facts(servers={"": replace(default, user_options={"template": "notebook"})}))) == 1
+
+
+def test_what_runs_comes_first_and_then_the_names() -> None:
+    servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
+    assert [one.server for one in rows(facts(running(), servers=servers))] == ["train", "a", "b"]
+
+
+def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
+    leaves = Record(job(State.STOPPING, id="j-1"))
+    stays = Record(job(State.QUEUED, submitted=NOW - timedelta(days=1)))
+    others = Record(replace(job(), id="j-3", user="bob"))
+    pod = Record(replace(job(), id="pod-1"))
+    assert latest({"1": leaves, "2": stays, "3": others, "4": pod}, "alice") == {"train": stays}
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "stop", "sentence"),
+    [
+        ("gone", "", Stop("idle", "Not used."), "Not used."),
+        ("gone", "", None, "It was stopped."),
+        ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
+        ("replaced", "by j-3", None, "Another request for the same server took its place."),
+        ("of a later version", "secret", None, "It has ended."),
+    ],
+)
+def test_an_end_has_a_sentence(reason: str, detail: str, stop: Stop | None, sentence: str) -> None:
+    assert end(reason, detail, stop) == sentence
+
+
+# Quotas
+
+KINDS = tuple(
+    GpuType(name, name.upper(), "nvidia.com/gpu", Amount(1000, 2**30), 8, (("type", name),)) for name in ("a100", "t4")
+)
+VISION = Team("vision", "Vision", quota=(Quota("a100", 4),))
+
+
+def world(*jobs: Job, teams: Teams | None = None) -> World:
+    made = World(Cluster(KINDS, Amount(1000, 1), Amount(1000, 1)), teams or Teams((VISION,)))
+    for one in jobs:
+        made.put(one)
+    return made
+
+
+def test_a_team_sees_what_is_charged_what_is_borrowed_and_what_is_free() -> None:
+    jobs = (job(gpus=3000), job(id="j-3", preemptible=True, gpus=1000))
+    (found,) = shares(world(*jobs), (VISION,))
+    assert (found.title, found.kind, found.quota) == ("Vision", "A100", 4000)
+    assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
+    assert found.bars == (60.0, 20.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("quota", "guaranteed", "borrowed", "sentence", "bars"),
+    [
+        (4000, 0, 0, "0 of 4 GPUs used, 4 free", (0.0, 0.0, 100.0)),
+        (2000, 4000, 0, "4 of 2 GPUs used, 2 more than the quota", (100.0, 0.0, 0.0)),
+        (0, 0, 2000, "0 of 0 GPUs used, 0 free, 2 borrowed", (0.0, 100.0, 0.0)),
+        (None, 1000, 0, "1 GPU used; no quota is set", (100.0, 0.0, 0.0)),
+    ],
+    ids=["nothing is used", "the quota was lowered", "no quota of this type", "nobody has a quota"],
+)
+def test_bars_say_the_same_as_their_words(
+    quota: int | None, guaranteed: int, borrowed: int, sentence: str, bars: tuple[float, float, float]
+) -> None:
+    found = Share("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
+    assert (found.sentence, found.bars) == (sentence, bars)
+
+
+def test_types_that_a_team_neither_has_nor_uses_are_left_out() -> None:
+    assert [one.gpu_type for one in shares(world(), (VISION,))] == ["a100"]
+    assert shares(world(teams=Teams((Team("vision"),))), (Team("vision"),)) == ()

@@ -120,36 +120,6 @@ def admitted(job: Job, nodes: Sequence[str | None], world: World) -> Job:
     return replace(job, state=State.STARTING, nodes=tuple(nodes), before_quota=not world.teams.has_quota)
 
 
-def excess(world: World) -> tuple[Job, ...]:
-    """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
-
-    They go on, and turn preemptible after notice. Jobs that are leaving do not count, nor do those that ran before
-    there was any quota: these go on as they are, or switching quota on would stop them. As few as possible are named.
-    """
-    if not world.teams.has_quota:
-        return ()
-    found: list[Job] = []
-    by_team: dict[tuple[str, str], list[Job]] = {}
-    for job in world.jobs.values():
-        kind = job.charge.gpu_type
-        if kind is not None and job.holds and not (job.preemptible or job.leaving or job.before_quota):
-            by_team.setdefault((job.team, kind), []).append(job)
-    for (team, kind), jobs in sorted(by_team.items()):
-        over = sum(job.charge.gpus for job in jobs) - world.quota(team, kind)
-        if over <= 0:
-            continue
-        newest = sorted(jobs, key=lambda job: (job.started or job.submitted, job.id), reverse=True)
-        chosen: list[Job] = []
-        for job in newest:
-            if sum(one.charge.gpus for one in chosen) < over:
-                chosen.append(job)
-        for job in reversed(tuple(chosen)):
-            if sum(one.charge.gpus for one in chosen) - job.charge.gpus >= over:
-                chosen.remove(job)
-        found += chosen
-    return tuple(found)
-
-
 def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refuse | Blocked:
     """``admit`` without the words for a page."""
     stopped = limits.never(request, world) or limits.caps(request, world)

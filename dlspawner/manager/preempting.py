@@ -5,7 +5,8 @@
 * `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
   whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more.
 * Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
-  are nobody's victims, so that nothing is planned with what they hold.
+  are nobody's victims, so that nothing is planned with what they hold. When the quota has room for them again they are
+  guaranteed again.
 
 All of it is in the database before anybody acts on it: a Manager that takes over goes on where this one was.
 """
@@ -20,8 +21,8 @@ from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job
+from dlspawner.core.lowered import excess, restored
 from dlspawner.core.preemption import broken, goes_on_until, leaves_at, spared
-from dlspawner.core.quota import excess
 from dlspawner.core.telling import WHEN
 from dlspawner.core.vacancy import first_free
 from dlspawner.core.world import World
@@ -32,11 +33,13 @@ from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 1.0
+_UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
 _REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
 log = logging.getLogger("dlspawner.manager")
 
 GOES_ON = "Its GPUs are not needed any more: the job goes on."
 KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
+AGAIN = "Your team has enough quota for it again: the job is guaranteed again."
 
 
 def begin(turn: Turn, record: Record, found: Preempt) -> None:
@@ -54,7 +57,9 @@ def begin(turn: Turn, record: Record, found: Preempt) -> None:
 
 
 def review(turn: Turn) -> None:
-    """Whatever follows from what has changed, or from the time."""
+    """Whatever follows from what has changed, or from the time; again until nothing follows."""
+    turn.world.memo[_UNCHANGED] = True
+    _raise(turn)
     for job in broken(turn.world):
         turn.write(_with(turn, job, nodes=()), "promise-broken")
     for job in spared(turn.world):
@@ -70,6 +75,8 @@ def review(turn: Turn) -> None:
             turn.write(_with(turn, job, notice=later), "notice-moved")
             _move(turn, job, Kind.PREEMPTED, later)
     _lower(turn)
+    if _UNCHANGED not in turn.world.memo:
+        return
     times = [record.job.notice or record.yields for record in turn.book.records.values()]
     turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > turn.now), default=None)
 
@@ -83,7 +90,7 @@ def shift(turn: Turn, by: timedelta) -> None:
         moved = replace(job, submitted=job.submitted + by, started=started, notice=notice)
         turn.write(replace(record, job=moved, yields=yields), "clock-set")
         withdraw(turn, job.id, Kind.IDLE, Kind.LIFETIME)  # who is due is warned anew
-        for kind, until in ((Kind.PREEMPTED, notice), (Kind.QUOTA_LOWERED, yields)):
+        for kind, until in ((Kind.PREEMPTED, notice), (Kind.QUOTA_LOWERED, None if job.preemptible else yields)):
             known = turn.book.board.pending((job.id, kind))
             if known is not None and until is not None:
                 post(turn, job, kind, known.text, cause=known.cause, until=until)
@@ -112,11 +119,25 @@ def _lower(turn: Turn) -> None:
                 post(turn, job, Kind.QUOTA_LOWERED, text, until=until)
         elif job.id in beyond and record.yields is not None and record.yields <= turn.now:
             turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
+            if job.user:
+                text = f"Your {_lost(job, turn.world)}: the job is preemptible now, so that others may stop it."
+                post(turn, job, Kind.QUOTA_LOWERED, text)
         elif record.yields is not None and not job.preemptible and job.id not in beyond and job.holds:
             turn.write(replace(record, yields=None), "quota-raised")
             withdraw(turn, job.id, Kind.QUOTA_LOWERED)
             if job.user and not job.leaving:
                 post(turn, job, Kind.GOES_ON, KEEPS)
+
+
+def _raise(turn: Turn) -> None:
+    """Who turned preemptible for a lowered quota is guaranteed again where the quota has room for it."""
+    turned = [one.job for one in turn.book.records.values() if one.yields is not None and one.job.preemptible]
+    for job in restored(turned, turn.world):
+        record = turn.book.records[job.id]
+        turn.write(replace(record, job=replace(job, preemptible=False, notice=None), yields=None), "guaranteed-again")
+        withdraw(turn, job.id, Kind.QUOTA_LOWERED, Kind.PREEMPTED)
+        if job.user:
+            post(turn, job, Kind.GOES_ON, AGAIN)
 
 
 def _with(turn: Turn, job: Job, **changes: object) -> Record:

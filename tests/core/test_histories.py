@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import State
+from dlspawner.core.lowered import excess
 from dlspawner.core.model import Team, Teams
 from dlspawner.core.preemption import broken, spared
-from dlspawner.core.quota import admit, excess, turns
+from dlspawner.core.quota import admit, turns
 from dlspawner.core.world import World
 from tests.core.worlds import CLUSTER, NOW, node, team, wants, world
 

@@ -12,12 +12,11 @@ from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, CpuJobs, Team, Teams
 from dlspawner.core.nodes import Holding, Placement, Taint
-from dlspawner.core.quota import admit, admitted, excess
+from dlspawner.core.quota import admit, admitted
 from dlspawner.core.world import World
 from tests.core.worlds import (
     CLUSTER,
     GIB,
-    HOUR,
     MINUTE,
     NOW,
     ask,
@@ -501,44 +500,9 @@ def test_whoever_waits_for_notice_knows_until_when() -> None:
     assert decision.until == NOW + 3 * MINUTE
 
 
-def test_a_lowered_quota_names_the_newest_excess() -> None:
-    jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
-
-    assert [job.id for job in excess(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
-
-
-def test_a_lowered_quota_spares_whom_it_can() -> None:
-    jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
-
-    assert [job.id for job in excess(world(team("a", 1), N1, *jobs))] == ["old"]
-
-
-def test_a_removed_team_keeps_nothing_guaranteed() -> None:
-    jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
-
-    assert [job.id for job in excess(world(team("a", 8), N1, *jobs))] == ["j"]
-
-
-def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
-    jobs = [runs("old", "a", 8, "n1", before_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
-
-    assert excess(world(team("a", 4), N1, N2, *jobs)) == ()
-    assert [job.id for job in excess(world(team("a", 3), N1, N2, *jobs))] == ["new"]
-
-
-def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
-    assert excess(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
-
-
 @pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
 def test_a_job_knows_whether_there_was_a_quota_when_it_started(teams: tuple[Team, ...], expected: bool) -> None:
     assert admitted(wants("j", "a"), ["n1"], world(*teams, N1)).before_quota is expected
-
-
-def test_who_is_leaving_is_no_excess() -> None:
-    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=State.STOPPING)]
-
-    assert excess(world(team("a", 4), N1, *jobs)) == ()
 
 
 def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:

@@ -410,6 +410,49 @@ async def test_a_quota_that_is_raised_again_in_time_changes_nothing(office: Offi
         assert not found.preemptible
 
 
+async def test_who_turned_preemptible_is_guaranteed_again_when_the_quota_is_raised(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await lend(office, acting, team="owners", preemptible=False)
+        configure(office.folder, owned=4)
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        office.clock.moved += NOTICE
+        await until(lambda: (found := job_of(acting, job)) is not None and found.preemptible, "it turns preemptible")
+        assert acting.desk is not None
+        notice = acting.desk.book.board.pending((job, Kind.QUOTA_LOWERED))
+        assert notice is not None
+        assert (notice.until, "is preemptible now" in notice.text) == (None, True)
+    configure(office.folder, owned=8)
+    async with office.manager() as acting:
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        found = job_of(acting, job)
+        assert found is not None
+        assert (found.preemptible, found.notice) == (False, None)
+        assert (await reasons(acting, job))[-3:] == ["quota-lowered", "turned-preemptible", "guaranteed-again"]
+
+
+async def test_who_has_notice_for_another_team_s_job_is_guaranteed_again_and_stays(office: Office) -> None:
+    """Quota moves from one team to the other and back before anybody was stopped."""
+    teams = "teams: {{owners: {{quota: {{gpu: {}}}}}, others: {{quota: {{gpu: {}}}}}}}"
+    (office.folder / "teams.yaml").write_text(teams.format(0, 8))
+    async with office.manager() as acting:
+        job = await lend(office, acting, preemptible=False)
+        (office.folder / "teams.yaml").write_text(teams.format(8, 0))
+        await until(lambda: told(office, acting) == [Kind.QUOTA_LOWERED], "bob is told")
+        office.clock.moved += NOTICE
+        await until(lambda: (found := job_of(acting, job)) is not None and found.preemptible, "it turns preemptible")
+        owner = await wait_for_owner(acting)
+        assert Kind.PREEMPTED in told(office, acting)
+        (office.folder / "teams.yaml").write_text(teams.format(0, 8))
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        office.clock.moved += NOTICE
+        await settle(acting)
+        found, waits = job_of(acting, job), job_of(acting, owner)
+        assert found is not None
+        assert waits is not None
+        assert (found.preemptible, found.notice, found.state) == (False, None, State.RUNNING)
+        assert (waits.state, waits.promised) == (State.QUEUED, False)
+
+
 @pytest.mark.parametrize("hours", [-3, 3])
 async def test_a_clock_that_is_set_neither_shortens_nor_lengthens_the_notice(office: Office, hours: int) -> None:
     async with office.manager() as acting:

@@ -39,6 +39,7 @@ from dlspawner.manager import (
     notices_page,
     pages,
     portal,
+    rest,
     waiting_api,
     waiting_page,
     web,
@@ -56,7 +57,11 @@ from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
 # The addresses of every part that keeps its own list, as patterns below the service's prefix.
-PARTS: tuple[web.Routes, ...] = (metrics_api.ROUTES, portal.ROUTES)
+PARTS: tuple[web.Routes, ...] = (
+    metrics_api.ROUTES,
+    portal.ROUTES,
+    rest.ROUTES,
+)
 DRAIN_SECONDS = 5.0
 
 
@@ -349,7 +354,6 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/notices/([0-9a-f]{16})/seen", notices_api.Seen, own),
         (r"api/notices/([0-9a-f]{16})/keep", notices_api.Keep, own),
         (f"api/users/{name}/notices", notices_api.UserNotices, own),
-        (r"api/jobs/(j-[a-z2-7]{12})", jobs_api.Job, own),
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
         (f"api/users/{name}/waiting", jobs_api.Waiting, own),

@@ -17,7 +17,7 @@ from typing import Any
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.web import ForHub, Problem
+from dlspawner.manager.web import ForHub, Json, Manager, Problem
 
 NOT_HERE = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
 NOT_YET = "This Manager does not decide now: another one does, or it has not seen the cluster yet. Try again soon."
@@ -38,33 +38,35 @@ _FIELDS = {
 
 class _ForJobs(ForHub):
     def desk(self) -> Desk:
-        """Where it is decided; 503 when that is not here, 501 when it never will be."""
-        acting = self.manager.acting
-        if acting is None:
-            raise Problem(501, NOT_HERE)
-        if acting.desk is None:
-            raise Problem(503, NOT_YET)
-        return acting.desk
+        return desk_of(self.manager)
 
 
-class Job(_ForJobs):
-    """A job that wants to start."""
+def desk_of(manager: Manager) -> Desk:
+    """Where it is decided; 503 when that is not here, 501 when it never will be."""
+    acting = manager.acting
+    if acting is None:
+        raise Problem(501, NOT_HERE)
+    if acting.desk is None:
+        raise Problem(503, NOT_YET)
+    return acting.desk
 
-    async def put(self, job: str) -> None:
-        question = _question(job, fields(self.read_object(), _FIELDS, set(_FIELDS)))
-        try:
-            answer = await self.desk().ask(question)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
-        self.manager.meters.decided(answer.decision, answer.reason)
-        self.reply(
-            {
-                "decision": answer.decision,
-                "reason": answer.reason,
-                "sentences": list(answer.sentences),
-                "seconds": answer.seconds,
-            }
-        )
+
+async def answer(handler: Json, job: str) -> None:
+    """The answer to the Hub about a job that wants to start; its address is ``rest.one``'s."""
+    question = _question(job, fields(handler.read_object(), _FIELDS, set(_FIELDS)))
+    try:
+        found = await desk_of(handler.manager).ask(question)
+    except Fenced:
+        raise Problem(503, NOT_YET) from None
+    handler.manager.meters.decided(found.decision, found.reason)
+    handler.reply(
+        {
+            "decision": found.decision,
+            "reason": found.reason,
+            "sentences": list(found.sentences),
+            "seconds": found.seconds,
+        }
+    )
 
 
 class Released(_ForJobs):

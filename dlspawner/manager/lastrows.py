@@ -30,7 +30,7 @@ def read(connection: Connection, user: str) -> dict[str, Ended]:
     last = newest.subquery()
     event = select(func.max(job_events.c.id)).where(job_events.c.job == jobs.c.job).correlate(jobs).scalar_subquery()
     query = (
-        select(jobs, job_events.c.reason, job_events.c.detail)
+        select(jobs, job_events.c.detail)
         .join(last, (jobs.c.server_name == last.c.server_name) & (jobs.c.ended == last.c.at))
         .join(job_events, job_events.c.id == event)
         .where(mine)

@@ -10,26 +10,24 @@ may last was written by a clock that has been set back since, and is over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import Job, State
-from dlspawner.manager import activityrows, lastrows, noticerows
+from dlspawner.core.jobs import State
+from dlspawner.manager import activityrows, jobrows, lastrows, noticerows
+from dlspawner.manager.access import Viewer
 from dlspawner.manager.activity import Facts
+from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
-from dlspawner.manager.records import Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
+from dlspawner.manager.records import Entry, Record
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
 from dlspawner.manager.store import Store, StoreRefused
 
 _LEASE = leases.c.name == "manager"
-_MOST = 2**63 - 1
 LONGEST_LEASE = 60.0  # seconds
 _ROWS = 500  # in one statement
 # The statements of every admission, made once: to put one together costs more than to run it.
@@ -82,7 +80,7 @@ class Ledger:
     async def load(self) -> list[Record]:
         """Every job that has not ended."""
         query = select(jobs).where(jobs.c.state != State.ENDED.value)
-        return await self._store.read(lambda connection: [_record(row) for row in connection.execute(query)])
+        return await self._store.read(lambda connection: [jobrows.record(row) for row in connection.execute(query)])
 
     async def usage(self) -> dict[str, Usage]:
         """What each team had used lately when that was last written down."""
@@ -98,7 +96,7 @@ class Ledger:
         row = await self._store.read(
             lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
         )
-        return None if row is None else _record(row)
+        return None if row is None else jobrows.record(row)
 
     async def events(self, job: str) -> list[tuple[datetime, State, str]]:
         """What became of a job, in its order."""
@@ -108,6 +106,22 @@ class Ledger:
             return [(row.at, State(row.state), row.reason) for row in connection.execute(query)]
 
         return await self._store.read(read)
+
+    async def page(self, viewer: Viewer, wanted: Filter, after: Place | None, limit: int) -> list[Kept]:
+        """Jobs that somebody may see and wants, ended ones too, the newest first."""
+        return await self._store.read(lambda connection: jobrows.page(connection, viewer, wanted, after, limit))
+
+    async def kept(self, job: str) -> Kept | None:
+        """What people are told of a job, ended ones too."""
+        return await self._store.read(lambda connection: jobrows.find(connection, job))
+
+    async def some(self, ids: Collection[str]) -> list[Kept]:
+        """What people are told of these jobs, in no order."""
+        return await self._store.read(lambda connection: jobrows.some(connection, ids))
+
+    async def history(self, job: str) -> list[Event]:
+        """What became of a job, and the details of it."""
+        return await self._store.read(lambda connection: jobrows.events(connection, job))
 
     async def notices(self) -> list[Notice]:
         """Every open notice."""
@@ -228,12 +242,12 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
     new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
-    inserted = [_row(latest[job]) for job in new]
+    inserted = [jobrows.row(latest[job]) for job in new]
     if inserted:
         connection.execute(_NEW_JOBS, inserted)
     for job, entry in latest.items():
         if job not in new:
-            connection.execute(update(jobs).where(jobs.c.job == job).values(_row(entry)))
+            connection.execute(update(jobs).where(jobs.c.job == job).values(jobrows.row(entry)))
     events = [
         {
             "job": entry.record.job.id,
@@ -245,62 +259,3 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
         for entry in entries
     ]
     connection.execute(_NEW_EVENTS, events)
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    record, job = entry.record, entry.record.job
-    return {
-        "job": job.id,
-        "user_name": job.user,
-        "server_name": job.server,
-        "team": job.team,
-        "template": job.template,
-        "priority": job.priority,
-        "preemptible": job.preemptible,
-        "state": job.state.value,
-        "gpu_type": job.charge.gpu_type,
-        "gpus_milli": job.charge.gpus,
-        "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.charge.pods)),
-        "memory_bytes": min(_MOST, sum(pod.memory_bytes for pod in job.charge.pods)),
-        "charge": write_charge(job.charge),
-        "nodes": json.dumps(job.nodes),
-        "submitted": job.submitted,
-        "deadline": record.deadline,
-        "request_seconds": record.request_seconds,
-        "started": job.started,
-        "ended": entry.at if job.state is State.ENDED else None,
-        "pod_uid": record.pod_uid,
-        "pod_name": record.pod_name,
-        "notice": job.notice,
-        "yields": record.yields,
-        "requeue": job.requeue,
-        "before_quota": job.before_quota,
-        "stop_reason": record.stop.reason if record.stop else None,
-        "stop_sentence": record.stop.sentence if record.stop else None,
-        "pods": write_pods(record.pods),
-        "due": record.due,
-        "turns": record.turns,
-    }
-
-
-def _record(row: Row[Any]) -> Record:
-    job = Job(
-        id=row.job,
-        user=row.user_name,
-        team=row.team,
-        submitted=row.submitted,
-        charge=read_charge(row.charge),
-        server=row.server_name,
-        template=row.template,
-        priority=row.priority,
-        preemptible=row.preemptible,
-        state=State(row.state),
-        started=row.started,
-        nodes=tuple(json.loads(row.nodes)),
-        notice=row.notice,
-        requeue=row.requeue,
-        before_quota=row.before_quota,
-    )
-    stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    record = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
-    return replace(record, due=row.due, turns=row.turns)

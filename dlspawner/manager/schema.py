@@ -16,6 +16,7 @@ from sqlalchemy import (
     Dialect,
     Float,
     ForeignKey,
+    Index,
     Integer,
     MetaData,
     String,
@@ -141,6 +142,11 @@ jobs = Table(
     Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
     Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
+    Column("reason", String(40), nullable=False, server_default=""),  # of its last event
+    # For pages of jobs, the newest first: all, a person's, a team's.
+    Index(None, "submitted", "job"),
+    Index(None, "user_name", "submitted", "job"),
+    Index(None, "team", "submitted", "job"),
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.

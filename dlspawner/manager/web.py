@@ -166,15 +166,21 @@ class Json(Handler):
         self.finish(json.dumps(content))
 
 
-class ForHub(Json):
-    """A resource for the Hub itself; nobody else's token, an administrator's neither, opens it."""
+def for_hub(handler: Handler) -> Identity:
+    """The Hub itself; 403 for anybody else's token, an administrator's too."""
+    if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
+        raise Problem(403, "Only the Hub may ask this.")
+    return Identity("hub", Kind.SERVICE, frozenset())
 
-    identity = Identity("hub", Kind.SERVICE, frozenset())
+
+class ForHub(Json):
+    """A resource for the Hub itself."""
+
+    identity: Identity | None = None
 
     def prepare(self) -> None:
         super().prepare()
-        if not is_hub(self.manager.service, self.request.headers.get("Authorization", "")):
-            raise Problem(403, "Only the Hub may ask this.")
+        self.identity = for_hub(self)
 
 
 class Asking(HubOAuthenticated, Handler):

@@ -1,0 +1,73 @@
+"""What is kept of jobs for people: one job, its events, which jobs are wanted, a place in their list. PURE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dlspawner.core.jobs import State
+from dlspawner.manager.records import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are wanted; ``None``, or no states: whatever it is. ``since`` and ``until`` are submit times.
+
+    An empty ``gpu_type`` is that of jobs without GPUs.
+    """
+
+    user: str | None = None
+    server: str | None = None
+    team: str | None = None
+    template: str | None = None
+    gpu_type: str | None = None
+    preemptible: bool | None = None
+    states: frozenset[State] = frozenset()
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the list of all jobs, the newest of which is the first."""
+
+    submitted: datetime
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped."""
+
+    id: str
+    user: str
+    server: str
+    team: str
+    template: str
+    priority: int
+    preemptible: bool
+    requeue: bool
+    state: State
+    reason: str
+    gpu_type: str | None
+    gpus_milli: int
+    cpu_milli: int
+    memory_bytes: int
+    nodes: tuple[str | None, ...]
+    submitted: datetime
+    started: datetime | None
+    ended: datetime | None
+    notice: datetime | None
+    stop: Stop | None = None
+    stopped: datetime | None = None
+    pods: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One transition of a job."""
+
+    at: datetime
+    state: State
+    reason: str
+    detail: str

@@ -1,0 +1,16 @@
+"""The resources for programs, under /services/jobs/api/; README.md beside this file describes them."""
+
+from __future__ import annotations
+
+from dlspawner.manager import web
+from dlspawner.manager.rest import cluster, jobs, one
+
+JOB = r"(j-[a-z2-7]{12})"
+ROUTES: web.Routes = (
+    ("api/jobs", jobs.Jobs),
+    (f"api/jobs/{JOB}", one.Job),
+    (f"api/jobs/{JOB}/events", jobs.Events),
+    ("api/cluster", cluster.Cluster),
+    ("api/quota", cluster.Quota),
+    ("api/queue", cluster.Queue),
+)

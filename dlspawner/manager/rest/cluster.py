@@ -1,0 +1,122 @@
+"""GetClusterStatus, the teams' quotas, and the queue.
+
+GET  cluster    GPU types and nodes: what there is, and what of it is free
+GET  quota      the teams that somebody is in or administers, all of them for administrators of the Hub
+GET  queue      what waits and may be seen, in the order in which it is looked at; and how many wait in all
+"""
+
+from __future__ import annotations
+
+from dlspawner.core import queueing, status
+from dlspawner.core.model import DEFAULT_TEAM, Team
+from dlspawner.hubapi import HubError, HubUnavailable
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.rest import query
+from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.rest.view import amount, time
+from dlspawner.manager.web import Problem
+
+
+class Cluster(Resource):
+    """Everybody's: before somebody starts a job, and why one waits."""
+
+    def get(self) -> None:
+        self.sees()
+        book = self.desk.book
+        nodes = status.nodes(book.world)
+        self.reply(
+            {
+                "at": time(book.now()),
+                "gpu_types": [_type(one) for one in status.gpu_types(book.world, nodes)],
+                "nodes": [_node(one) for one in nodes],
+            }
+        )
+
+
+class Quota(Resource):
+    """How much of its quota a team uses, and what it has borrowed."""
+
+    async def get(self) -> None:
+        viewer = self.sees()
+        world = self.desk.book.world
+        teams = await self._teams(viewer)
+        self.reply({"items": [_quota(one) for one in status.quotas(world, teams)], "next": None})
+
+    async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
+        """Those of whoever asks."""
+        known = self.desk.book.world.teams
+        if viewer.all:
+            every = known.teams
+            return every if known.named(DEFAULT_TEAM) else (*every, Team(DEFAULT_TEAM))
+        try:
+            user = await self.acting.hub.user(viewer.name)
+        except HubUnavailable:
+            raise
+        except HubError as problem:
+            raise HubUnavailable("The Hub does not say which teams you are in. Try again soon.") from problem
+        mine = {team.name for team in known.of(viewer.name, tuple(user.groups if user else ()))} | viewer.teams
+        return tuple(team for team in known.teams if team.name in mine) or (Team(DEFAULT_TEAM),)
+
+
+class Queue(Resource):
+    """Places move; a page that was read a while ago may overlap with the next one."""
+
+    async def get(self) -> None:
+        viewer, given, desk = self.sees(), self.given(), self.desk
+        try:
+            query.known(given, "limit", "cursor")
+            limit, begin = query.read_limit(given), query.read_index(given)
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None
+        world, now = desk.book.world, desk.book.now()
+        seen = [job for job in queueing.order(world, now) if viewer.reaches(job.user, job.team)]
+        ids = [job.id for job in seen[begin : begin + limit]]
+        kept = {one.id: one for one in await self.acting.ledger.some(ids)}
+        setting, end = self.setting(), begin + limit
+        types = status.gpu_types(world, ())
+        self.reply(
+            {
+                "items": [self.shown(kept[job], setting, now) for job in ids if job in kept],
+                "next": str(end) if end < len(seen) else None,
+                "waiting": [
+                    {"gpu_type": one.gpu_type.name, "jobs": one.waiting_jobs, "gpus": amount(one.waiting_gpus)}
+                    for one in types
+                ],
+            }
+        )
+
+
+def _type(one: status.TypeStatus) -> dict[str, object]:
+    return {
+        "name": one.gpu_type.name,
+        "title": one.gpu_type.title,
+        "total": amount(one.total),
+        "free": amount(one.free),
+        "most_on_one_node": amount(one.most),
+        "closed": amount(one.closed),
+        "waiting_jobs": one.waiting_jobs,
+        "waiting_gpus": amount(one.waiting_gpus),
+    }
+
+
+def _node(one: status.NodeStatus) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "state": one.state,
+        "gpus": [{"gpu_type": on.gpu_type, "total": amount(on.total), "free": amount(on.free)} for on in one.gpus],
+        "cpu": {"total": amount(one.cpu_milli), "free": amount(one.cpu_free)},
+        "memory_bytes": {"total": one.memory_bytes, "free": one.memory_free},
+    }
+
+
+def _quota(one: status.QuotaStatus) -> dict[str, object]:
+    return {
+        "team": one.team.name,
+        "title": one.team.title or one.team.name,
+        "gpu_type": one.gpu_type,
+        "entitled": amount(one.entitled),
+        "used": amount(one.used),
+        "borrowed": amount(one.borrowed),
+        "free": amount(one.free),
+        "borrow_limit": one.team.borrow_limit,
+    }

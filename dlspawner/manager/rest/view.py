@@ -1,0 +1,135 @@
+"""A job as JSON, the same in every answer. PURE.
+
+    id, user, server, team, template    whose it is, and what; the default server has an empty name
+    state, reason, why                  where it stands, the word of its last event, and a sentence
+    position                            in its queue, from 1; null when it does not wait there
+    priority, preemptible               the level's name
+    gpus, gpu_type, cpu, memory_bytes   what it asks for: 1 is one GPU, or one core
+    nodes                               where its pods are; null for one whose node is not known yet
+    submitted, started, ended, notice   ISO 8601 in UTC; ``notice`` is when a victim will be stopped
+    endpoints                           ways into it, while it runs
+    stop                                {reason, sentence, at} when it was decided to stop it
+    approval                            where its approval stands, when it needs one
+
+GPUs and cores are numbers; times that have not come are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from dlspawner.core.endpoints import Target, ssh_command, ssh_login
+from dlspawner.core.jobs import State
+from dlspawner.core.model import Priority
+from dlspawner.core.template import Protocol, Template
+from dlspawner.manager.kept import Event, Kept
+from dlspawner.manager.portal.words import ENDS
+
+GOING = "It is being started."
+# Details of these events are other people's jobs.
+_OF_OTHERS = frozenset({"notice", "promised"})
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is known of a job that has not ended beside what the database keeps."""
+
+    why: str = ""
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where jobs are shown: the addresses of the Hub and of the gateway, and the administrators' files."""
+
+    base_url: str  # of the Hub's public address, ends with /
+    gateway: Target | None
+    priorities: tuple[Priority, ...]
+    templates: Mapping[str, Template]
+
+    def priority(self, level: int) -> str:
+        """The level's name; of one that is in no file any more its number."""
+        return next((one.name for one in self.priorities if one.level == level), str(level))
+
+
+def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, object]:
+    """The whole of it."""
+    return {
+        "id": kept.id,
+        "user": kept.user,
+        "server": kept.server,
+        "team": kept.team,
+        "template": kept.template,
+        "state": kept.state.value,
+        "reason": kept.reason,
+        "why": (live.why if live else "") or _why(kept),
+        "position": live.position if live else None,
+        "priority": setting.priority(kept.priority),
+        "preemptible": kept.preemptible,
+        "gpus": amount(kept.gpus_milli),
+        "gpu_type": kept.gpu_type,
+        "cpu": amount(kept.cpu_milli),
+        "memory_bytes": kept.memory_bytes,
+        "nodes": list(kept.nodes) if kept.state.holds or kept.state is State.ENDED else [],
+        "submitted": time(kept.submitted),
+        "started": time(kept.started),
+        "ended": time(kept.ended),
+        "endpoints": endpoints(kept, setting) if kept.state is State.RUNNING else [],
+        "stop": _stop(kept),
+        "notice": time(kept.notice),
+        "approval": None,
+    }
+
+
+def events(found: Iterable[Event], *, all_details: bool) -> list[dict[str, object]]:
+    """A job's transitions; ``all_details``: also those that name other people's jobs."""
+    return [
+        {
+            "at": time(one.at),
+            "state": one.state.value,
+            "reason": one.reason,
+            "detail": one.detail if all_details or one.reason not in _OF_OTHERS else "",
+        }
+        for one in found
+    ]
+
+
+def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
+    """The ways into a job: its page, then what its template offers."""
+    user, server = quote(kept.user, safe="@"), quote(kept.server, safe="")
+    page = f"{setting.base_url}user/{user}/{f'{server}/' if server else ''}"
+    found: list[dict[str, object]] = [{"name": "notebook", "protocol": "http", "url": page}]
+    template = setting.templates.get(kept.template)
+    for one in template.endpoints if template else ():
+        told: dict[str, object] = {"name": one.name, "protocol": one.protocol.value, "port": one.port}
+        if one.protocol is Protocol.SSH:
+            told |= {"login": ssh_login(kept.user, kept.server)}
+            told |= {"command": ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None}
+        found.append(told)
+    return found
+
+
+def amount(milli: int) -> int | float:
+    """Thousandths as people count."""
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+def time(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _stop(kept: Kept) -> dict[str, object] | None:
+    if kept.stop is None:
+        return None
+    return {"reason": kept.stop.reason, "sentence": kept.stop.sentence, "at": time(kept.stopped)}
+
+
+def _why(kept: Kept) -> str:
+    if kept.stop is not None:
+        return kept.stop.sentence
+    if kept.state is State.ENDED:
+        return ENDS.get(kept.reason, "It has ended.")
+    return GOING if kept.state is State.STARTING else ""

@@ -1,0 +1,138 @@
+"""Pages of jobs from the database, on both databases: nothing is told twice or left out, whoever submits meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.jobs import Job, State
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.database import open_engine, upgrade
+from dlspawner.manager.kept import Filter, Place
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.records import Entry, Record, Stop
+from dlspawner.manager.store import Store
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.test_upgrades import row, write_0004
+
+BEGIN = datetime(2031, 5, 1, tzinfo=UTC)
+ALL = Viewer("", all=True)
+CHARGE = Charge("gpu", (PodCharge("nvidia.com/gpu", 1000, 50, 2**20),))
+
+
+def job(number: int, minutes: int = 0, **more: object) -> Job:
+    made = Job(f"j-{number:012d}", "alice", "vision", BEGIN + timedelta(minutes=minutes), CHARGE, template="tiny")
+    return replace(made, **{"state": State.RUNNING, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def ledger(db_url: str) -> AsyncIterator[Ledger]:
+    store = Store.open(db_url)
+    made = Ledger(store)
+    assert await made.take("tests", 60) == 1
+    yield made
+    await store.close()
+
+
+async def write(ledger: Ledger, *jobs: Job, reason: str = "running") -> None:
+    await ledger.write(1, [Entry(Record(one), BEGIN, reason, new=True) for one in jobs])
+
+
+async def turn_pages(
+    ledger: Ledger, viewer: Viewer = ALL, wanted: Filter | None = None, size: int = 2, meanwhile: Sequence[Job] = ()
+) -> list[str]:
+    found: list[str] = []
+    after, new = None, list(meanwhile)
+    while page := await ledger.page(viewer, wanted or Filter(), after, size):
+        found += [one.id for one in page]
+        after = Place(page[-1].submitted, page[-1].id)
+        if new:
+            await write(ledger, new.pop())
+    return found
+
+
+async def test_pages_tell_every_job_once_although_new_ones_come(ledger: Ledger) -> None:
+    known = [job(number, minutes=number // 3) for number in range(10)]  # three at a time have the same submit time
+    await write(ledger, *known)
+    later = [job(100 + number, minutes=60 + number) for number in range(5)]
+    assert await turn_pages(ledger, meanwhile=later) == [one.id for one in known[::-1]]
+
+
+async def test_only_what_somebody_may_see_is_told(ledger: Ledger) -> None:
+    mine, teams, others = job(1), job(2, user="bob", team="language"), job(3, user="carl")
+    pod = replace(job(4), id="pod-4")
+    await write(ledger, mine, teams, others, pod)
+    assert await turn_pages(ledger, Viewer("alice")) == [mine.id]
+    assert await turn_pages(ledger, Viewer("alice", frozenset({"language"}))) == [teams.id, mine.id]
+    assert await turn_pages(ledger) == [others.id, teams.id, mine.id]
+
+
+FILTERS = {
+    "everything": (Filter(), {1, 2, 3}),
+    "a user": (Filter(user="bob"), {2}),
+    "a server": (Filter(server="train"), {3}),
+    "the default server": (Filter(server=""), {1, 2}),
+    "a team": (Filter(team="vision"), {1, 3}),
+    "a template": (Filter(template="custom"), {3}),
+    "a GPU type": (Filter(gpu_type="gpu"), {1, 3}),
+    "no GPUs": (Filter(gpu_type=""), {2}),
+    "preemptible": (Filter(preemptible=True), {3}),
+    "not preemptible": (Filter(preemptible=False), {1, 2}),
+    "some states": (Filter(states=frozenset({State.ENDED, State.QUEUED})), {2}),
+    "since then": (Filter(since=BEGIN + timedelta(minutes=2)), {2, 3}),
+    "until then": (Filter(until=BEGIN + timedelta(minutes=2)), {1}),
+    "several": (Filter(team="vision", preemptible=False), {1}),
+}
+
+
+@pytest.mark.parametrize(("wanted", "numbers"), FILTERS.values(), ids=FILTERS)
+async def test_a_filter_finds(ledger: Ledger, wanted: Filter, numbers: set[int]) -> None:
+    await write(
+        ledger,
+        job(1, minutes=1),
+        job(2, minutes=2, user="bob", team="language", charge=Charge(), state=State.ENDED),
+        job(3, minutes=3, server="train", template="custom", preemptible=True),
+    )
+    assert {int(one[2:]) for one in await turn_pages(ledger, wanted=wanted)} == numbers
+
+
+async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: Ledger) -> None:
+    one = job(1)
+    await write(ledger, one)
+    stopping = Record(replace(one, state=State.STOPPING), stop=Stop("idle", "Nobody used it."))
+    at = BEGIN + timedelta(hours=1)
+    ends = replace(stopping, job=replace(one, state=State.ENDED))
+    await ledger.write(1, [Entry(stopping, at, "idle", "Nobody used it.")])
+    await ledger.write(1, [Entry(ends, at + timedelta(minutes=1), "gone")])
+    kept = await ledger.kept(one.id)
+    assert kept is not None
+    assert (kept.stop, kept.stopped, kept.reason) == (Stop("idle", "Nobody used it."), at, "gone")
+    assert kept.ended == at + timedelta(minutes=1)
+    told = [(event.reason, event.state, event.detail) for event in await ledger.history(one.id)]
+    assert told == [
+        ("running", State.RUNNING, ""),
+        ("idle", State.STOPPING, "Nobody used it."),
+        ("gone", State.ENDED, ""),
+    ]
+
+
+async def test_an_upgraded_database_knows_the_reasons_of_earlier_jobs(db_url: str) -> None:
+    questions = [wants("alice"), wants("bob")]
+    at = "2031-05-01 00:00:00.000000"
+    write_0004(db_url, [row(one, State.ENDED, None, at) for one in questions])
+    engine = open_engine(db_url, 1)
+    with engine.begin() as connection:
+        insert = "INSERT INTO job_events (job, at, state, reason, detail) VALUES (:job, :at, 'ended', :reason, '')"
+        for reason in ("running", "gone"):
+            connection.execute(text(insert), {"job": questions[0].job, "at": at, "reason": reason})
+    upgrade(engine)
+    engine.dispose()
+    store = Store.open(db_url)
+    found = {one.id: one.reason for one in await Ledger(store).page(ALL, Filter(), None, 10)}
+    await store.close()
+    assert found == {questions[0].job: "gone", questions[1].job: ""}

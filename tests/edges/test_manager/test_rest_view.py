@@ -1,0 +1,89 @@
+"""A job as JSON, and what a query asks for: pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from dlspawner.core.jobs import State
+from dlspawner.core.model import PRIORITIES
+from dlspawner.core.template import Endpoint, Protocol, Template
+from dlspawner.manager.kept import Event, Kept, Place
+from dlspawner.manager.records import Stop
+from dlspawner.manager.rest import query, view
+
+AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
+KEPT = Kept(
+    *("j-aaaaaaaaaaaa", "alice", "train", "vision", "tiny", 10, False, False, State.RUNNING, "running"),
+    *("gpu", 1500, 250, 2**30, ("n1", None), AT, AT, None, None),
+)
+SSH = Template("tiny", "Tiny", endpoints=(Endpoint("ssh", 2222, Protocol.SSH), Endpoint("api", 80, Protocol.TCP)))
+SETTING = view.Setting("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH})
+
+
+def test_amounts_are_numbers_and_times_are_utc() -> None:
+    local = replace(KEPT, submitted=AT.astimezone(timezone(timedelta(hours=9))))
+    told = view.job(local, SETTING)
+    assert (told["gpus"], told["cpu"], told["memory_bytes"]) == (1.5, 0.25, 2**30)
+    assert (told["submitted"], told["ended"]) == ("2031-05-01T12:30:00Z", None)
+    assert told["nodes"] == ["n1", None]
+
+
+@pytest.mark.parametrize(("level", "name"), [(100, "prod"), (10, "test"), (7, "7")])
+def test_a_priority_is_a_name_and_of_a_level_that_is_gone_its_number(level: int, name: str) -> None:
+    assert view.job(replace(KEPT, priority=level), SETTING)["priority"] == name
+
+
+SSH_COMMANDS = {
+    "a named server": ("alice", "train", "ssh -p 2222 alice+train@gate.example"),
+    "the default server": ("alice", "", "ssh -p 2222 alice@gate.example"),
+    "a plus in the name": ("a+b", "", "ssh -p 2222 a+b+@gate.example"),
+    "a server with a shell's characters": ("alice", "x; rm -r ~", "ssh -p 2222 'alice+x; rm -r ~@gate.example'"),
+}
+
+
+@pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
+def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> None:
+    found = view.endpoints(replace(KEPT, user=user, server=server), SETTING)
+    assert found[1]["command"] == command
+
+
+def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
+    [page, ssh, tcp] = view.endpoints(replace(KEPT, user="a b", server="x/y"), SETTING)
+    assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
+    assert (ssh["login"], tcp) == ("a b+x/y", {"name": "api", "protocol": "tcp", "port": 80})
+    assert view.endpoints(replace(KEPT, template="gone"), SETTING)[1:] == []
+
+
+WHYS = {
+    "who waits hears what the queue says": (replace(KEPT, state=State.QUEUED), view.Live("No GPU.", 3), "No GPU."),
+    "who is stopped hears why": (replace(KEPT, state=State.STOPPING, stop=Stop("idle", "Idle.")), None, "Idle."),
+    "who was stopped hears why": (replace(KEPT, state=State.ENDED, stop=Stop("idle", "Idle.")), None, "Idle."),
+    "an end has words": (replace(KEPT, state=State.ENDED, reason="cancelled"), None, "It was cancelled before it ran."),
+    "an end for a new reason": (replace(KEPT, state=State.ENDED, reason="new"), None, "It has ended."),
+    "who is started hears so": (replace(KEPT, state=State.STARTING), None, view.GOING),
+    "who runs needs no words": (KEPT, None, ""),
+}
+
+
+@pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
+def test_why(kept: Kept, live: view.Live | None, why: str) -> None:
+    assert view.job(kept, SETTING, live)["why"] == why
+
+
+def test_events_do_not_name_other_peoples_jobs() -> None:
+    found = [Event(AT, State.QUEUED, "promised", "victims=j-x"), Event(AT, State.ENDED, "cancelled", "by alice")]
+    assert [one["detail"] for one in view.events(found, all_details=False)] == ["", "by alice"]
+    assert [one["detail"] for one in view.events(found, all_details=True)] == ["victims=j-x", "by alice"]
+
+
+def test_a_cursor_leads_back_to_its_place() -> None:
+    place = Place(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
+    assert query.read_after({"cursor": [query.cursor(place)]}) == place
+
+
+def test_live_is_every_state_but_the_last() -> None:
+    assert query.read_filter({"state": ["live"]}).states == set(State) - {State.ENDED}
+    assert query.read_filter({"state": ["live", "ended"]}).states == set(State)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi
 from dlspawner.manager.book import Book
+from dlspawner.manager.cancelling import cancel
 from dlspawner.manager.records import Record
-from dlspawner.manager.starts import cancel
 from dlspawner.manager.stopping import stop
 
 BY_ANOTHER = "stopped-by-another"  # who may act on the job, and is not its owner

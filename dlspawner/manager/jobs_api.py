@@ -4,6 +4,7 @@
     POST  jobs/{id}/released    its pod was not made, and will not be
     GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
+    POST  users/{name}/interrupted  somebody has stopped a server of theirs while the Hub started it
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.cancelling import interrupted
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.web import ForHub, Json, Manager, Problem
@@ -110,6 +112,19 @@ class Waiting(_ForJobs):
             for one in desk.waiting(user, given[0] if given else None)
         ]
         self.reply({"waiting": told})
+
+
+class Interrupted(_ForJobs):
+    """What was being started there, or waits for its turn there, is cancelled."""
+
+    async def post(self, user: str) -> None:
+        body = fields(self.read_object(), {"server": str, "job": str}, {"server"})
+        try:
+            whose, server, job = as_name(user), as_name(body["server"]), as_name(body.get("job", ""))
+            await self.desk().book.turn(lambda turn: interrupted(turn, whose, server, job))
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.set_status(204)
 
 
 def _question(job: str, body: dict[str, Any]) -> Question:

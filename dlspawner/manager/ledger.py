@@ -23,7 +23,7 @@ from dlspawner.manager.activity import Facts
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
-from dlspawner.manager.records import Entry, Record
+from dlspawner.manager.records import CANCELLED, Entry, Record
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
 from dlspawner.manager.store import Store, StoreRefused
 
@@ -41,7 +41,7 @@ class Fenced(Exception):
 
 
 class Known(Exception):
-    """Jobs that were thought to be new have been here before and have ended; nothing was written."""
+    """Jobs that were thought to be new have been here before, whether they have ended or not; nothing was written."""
 
     def __init__(self, jobs: Collection[str]) -> None:
         super().__init__(", ".join(sorted(jobs)))
@@ -132,17 +132,22 @@ class Ledger:
         return await self._store.read(lambda connection: lastrows.read(connection, user))
 
     async def last(self, user: str, server: str) -> tuple[str, str] | None:
-        """Reason and detail of the last event of a server's last job; None for a server that never had one."""
+        """Reason and detail of the last event of a server's last job; None for a server that never had one.
+
+        Of one that was cancelled when it may have had a pod, it is the cancel and not what became of the pod.
+        """
         mine = (jobs.c.user_name == user) & (jobs.c.server_name == server)
         query = (
-            select(job_events.c.reason, job_events.c.detail)
+            select(job_events.c.reason, job_events.c.detail, jobs.c.stop_reason)
             .join(jobs, jobs.c.job == job_events.c.job)
             .where(mine)
             .order_by(job_events.c.id.desc())
             .limit(1)
         )
         row = await self._store.read(lambda connection: connection.execute(query).first())
-        return None if row is None else (row.reason, row.detail)
+        if row is None or row.stop_reason != CANCELLED:
+            return None if row is None else (row.reason, row.detail)
+        return CANCELLED, ""
 
     async def write(
         self,

@@ -18,6 +18,7 @@ from dlspawner.core.model import Toleration
 from dlspawner.core.nodes import Expression, Placement
 
 MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
+CANCELLED = "cancelled"  # why a job has ended, or is stopped: by its person or an administrator, before it ran
 OF_POD = "pod-"  # how the id of a record begins that is of a pod and of no job
 
 

@@ -30,8 +30,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
-from dlspawner.manager.records import MOST_TURNS, Record, Stop, ended, waiting
-from dlspawner.manager.stopping import CANCELLED, PREEMPTED
+from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
 from dlspawner.manager.store import StoreUnavailable
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
@@ -220,30 +219,6 @@ def _lost(turn: Turn, *, record: Record) -> None:
     now = turn.record(record.job.id)
     if now is not None and now.reserved and now.deadline == record.deadline and not now.pods:
         turn.write(replace(now, deadline=turn.now), "start-lost")
-
-
-def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
-    """End the job that waits for this server, is on its way to it, or is about to wait again; False: there is none.
-
-    One that has been told to start may have a pod any moment: it is stopped, as `stopping` does it.
-    """
-    waits = turn.book.waiter(user, server)
-    if waits is not None:
-        turn.write(ended(waits), CANCELLED, f"by {who}")
-        return True
-    for job in turn.book.on(user, server):
-        record = turn.book.records[job.id]
-        if job.state is State.STARTING:
-            stop = Stop(CANCELLED, "It was cancelled before it ran.")
-            turn.write(replace(record, job=replace(job, state=State.STOPPING), stop=stop), CANCELLED, f"by {who}")
-            return True
-        if job.state is State.STOPPING and job.requeue and record.stop and record.stop.reason == PREEMPTED:
-            stop = Stop(
-                PREEMPTED, "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
-            )
-            turn.write(replace(record, job=replace(job, requeue=False), stop=stop), CANCELLED, f"by {who}")
-            return True
-    return False
 
 
 def log_in(turn: Turn, user: str, server: str) -> bool:

@@ -21,11 +21,10 @@ from dlspawner.hubapi import HubApi, HubError, HubRefused
 from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
-from dlspawner.manager.records import Record, Stop
+from dlspawner.manager.records import CANCELLED, Record, Stop
 from dlspawner.manager.store import StoreUnavailable
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
-CANCELLED = "cancelled"  # by its person or an administrator, before it ran
 
 _AT_ONCE = 10  # stops that the Hub is asked for at the same time
 _LOOK_SECONDS = 0.5

@@ -3,16 +3,18 @@
     GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
     DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
 
-404 when nothing waits there, and for everybody else. Once its turn has come both work until it runs.
+404 when nothing waits there, and for everybody else. Once its turn has come both work until its server is ready, which
+is 409 then: who has a server that is ready stops it.
 """
 
 from __future__ import annotations
 
-from dlspawner.hubapi import Identity
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubApi, Identity
+from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere, unready
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.starts import cancel
 from dlspawner.manager.waiting_page import check_owner, page_path
 from dlspawner.manager.web import ApiHandler, Problem
 
@@ -24,15 +26,15 @@ class Wait(ApiHandler):
 
     async def get(self, user: str, server: str) -> None:
         self._owner(user)
-        desk = self._desk()
-        record = desk.coming(user, server)
+        desk, hub = self._deciding()
+        record = desk.coming(user, server) or await unready(desk.book, hub, user, server)
         if record is None:
             raise Problem(404, NOTHING_WAITS)
         look = desk.looks.look(record)
         self.reply(
             {
                 "job": look.job.id,
-                "state": look.state,
+                "state": State.STARTING.value if look.job.state is State.RUNNING else look.state,
                 "position": look.position,
                 "waiting": look.waiting,
                 "why": look.sentence,
@@ -48,11 +50,14 @@ class Wait(ApiHandler):
     async def delete(self, user: str, server: str) -> None:
         who = self._owner(user)
         try:
-            cancelled = await self._desk().book.turn(lambda turn: cancel(turn, user, server, who.name))
+            desk, hub = self._deciding()
+            found = await cancel_anywhere(desk.book, hub, user, server, who.name)
         except Fenced:
             raise Problem(503, NOT_YET) from None
-        if not cancelled:
+        if found is Found.NOTHING:
             raise Problem(404, NOTHING_WAITS)
+        if found is Found.RUNS:
+            raise Problem(409, RUNS)
         self.set_status(204)
 
     def _owner(self, user: str) -> Identity:
@@ -60,10 +65,10 @@ class Wait(ApiHandler):
         check_owner(who, user)
         return who
 
-    def _desk(self) -> Desk:
+    def _deciding(self) -> tuple[Desk, HubApi]:
         acting = self.manager.acting
         if acting is None:
             raise Problem(404, NOT_HERE)
         if acting.desk is None:
             raise Problem(503, NOT_YET)
-        return acting.desk
+        return acting.desk, acting.hub

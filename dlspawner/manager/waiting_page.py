@@ -14,15 +14,16 @@ from urllib.parse import quote
 
 from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubError, Identity, Kind, own_server
+from dlspawner.hubapi import HubApi, HubError, Identity, Kind, own_server
 from dlspawner.manager import notices
+from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.looks import Look
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
-from dlspawner.manager.starts import cancel, log_in
+from dlspawner.manager.starts import log_in
 from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
 
 # What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
@@ -60,14 +61,17 @@ class Waiting(PageHandler):
         check_owner(who, user)
         return who
 
-    def desk(self) -> Desk:
+    def deciding(self) -> tuple[Desk, HubApi]:
         acting = self.manager.acting
         if acting is None:
             raise Problem(404, NOTHING_HERE)
         if acting.desk is None:
             self.set_header("Refresh", "5")
             raise Problem(503, NOT_YET)
-        return acting.desk
+        return acting.desk, acting.hub
+
+    def desk(self) -> Desk:
+        return self.deciding()[0]
 
     def page(self, user: str, server: str) -> str:
         return page_path(self.manager.service.prefix, user, server)
@@ -147,10 +151,13 @@ class Cancel(Waiting):
 
     async def post(self, user: str, server: str) -> None:
         who = self.look_as(user)
+        desk, hub = self.deciding()
         try:
-            await self.desk().book.turn(lambda turn: cancel(turn, user, server, who.name))
+            found = await cancel_anywhere(desk.book, hub, user, server, who.name)
         except Fenced:
             raise Problem(503, NOT_YET) from None
+        if found is Found.RUNS:
+            raise Problem(409, RUNS)
         self.redirect(self.page(user, server), status=303)
 
 

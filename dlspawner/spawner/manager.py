@@ -14,6 +14,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -33,8 +34,10 @@ ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 ENDING_SECONDS = 3.0  # somebody waits for the stop
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
+INTERRUPTED_SECONDS = 120.0  # nobody waits for so long; without it what was stopped may start again
 _LISTENING_SECONDS = 0.25
 _CONNECT_SECONDS = 5.0  # one of several Managers may be on a machine that is off
+_TELLING: set[asyncio.Task[None]] = set()  # what the Manager is still to hear; lost with this process
 T = TypeVar("T")
 
 UNDECIDED = (
@@ -153,6 +156,24 @@ class Manager:
             await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user, "passes": passes})
         except Refused:
             return
+
+    async def interrupted(self, user: str, server: str, job: str | None) -> None:
+        """Somebody has stopped this server while it was being started, as this ``job`` if that was known by then.
+
+        Never fails, and returns after a moment: a Manager that is away is told when it is back.
+        """
+        asked = replace(self, seconds=INTERRUPTED_SECONDS)
+        path = f"/api/users/{quote(user, safe='')}/interrupted"
+        telling = asyncio.create_task(
+            asked._tell("POST", path, {"server": server, "job": job or ""}), name=f"stop of {user}/{server}"
+        )
+        _TELLING.add(telling)
+        telling.add_done_callback(_TELLING.discard)
+        await asyncio.wait({telling}, timeout=ENDING_SECONDS)
+
+    async def _tell(self, method: str, path: str, body: Mapping[str, object]) -> None:
+        with suppress(Refused):  # it is in the log
+            await self._ask(method, path, body)
 
     async def ending(self, job: str) -> str | None:
         """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""

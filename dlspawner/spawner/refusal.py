@@ -15,6 +15,7 @@ from __future__ import annotations
 import html
 import logging
 import re
+from asyncio import CancelledError
 from collections.abc import Sequence
 
 from jupyterhub.apihandlers.base import APIHandler
@@ -114,7 +115,7 @@ _ECHOES = ("asyncio", "tornado.application")
 
 
 class QuietRefusals(logging.Filter):
-    """Logs a refusal as one line at level INFO, wherever the Hub would print its traceback."""
+    """Logs a refusal, or a start that was stopped, as one line at level INFO where the Hub would print a traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         problem = record.exc_info[1] if record.exc_info else None
@@ -124,6 +125,11 @@ class QuietRefusals(logging.Filter):
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
             return record.name not in _ECHOES
+        if isinstance(problem, CancelledError) and record.getMessage().startswith("Uncaught exception"):
+            # Whoever had asked for the start still waited for the Hub's answer.
+            record.msg = f"{record.getMessage().splitlines()[0]}: the server was stopped before it had started"
+            record.args = record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
         # JupyterHub's own lines name it in their text: "Not starting …", "Previous spawn … failed", "Error starting …".
         if problem is None and record.levelno == logging.ERROR and _LINE.search(record.getMessage()):
             record.exc_info = record.exc_text = None

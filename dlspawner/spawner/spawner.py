@@ -28,6 +28,7 @@ from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble, verdict
+from dlspawner.spawner.interrupted import InterruptedSpawner
 from dlspawner.spawner.launch import Launch, Person, Wish
 from dlspawner.spawner.manager import ADMISSION_SECONDS, Manager, Place
 from dlspawner.spawner.pods import uid
@@ -52,7 +53,7 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, SpecialSpawner):
+class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, InterruptedSpawner, SpecialSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _launch: Launch | None = None
@@ -241,6 +242,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Speci
     async def stop(self, now: bool = False) -> None:
         await self._learn_why()
         await super().stop(now)
+
+    async def _interrupted(self) -> None:
+        """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
+        if self._has_quota:
+            known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
+            manager = replace(self._manager, until=None)
+            await manager.interrupted(self.user.name, self.name or "", self._job_id if known else None)
 
     async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
         """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""

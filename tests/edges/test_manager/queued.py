@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from dlspawner.core.jobs import State
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.cancelling import cancel
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.records import Record
-from dlspawner.manager.starts import cancel
 from tests.edges.test_manager.office import Office, ask, settled, wants
 
 

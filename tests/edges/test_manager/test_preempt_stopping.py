@@ -16,7 +16,7 @@ from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager import stopping
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.notices import Kind
-from dlspawner.manager.records import Record, waiting
+from dlspawner.manager.records import CANCELLED, Record, waiting
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_job_that_seems_to_be_stopped_by_somebody_is_stopped_w
     async with office.manager() as acting:
         job = await run(office, acting)
         office.hub.servers = {("alice", "")}  # ready, as after a start that was ended and before its stop
-        await decide(acting, job, stopping.CANCELLED)
+        await decide(acting, job, CANCELLED)
         await until(lambda: record(acting, job) is None, "it has ended")
     assert hub_of(office).asked == [("alice", "")]
 

@@ -1,0 +1,102 @@
+"""Cancelling: the end of a request that somebody takes back, wherever it is between its submission and a ready server.
+
+Who waits, or was not yet told that it may have a pod, ends at once. Who was told may have a pod any moment, or has one:
+it is stopped, as `stopping` does it. Whether a job whose pod runs is ready is the Hub's to say; one that is ready is
+stopped, and not cancelled.
+
+A stop of the server says the same while the Hub starts it: the Hub tells (`interrupted`), because it would otherwise
+be told to start the job again. What the Manager itself has stopped stays as it is, and may wait again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubApi
+from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.records import CANCELLED, Record, Stop, ended
+from dlspawner.manager.stopping import PREEMPTED, stop
+
+BEFORE = "It was cancelled before it ran."
+RUNS = "The server runs already, so there is nothing to cancel. Stop it as any server, on the Hub's page of your jobs."
+_NOT_AGAIN = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
+_BY_STOP = "by a stop of its server"
+
+
+class Found(Enum):
+    """What there was to cancel."""
+
+    REQUEST = "a request, which has ended or is on its way to it"
+    NOTHING = "nothing"
+    RUNS = "a server that is ready"
+
+
+async def cancel_anywhere(book: Book, hub: HubApi, user: str, server: str, who: str) -> Found:
+    """Cancel what is on its way to this server; HubUnavailable when only the Hub knows whether it is ready."""
+    if await book.turn(lambda turn: cancel(turn, user, server, who)):
+        return Found.REQUEST
+    running = await unready(book, hub, user, server)
+    if running is not None:
+        stopped = await book.turn(lambda turn: stop(turn, running.job.id, CANCELLED, BEFORE))
+        return Found.REQUEST if stopped else Found.NOTHING
+    return Found.RUNS if _running(book, user, server) else Found.NOTHING
+
+
+async def unready(book: Book, hub: HubApi, user: str, server: str) -> Record | None:
+    """The job whose pod runs and whose server is not ready yet."""
+    record = _running(book, user, server)
+    if record is None:
+        return None
+    found = await hub.user(user)
+    known = found.servers.get(server) if found is not None else None
+    return record if known is not None and known.pending == "spawn" else None
+
+
+def _running(book: Book, user: str, server: str) -> Record | None:
+    found = (book.records[job.id] for job in book.on(user, server) if job.state is State.RUNNING)
+    return next(found, None)
+
+
+def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
+    """End the job that waits for this server, is on its way to it, or is about to wait again; False: there is none."""
+    waits = turn.book.waiter(user, server)
+    if waits is not None:
+        turn.write(ended(waits), CANCELLED, f"by {who}")
+        return True
+    for job in turn.book.on(user, server):
+        record = turn.book.records[job.id]
+        if job.state is State.STARTING:
+            _leave(turn, record, f"by {who}")
+            return True
+        if job.state is State.STOPPING and record.stop is not None:
+            if record.stop.reason == CANCELLED:
+                return True
+            if job.requeue and record.stop.reason == PREEMPTED:
+                stopped = replace(record, job=replace(job, requeue=False), stop=Stop(PREEMPTED, _NOT_AGAIN))
+                turn.write(stopped, CANCELLED, f"by {who}")
+                return True
+    return False
+
+
+def interrupted(turn: Turn, user: str, server: str, job: str) -> None:
+    """Somebody has stopped this server while the Hub started it, as this job; without one, before it asked for it."""
+    record = turn.record(job) if job else turn.book.waiter(user, server)
+    if record is None or (record.job.user, record.job.server) != (user, server):
+        return
+    if record.waits:
+        turn.write(ended(record), CANCELLED, _BY_STOP)
+        return
+    # The Hub has ended the start: no further request for its pod is sent.
+    over = replace(record, deadline=turn.now) if record.reserved else record
+    if record.job.state is State.STARTING:
+        _leave(turn, over, _BY_STOP)
+    elif record.job.state is State.STOPPING and record.reserved:
+        turn.write(over, "interrupted")
+
+
+def _leave(turn: Turn, record: Record, detail: str) -> None:
+    """A job that may have a pod by now."""
+    stopping = replace(record.job, state=State.STOPPING, notice=None)
+    turn.write(replace(record, job=stopping, stop=Stop(CANCELLED, BEFORE)), CANCELLED, detail)

@@ -63,6 +63,11 @@ class Gateway(Application):
     namespace = Unicode("", help="Kubernetes namespace of the jobs; empty: the one KUBECONFIG points to.").tag(
         config=True
     )
+    special_namespace = Unicode(
+        "",
+        help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; empty: "
+        "there are none.",
+    ).tag(config=True)
     hub_public_url = Unicode(
         "http://127.0.0.1:8000/", help="The Hub's address as people type it, for links in messages."
     ).tag(config=True)
@@ -143,7 +148,7 @@ class Gateway(Application):
             server = Server(
                 keys=found,
                 people=people,
-                places=ClusterPlaces(cluster, self.namespace or cluster.namespace),
+                places=ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace),
                 activity=activity,
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),

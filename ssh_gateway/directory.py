@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -235,11 +236,11 @@ class Cluster(Protocol):
 
 
 class ClusterPlaces:
-    """`Places`, by the pods and Services in one namespace."""
+    """`Places`, by the pods and Services in the namespace of jobs, and in that of jobs with special permissions."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
         self._cluster = cluster
-        self._namespace = namespace
+        self._namespaces = tuple(dict.fromkeys(one for one in (namespace, special) if one))
 
     async def jobs(self, user: str) -> tuple[Candidate, ...]:
         pods = await self._pods(naming.user_selector(user))
@@ -259,7 +260,7 @@ class ClusterPlaces:
             return None
         _, name, pod, job = max(ready, key=lambda found: found[:2])
         try:
-            service = await self._cluster.get(SERVICES, naming.ssh_object(name), self._namespace)
+            service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
         except NotFound:
             return None
         except ClusterError as error:
@@ -268,7 +269,8 @@ class ClusterPlaces:
 
     async def _pods(self, selector: str) -> list[Object]:
         try:
-            return await self._cluster.list(PODS, self._namespace, labels=selector)
+            asked = [self._cluster.list(PODS, namespace, labels=selector) for namespace in self._namespaces]
+            return [pod for found in await asyncio.gather(*asked) for pod in found]
         except ClusterError as error:
             raise _no_cluster(error) from error
 

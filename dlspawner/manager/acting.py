@@ -35,6 +35,7 @@ from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.metrics.meters import Meters
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.owners import Owners
 from dlspawner.manager.preempting import Preempting, begin
@@ -78,6 +79,7 @@ class Acting:
     starts_at_once: int = 20
     prometheus: Prometheus | None = None
     idle_look_seconds: float = 30.0
+    special_namespace: str = ""
     orphan_seconds: float = 900.0
     meters: Meters = field(default_factory=Meters)
     desk: Desk | None = None
@@ -194,11 +196,11 @@ class Acting:
                 self.ledger,
                 cluster,
                 self.hub,
-                self.namespace or cluster.namespace,
+                Namespaces(self.namespace or cluster.namespace, self.special_namespace),
                 clock,
                 self.other_namespaces,
             )
-            stopper = Stopper(book, self.hub, cluster, reconciler.namespace)
+            stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
@@ -214,7 +216,7 @@ class Acting:
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")
                 looks = Looks(book, self._offers_preemptible)
-                self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespace)
+                self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespaces)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 
     def _offers_preemptible(self, template: str) -> bool:
@@ -226,7 +228,7 @@ class Acting:
             book=book,
             hub=self.hub,
             prometheus=self.prometheus,
-            namespace=reconciler.namespace,
+            namespaces=reconciler.namespaces,
             settings=lambda: self.settings,
             pods=reconciler.named,
             now=clock,

@@ -124,6 +124,10 @@ class Manager(Application):
         the Manager's pages. The port may be left out when it is 22. Default: DLSPAWNER_SSH_HOST and DLSPAWNER_SSH_PORT
         of the environment; empty, without these: the pages show no SSH commands.""",
     ).tag(config=True)
+    special_namespace = Unicode(
+        help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
+        "counted like the first one. Empty (the default): there are no such jobs."
+    ).tag(config=True)
     lease_seconds = Float(
         8.0,
         min=1.0,
@@ -278,6 +282,7 @@ class Manager(Application):
             settings=wanted,
             hub=hub,
             namespace=self.namespace,
+            special_namespace=self.special_namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.owner_look_seconds,

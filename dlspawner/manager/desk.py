@@ -23,10 +23,11 @@ from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
-from dlspawner.core.model import Team
+from dlspawner.core.model import Special, Team
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.looks import Looks
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
@@ -38,6 +39,8 @@ REPLACED = "It takes the place of your earlier request for this server, and asks
 BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
+NO_PLACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
+NOT_APPROVED = "Special permissions cannot be approved here yet, so this job cannot be started."
 NOT_YOURS = "Another job has this id already. Start the job again."
 
 
@@ -56,6 +59,8 @@ class Question:
     request_seconds: float
     namespace: str  # where its pods would be
     pods: tuple[Manifest, ...]
+    special: tuple[Special, ...] = ()  # permissions that somebody has to approve
+    image: str = ""  # what gets them
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +84,26 @@ class Place:
 class Desk:
     """Answers from one book."""
 
-    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks, namespace: str) -> None:
-        self.book, self._ledger, self._queue, self._namespace = book, ledger, queue, namespace
+    def __init__(self, book: Book, ledger: Ledger, queue: Queue, looks: Looks, namespaces: Namespaces) -> None:
+        self.book, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
         self._reservation = book.reservation
         self.looks = looks
         self._advising = asyncio.Lock()
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
-        if question.namespace != self._namespace:
+        place = self._namespaces.of(special=bool(question.special))
+        if question.namespace != place or not place:
             log.error(
-                "job=%s would be in namespace %s, and Manager.namespace is %s: KubeSpawner.namespace has to be the "
-                "same, and enable_user_namespaces off",
-                *(question.job, question.namespace, self._namespace),
+                "job=%s would be in namespace %s, and Manager.%snamespace is %s: the spawner's has to be the same, and "
+                "enable_user_namespaces off",
+                *(question.job, question.namespace, "special_" if question.special else "", place or "not set"),
             )
-            return _logged(question, Answer("refuse", "other-namespace", (ELSEWHERE,)))
+            return _logged(
+                question, Answer("refuse", "other-namespace", (NO_PLACE if question.special else ELSEWHERE,))
+            )
+        if question.special:
+            return _logged(question, Answer("refuse", "special", (NOT_APPROVED,)))
         answer = await self.book.turn(lambda turn: self._answer(turn, question))
         waits = self.book.records.get(question.job)
         if answer.decision != "wait" or waits is None:

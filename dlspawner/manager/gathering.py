@@ -18,6 +18,7 @@ from dlspawner.core.template import Evidence, IdlePolicy
 from dlspawner.hubapi import HubApi
 from dlspawner.manager.activity import Activities, Tells
 from dlspawner.manager.book import Book
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.prometheus import MetricsUnavailable, Prometheus
 from dlspawner.manager.records import Record
 from dlspawner.settings import Settings
@@ -49,7 +50,7 @@ class Gathering:
     book: Book
     hub: HubApi
     prometheus: Prometheus | None
-    namespace: str
+    namespaces: Namespaces
     settings: Callable[[], Settings]
     pods: Callable[[], Mapping[str, Named]]  # what pods say of the jobs that they are, by uid
     now: Callable[[], datetime]
@@ -104,13 +105,15 @@ class Gathering:
             return NO_PROMETHEUS
         culling, now = self.book.world.cluster.culling, self.now()
         since = max(now - _LOOK_BACK, self._asked - _OVERLAP if self._asked else now - _LOOK_BACK)
-        jobs = {one.pod_name: one.job for one in self.running() if one.job.charge.gpus}
+        full = self.namespaces.full
+        jobs = {(full(one.seen[0].namespace), one.pod_name): one.job for one in self.running() if one.job.charge.gpus}
         try:
             while jobs and since < now:
                 until = min(now, since + _SLICE)
-                for pod, metrics in (await self.prometheus.gpus(self.namespace, since, until)).items():
-                    if pod in jobs:
-                        self.activities.gpus(jobs[pod], metrics, culling)
+                for namespace in dict.fromkeys(namespace for namespace, _ in jobs):
+                    for pod, metrics in (await self.prometheus.gpus(namespace, since, until)).items():
+                        if (namespace, pod) in jobs:
+                            self.activities.gpus(jobs[namespace, pod], metrics, culling)
                 self._asked = since = until
         except MetricsUnavailable as problem:
             return str(problem)

@@ -13,8 +13,10 @@ has no files to decide by answers 501, and will tomorrow.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from dlspawner.core.model import Special
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.cancelling import interrupted
 from dlspawner.manager.desk import Desk, Question
@@ -35,7 +37,10 @@ _FIELDS = {
     "request_milliseconds": int,
     "namespace": str,
     "pods": list,
+    "special": list,
+    "image": str,
 }
+_NEEDED = set(_FIELDS) - {"special", "image"}
 
 
 class _ForJobs(ForHub):
@@ -55,7 +60,7 @@ def desk_of(manager: Manager) -> Desk:
 
 async def answer(handler: Json, job: str) -> None:
     """The answer to the Hub about a job that wants to start; its address is ``rest.one``'s."""
-    question = _question(job, fields(handler.read_object(), _FIELDS, set(_FIELDS)))
+    question = _question(job, fields(handler.read_object(), _FIELDS, _NEEDED))
     try:
         found = await desk_of(handler.manager).ask(question)
     except Fenced:
@@ -135,4 +140,14 @@ def _question(job: str, body: dict[str, Any]) -> Question:
     seconds = min(max(0, body["request_milliseconds"]), 600_000) / 1000
     user, server, team, template, priority, namespace = names
     asks, again = body["preemptible"], body["requeue"]
-    return Question(job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods))
+    special, image = _special(body.get("special", [])), as_name(body.get("image", ""))
+    question = Question(job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods))
+    return replace(question, special=special, image=image)
+
+
+def _special(names: list[object]) -> tuple[Special, ...]:
+    """Permissions in their own order; 422 for what is none."""
+    known = [special.value for special in Special]
+    if not all(name in known for name in names):
+        raise Problem(422, f"Special permissions are {', '.join(known)}.")
+    return tuple(special for special in Special if special.value in names)

@@ -39,8 +39,9 @@ from dlspawner.hubapi import HubApi
 from dlspawner.manager import sight
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.neighbours import Neighbours
-from dlspawner.manager.records import MOST_TURNS, OF_POD, PodRef, Record, ended
+from dlspawner.manager.records import MOST_TURNS, OF_POD, Record, ended
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
@@ -62,7 +63,7 @@ class Reconciler:
     ledger: Ledger
     cluster: Cluster
     hub: HubApi
-    namespace: str
+    namespaces: Namespaces
     now: Callable[[], datetime]
     other_namespaces: bool = True
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,10 +71,11 @@ class Reconciler:
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: Neighbours = field(default_factory=Neighbours)
+    _unseen: set[str] = field(default_factory=set)  # namespaces that have not been listed yet
 
     @property
     def strays(self) -> Strays:
-        return Strays(self.book, self.cluster, self.hub, self.namespace, self._went)
+        return Strays(self.book, self.cluster, self.hub, self.namespaces, self._went)
 
     def named(self) -> dict[str, naming.Job]:
         """What pods say of the jobs that they are, by uid."""
@@ -90,7 +92,9 @@ class Reconciler:
                     await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
             self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
-            group.create_task(self._watch_pods(), name="watch pods")
+            self._unseen = set(self.namespaces.all)
+            for namespace in self.namespaces.all:
+                group.create_task(self._watch_pods(namespace), name=f"watch pods in {namespace}")
             await self.ready.wait()
             group.create_task(self._expire(), name="expire reservations")
             group.create_task(self.strays.stop_uncovered(), name="stop pods that nothing covers")
@@ -117,7 +121,7 @@ class Reconciler:
                 self.book.put_node(replace(node, others=self._neighbours.on(name)))
 
     async def _watch_others(self, known: asyncio.Event) -> None:
-        async for change in self.cluster.watch(PODS, fields=f"metadata.namespace!={self.namespace}"):
+        async for change in self.cluster.watch(PODS, fields=self.namespaces.elsewhere):
             if change.type == "SYNCED":
                 known.set()
             elif change.type == "DELETED":
@@ -132,8 +136,10 @@ class Reconciler:
 
     # Pods
 
-    async def _watch_pods(self) -> None:
-        async for change in self.cluster.watch(PODS, self.namespace):
+    async def _watch_pods(self, namespace: str) -> None:
+        async for change in self.cluster.watch(PODS, namespace):
+            if change.type == "SYNCED":
+                self._unseen.discard(namespace)
             await self._persist(change)
 
     async def _persist(self, change: Change) -> None:
@@ -153,7 +159,7 @@ class Reconciler:
 
     async def _note(self, change: Change) -> None:
         if change.type == "SYNCED":
-            if not self.ready.is_set():
+            if not self.ready.is_set() and not self._unseen:
                 await self.book.turn(self._forget_unlisted)
                 self.ready.set()
             return
@@ -164,7 +170,7 @@ class Reconciler:
             await self._went(uid)
         elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
             self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
-            await self._see(sight.read_pod(change.object))
+            await self._see(sight.read_pod(change.object, self.namespaces))
         else:
             self._settle(*self._meet(change.object))
 
@@ -239,7 +245,7 @@ class Reconciler:
         )
         if pod.leaving:
             job = replace(job, state=State.STOPPING)
-        record = Record(job, pods=(PodRef(pod.uid, pod.name, pod.running),))
+        record = Record(job, pods=(sight.ref(pod),))
         self._jobs[pod.uid] = job.id
         if adopting and known:
             turn.write(record, "adopted", f"pod={pod.name}")
@@ -275,8 +281,11 @@ class Reconciler:
                         await trying(f"expiry of job={record.job.id}", self._expire_one(record))
 
     async def _expire_one(self, record: Record) -> None:
-        listed = await self.cluster.list(PODS, self.namespace, labels=naming.job_selector(record.job.id))
-        found = [pod for pod in map(sight.read_pod, listed) if not pod.over]
+        selector, seen = naming.job_selector(record.job.id), list[Pod]()
+        for namespace in self.namespaces.all:
+            listed = await self.cluster.list(PODS, namespace, labels=selector)
+            seen += [sight.read_pod(one, self.namespaces) for one in listed]
+        found = [pod for pod in seen if not pod.over]
 
         def expire(turn: Turn) -> None:
             now = turn.record(record.job.id)

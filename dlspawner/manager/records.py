@@ -32,11 +32,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A pod that was seen, and whether it runs."""
+    """A pod that was seen, and whether it runs; ``namespace`` as `Namespaces.short` says it."""
 
     uid: str
     name: str
     running: bool = False
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,12 @@ def write_charge(charge: Charge) -> str:
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:
     """A job's pods as JSON."""
-    return json.dumps([None if pod is None else asdict(pod) for pod in pods])
+    return json.dumps([None if pod is None else _written(pod) for pod in pods])
+
+
+def _written(pod: PodRef) -> dict[str, object]:
+    """Without a namespace that says nothing, so that an earlier version reads it as well."""
+    return {key: value for key, value in asdict(pod).items() if key != "namespace" or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:

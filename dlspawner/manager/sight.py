@@ -20,6 +20,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Amount, Cluster
 from dlspawner.core.nodes import Node, has_type
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.records import PodRef, Record
 
 log = logging.getLogger("dlspawner.manager")
@@ -38,10 +39,11 @@ class Pod:
     running: bool
     leaving: bool
     over: bool  # it has ended and holds nothing, although it is still there
+    namespace: str  # as `Namespaces.short` says it
     manifest: Manifest  # of its spec what counts
 
 
-def read_pod(manifest: Manifest) -> Pod:
+def read_pod(manifest: Manifest, namespaces: Namespaces) -> Pod:
     """A pod as the Kubernetes API tells it."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = status.get("phase")
@@ -53,8 +55,14 @@ def read_pod(manifest: Manifest) -> Pod:
         running=phase == "Running",
         leaving=bool(metadata.get("deletionTimestamp")),
         over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
+        namespace=namespaces.short(str(metadata.get("namespace") or "")),
         manifest=essentials(manifest),
     )
+
+
+def ref(pod: Pod) -> PodRef:
+    """What is kept of a pod."""
+    return PodRef(pod.uid, pod.name, pod.running, pod.namespace)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -106,7 +114,7 @@ def look(record: Record, pod: Pod, cluster: Cluster, node: Node | None, now: dat
         reason, actual = "pod-seen", held(pod, cluster, node)
         index = _which(record, actual)
         job = _charged(job, index, actual, pod.name)
-    pods[index] = PodRef(pod.uid, pod.name, pod.running)
+    pods[index] = ref(pod)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node

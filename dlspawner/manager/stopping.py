@@ -20,6 +20,7 @@ from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError, HubRefused
 from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.records import CANCELLED, Record, Stop
 from dlspawner.manager.store import StoreUnavailable
@@ -66,7 +67,7 @@ class Stopper:
     book: Book
     hub: HubApi
     cluster: Cluster
-    namespace: str
+    namespaces: Namespaces
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
@@ -151,7 +152,7 @@ class Stopper:
         for pod in record.seen:
             log.warning("job=%s pod=%s the Hub does not stop such a job: its pod is deleted", record.job.id, pod.name)
             try:
-                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+                await self.cluster.delete(PODS, pod.name, self.namespaces.full(pod.namespace), uid=pod.uid)
             except (NotFound, Conflict):
                 continue  # gone, or a namesake: the watch tells
             except ClusterError as problem:

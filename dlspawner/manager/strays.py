@@ -15,6 +15,7 @@ from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, U
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager.book import Book
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.records import OF_POD, Record
 from dlspawner.manager.store import StoreUnavailable
 
@@ -28,7 +29,7 @@ class Strays:
     book: Book
     cluster: Cluster
     hub: HubApi
-    namespace: str
+    namespaces: Namespaces
     went: Callable[[str], Awaitable[None]]
 
     async def stop_uncovered(self) -> None:
@@ -43,7 +44,7 @@ class Strays:
         log.warning("job=%s pod=%s is stopped: %s", record.job.id, record.pod_name, why)
         for pod in record.seen:
             try:
-                await self.cluster.delete(PODS, pod.name, self.namespace, uid=pod.uid)
+                await self.cluster.delete(PODS, pod.name, self.namespaces.full(pod.namespace), uid=pod.uid)
             except NotFound:
                 await self.went(pod.uid)
             except Conflict:

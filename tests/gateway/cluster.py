@@ -36,18 +36,20 @@ def job(user: str, server: str, **changes: Any) -> naming.Job:
     return naming.Job(user=user, server=server, team="t", template="ssh", gpus=0, **{**given, **changes})
 
 
-async def create_pod(cluster: Cluster, name: str, job: naming.Job, address: str | None = "127.0.0.1") -> None:
+async def create_pod(
+    cluster: Cluster, name: str, job: naming.Job, address: str | None = "127.0.0.1", namespace: str = NAMESPACE
+) -> None:
     """A pod of this job; it runs on a node of this address, or nowhere yet."""
     metadata = {"name": name, "labels": naming.job_labels(job), "annotations": naming.job_annotations(job)}
     spec = {"containers": [{"name": "notebook", "image": "x"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    await cluster.create(PODS, pod, NAMESPACE)
+    await cluster.create(PODS, pod, namespace)
     if address is not None:
         status = {"status": {"phase": "Running", "hostIP": address, "podIP": "127.9.9.9"}}
-        await cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+        await cluster.patch(PODS, name, status, namespace, subresource="status")
 
 
-async def create_service(cluster: Cluster, pod: str, job: naming.Job) -> int:
+async def create_service(cluster: Cluster, pod: str, job: naming.Job, namespace: str = NAMESPACE) -> int:
     """The pod's SSH Service; the NodePort it was given."""
     metadata = {"name": naming.ssh_object(pod), "labels": naming.job_labels(job)}
     spec = {
@@ -56,5 +58,5 @@ async def create_service(cluster: Cluster, pod: str, job: naming.Job) -> int:
         "ports": [{"name": "ssh", "port": 22, "targetPort": 2222}],
     }
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
-    created = await cluster.create(SERVICES, service, NAMESPACE)
+    created = await cluster.create(SERVICES, service, namespace)
     return int(created["spec"]["ports"][0]["nodePort"])

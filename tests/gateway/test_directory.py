@@ -16,7 +16,7 @@ import asyncssh
 import pytest
 import requests
 
-from dlspawner.cluster import PODS, Cluster
+from dlspawner.cluster import NAMESPACES, PODS, Cluster, Conflict
 from dlspawner.hubapi import HubApi
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import (
@@ -218,6 +218,26 @@ async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: P
         places = ClusterPlaces(cluster, NAMESPACE)
         assert await places.jobs(user) == ()
         assert await places.target(user, "train") is None
+
+
+async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:
+    user, second = somebody(), "jobs-special"
+    async with await Cluster.connect(kubeconfig) as cluster:
+        with contextlib.suppress(Conflict):
+            made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
+            await cluster.create(NAMESPACES, made)
+        ports = {}
+        for server, namespace in (("train", NAMESPACE), ("root", second)):
+            found = job(user, server, ssh_host_key=HOST_KEY)
+            await create_pod(cluster, f"{server}-{user}", found, namespace=namespace)
+            ports[server] = await create_service(cluster, f"{server}-{user}", found, namespace)
+        places = ClusterPlaces(cluster, NAMESPACE, second)
+        assert {one.server for one in await places.jobs(user)} == {"train", "root"}
+        for server, port in ports.items():
+            target = await places.target(user, server)
+            assert target is not None
+            assert target.port == port
+        assert await ClusterPlaces(cluster, NAMESPACE).target(user, "root") is None
 
 
 async def test_a_pod_that_runs_nowhere_yet_is_starting_and_has_no_target(kubeconfig: Path) -> None:

@@ -116,6 +116,7 @@ class Office:
     other_namespaces: bool = False
     starts_at_once: int = 20
     namespace: str = NAMESPACE  # where Managers look for pods
+    special_namespace: str = ""
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
     prometheus: Prometheus | None = None
 
@@ -140,6 +141,7 @@ class Office:
             prometheus=self.prometheus,
             idle_look_seconds=3600,
             orphan_seconds=self.orphan_seconds,
+            special_namespace=self.special_namespace,
         )
         task = asyncio.create_task(acting.run())
         try:
@@ -167,7 +169,7 @@ class Office:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
     async def make_pod(self, question: Question, **metadata: Any) -> dict[str, Any]:
-        return await self.cluster.create(PODS, pod_of(question, **metadata), NAMESPACE)
+        return await self.cluster.create(PODS, pod_of(question, **metadata), question.namespace)
 
     async def bind(self, pod: dict[str, Any], node: str = "gpu-1", phase: str = "Running") -> None:
         """What the scheduler and the node say of it."""

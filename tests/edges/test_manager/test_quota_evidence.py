@@ -18,6 +18,7 @@ from dlspawner.manager import sight
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.records import PodRef, Record, ended
 from dlspawner.manager.store import StoreRefused
 from tests.core.worlds import CLUSTER
@@ -154,7 +155,7 @@ async def test_a_pod_whose_names_are_too_long_for_the_database_is_charged_and_st
 def test_what_no_job_may_have_is_counted_all_the_same_once_it_is_there() -> None:
     resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
     question = replace(wants(), pods=({"spec": {"containers": [{"name": "c", "resources": resources}]}},))
-    found = sight.held(sight.read_pod(with_uid(pod_of(question))), CLUSTER, None)
+    found = sight.held(sight.read_pod(with_uid(pod_of(question)), Namespaces("jobs")), CLUSTER, None)
     assert (found.gpu_type, found.gpus, found.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
 
 

@@ -1,0 +1,39 @@
+"""Where jobs are: the ordinary namespace, and the second one of jobs with special permissions. PURE.
+
+The Manager counts, stops and looks for pods in both alike. What is kept of a pod names the second one only, so that
+what was written before there was one reads as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """``special``: of jobs with special permissions; empty where there are none."""
+
+    ordinary: str
+    special: str = ""
+
+    @property
+    def all(self) -> Sequence[str]:
+        return (self.ordinary, self.special) if self.special and self.special != self.ordinary else (self.ordinary,)
+
+    @property
+    def elsewhere(self) -> str:
+        """The field selector of everything that is in none of them."""
+        return ",".join(f"metadata.namespace!={one}" for one in self.all)
+
+    def short(self, namespace: str) -> str:
+        """How a namespace of these is kept: the ordinary one as nothing."""
+        return "" if namespace == self.ordinary else namespace
+
+    def full(self, kept: str) -> str:
+        """The namespace that was kept like this."""
+        return kept or self.ordinary
+
+    def of(self, *, special: bool) -> str:
+        """Where a job has to be; empty for nowhere."""
+        return self.special if special else self.ordinary

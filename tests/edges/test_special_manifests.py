@@ -1,0 +1,104 @@
+"""hub_config/kubernetes/components/special: the second namespace, as an overlay that names it gets it.
+
+What the API server says of it, and that permissions are in effect there, is shown in tests/kubernetes/test_special.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.manifests import of_kind
+
+KUBERNETES = Path(__file__).parents[2] / "hub_config" / "kubernetes"
+JOBS, SPECIAL, PRODUCT = "dlspawner-jobs", "dlspawner-special", "dlspawner"
+Objects = list[dict[str, Any]]
+
+
+def built(directory: Path) -> Objects:
+    shown = subprocess.run(["kubectl", "kustomize", str(directory)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(shown.stdout))
+
+
+@pytest.fixture(scope="module")
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+    directory = tmp_path_factory.mktemp("overlay")
+    root = directory.resolve()
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(KUBERNETES / "overlays" / "demo", root)],
+        "components": [os.path.relpath(KUBERNETES / "components" / "special", root)],
+    }
+    (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return built(directory)
+
+
+def within(objects: Objects, namespace: str, *kinds: str) -> dict[tuple[str, str], Any]:
+    """By kind and name: what an object of this namespace says, wherever it is."""
+    return {
+        (one["kind"], one["metadata"]["name"]): {
+            key: value for key, value in one.items() if key not in {"metadata", "apiVersion", "kind"}
+        }
+        for one in of_kind(objects, *kinds)
+        if one["metadata"].get("namespace") == namespace
+    }
+
+
+def test_the_demo_alone_has_no_second_namespace() -> None:
+    assert SPECIAL not in json.dumps(built(KUBERNETES / "overlays" / "demo"))
+
+
+def test_its_namespace_enforces_nothing_and_the_others_stay_restricted(overlay: Objects) -> None:
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(overlay, "Namespace")}
+    enforced = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
+    assert enforced == {PRODUCT: "restricted", JOBS: "restricted", SPECIAL: "privileged"}
+    assert labels[SPECIAL]["dlspawner.dev/special-permissions"] == "approved"
+
+
+def test_rights_and_ways_in_and_out_of_jobs_are_those_of_ordinary_jobs(overlay: Objects) -> None:
+    kinds = ("Role", "RoleBinding", "NetworkPolicy")
+    ordinary = within(overlay, JOBS, *kinds)
+    # Those of the demo's nodes are the overlay's to name, in each namespace.
+    nodes = ("NetworkPolicy", "ssh-from-nodes")
+    special = within(overlay, SPECIAL, *kinds)
+    assert {**special, nodes: None} == {**ordinary, nodes: None}
+    assert len(special) > 8
+
+
+def test_every_process_reaches_these_jobs_as_it_does_the_others(overlay: Objects) -> None:
+    """The product's own policies add up: what is said of ordinary jobs is said of these in a second one."""
+
+    def ways(namespace: str) -> set[tuple[str, str, str]]:
+        return {
+            (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], side, json.dumps(rule["ports"]))
+            for policy in of_kind(overlay, "NetworkPolicy")
+            if policy["metadata"]["namespace"] == PRODUCT
+            for side in ("ingress", "egress")
+            for rule in policy["spec"].get(side, ())
+            for peer in rule.get("from", rule.get("to", ()))
+            if namespace in json.dumps(peer)
+        }
+
+    assert ways(SPECIAL) == ways(JOBS)
+    assert len(ways(JOBS)) == 5
+
+
+def test_hub_manager_and_gateway_are_told_where_it_is(overlay: Objects) -> None:
+    told = {}
+    for one in of_kind(overlay, "Deployment"):
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        env = [f"{each['name']}={each.get('value')}" for each in container.get("env", ())]
+        told[one["metadata"]["name"]] = [text for text in [*container.get("args", ()), *env] if SPECIAL in text]
+    assert told == {
+        "hub": [f"DLSPAWNER_SPECIAL_NAMESPACE={SPECIAL}"],
+        "manager": [f"--Manager.special_namespace={SPECIAL}"],
+        "gateway": [f"--Gateway.special_namespace={SPECIAL}"],
+        "proxy": [],
+    }

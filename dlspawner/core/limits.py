@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from dlspawner.core import approval
 from dlspawner.core.amounts import GPU, counted, shown
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.decisions import Reason, Refuse
@@ -24,10 +25,6 @@ class Blocked:
     reason: Reason
     sentence: str = ""
     until: datetime | None = None
-
-
-# A job above the soft cap would wait for ever for an approval that nobody can give yet.
-_NO_APPROVALS = "More cannot be approved yet."
 
 
 def never(request: Job, world: World) -> Refuse | None:
@@ -53,11 +50,6 @@ def by_files(request: Job, world: World) -> Refuse | None:
 
 def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:
     asked, hard, title = request.charge.gpus, team.user_caps.hard, team.title or team.name
-    soft = _without_approval(request, team)
-    if soft is not None and asked > soft * GPU and soft != hard:
-        most = counted(soft * GPU)
-        sentence = f"Team {title} gives one person at most {most} without approval; you asked for {shown(asked)}."
-        return Refuse(Reason.APPROVAL, f"{sentence} {_NO_APPROVALS}", soft * GPU)
     if hard is not None and asked > hard * GPU:
         sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
         return Refuse(Reason.TOO_MANY, sentence, hard * GPU)
@@ -100,11 +92,6 @@ def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
     return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
 
 
-def _without_approval(request: Job, team: Team) -> int | None:
-    """The soft cap, if it counts for this job."""
-    return None if request.approved else team.user_caps.soft
-
-
 def _some_room(pod: PodCharge, world: World) -> bool:
     pool = world.pool(pod.resource, pod.placement)
     if any(room.whole(pod.resource).holds(pod) for room in pool.rooms.values()):
@@ -112,29 +99,32 @@ def _some_room(pod: PodCharge, world: World) -> bool:
     return any(room.whole(pod.resource).holds(pod) and pod.placement.suits(room.node) for room in world.rooms.values())
 
 
+def approvals(request: Job, world: World) -> tuple[approval.Need, ...]:
+    """What somebody has to approve; nothing where the files do not let it start whoever approves it."""
+    found = approval.needs(request, world)
+    return found if found and by_files(request, world) is None else ()
+
+
 def caps(request: Job, world: World) -> Blocked | None:
     """What a job waits for that is not the cluster's: an approval, or that the person or the team ends another job."""
     team = world.team(request.team)
     if team is None:
         return None
+    needs = approval.needs(request, world)
+    if needs:
+        return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
     asked, title = request.charge.gpus, team.title or team.name
     own = asked if request.promised and request.id in world.jobs else 0
     if request.charge.gpu_type is None:
         return _cpu_caps(request, title, world)
     held = world.held_by(request.team, request.user) - own
     hold = "hold or were promised" if world.promised_to(request.team, request.user) > own else "hold"
-    soft, hard = _without_approval(request, team), team.user_caps.hard
+    hard = team.user_caps.hard
     if hard is not None and held + asked > hard * GPU:
         return Blocked(
             Reason.USER_CAP,
             f"You {hold} {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
             f"this job waits until {shown(held + asked - hard * GPU)} of them are free.",
-        )
-    if soft is not None and held + asked > soft * GPU:
-        return Blocked(
-            Reason.APPROVAL,
-            f"You {hold} {counted(held)} of the {shown(soft * GPU)} that team {title} gives one person without "
-            f"approval; this job waits until {shown(held + asked - soft * GPU)} of them are free. {_NO_APPROVALS}",
         )
     if request.preemptible and team.borrow_limit is not None:
         borrowed = world.borrowed(request.team)

@@ -45,6 +45,7 @@ from dlspawner.manager import (
     web,
 )
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
@@ -61,6 +62,7 @@ PARTS: tuple[web.Routes, ...] = (
     metrics_api.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
+    approvals.ROUTES,
 )
 DRAIN_SECONDS = 5.0
 
@@ -297,7 +299,7 @@ class Manager(Application):
     def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "wait.html", "told.html", "error.html", *portal.TEMPLATES):
+            for name in ("keys.html", "wait.html", "told.html", "approvals.html", "error.html", *portal.TEMPLATES):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)

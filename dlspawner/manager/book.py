@@ -28,6 +28,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
+from dlspawner.manager.approval.requests import Request, withdrawn
 from dlspawner.manager.ledger import Fenced, Known, Ledger
 from dlspawner.manager.notices import Board, Change, Kind, withdraw
 from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting
@@ -75,8 +76,11 @@ class Turn:
         """
         self.claimed.append(job)
 
-    def write(self, record: Record, reason: str, detail: str = "") -> None:
-        """The job is like this from now on, because of that."""
+    def write(self, record: Record, reason: str, detail: str = "", requests: Sequence[Request] = ()) -> None:
+        """The job is like this from now on, because of that; ``requests`` are those of its own that are new or decided.
+
+        A job that does not wait for an approval any more has no request that waits.
+        """
         job = record.job
         old, where = self.book.records.get(job.id), (job.user, job.server)
         new = old is None
@@ -88,7 +92,8 @@ class Turn:
             self.book.waiting[where] = job.id
         elif self.book.waiting.get(where) == job.id:
             del self.book.waiting[where]
-        self.entries.append(Entry(record, self.now, reason, detail, new))
+        changed = self.book.note_requests(record.job, requests, self.now, reason)
+        self.entries.append(Entry(record, self.now, reason, detail, new, changed))
         self.world.put(job)
         if job.state is State.ENDED:
             self.book.records.pop(job.id, None)
@@ -148,6 +153,7 @@ class Book:
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
         self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
+        self.requests: dict[str, tuple[Request, ...]] = {}  # that wait for somebody's word, by job
         self._ended: dict[str, None] = {}  # in their order
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
@@ -160,6 +166,7 @@ class Book:
         if self._usage is None:
             self._usage = self.world.usage = await self._ledger.usage()
         found, notices = await self._ledger.load(), await self._ledger.notices()
+        requests = await self._ledger.waiting_requests()
         old = self.world
         self.records = {record.job.id: self._timed(record) for record in found}
         in_line = sorted((record.job for record in found if record.waits), key=lambda job: job.submitted)
@@ -168,6 +175,9 @@ class Book:
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.requests = {}
+        for one in requests:
+            self.requests[one.job] = (*self.requests.get(one.job, ()), one)
         self.board.load(notices)
         self._stale = False
 
@@ -217,6 +227,19 @@ class Book:
     def waiter(self, user: str, server: str) -> Record | None:
         """The job that waits for this server."""
         return self.records.get(self.waiting.get((user, server), ""))
+
+    def note_requests(self, job: Job, changed: Sequence[Request], now: datetime, why: str) -> tuple[Request, ...]:
+        """What becomes of a job's requests, in the turn that writes the job; all that changes of them."""
+        mine = {one.id: one for one in (*self.requests.get(job.id, ()), *changed)}
+        if job.state is not State.WAITING_APPROVAL:
+            changed = (*changed, *withdrawn(mine.values(), now, why))
+            mine.clear()
+        waits = tuple(one for one in mine.values() if one.waits)
+        if waits:
+            self.requests[job.id] = waits
+        else:
+            self.requests.pop(job.id, None)
+        return tuple(changed)
 
     def remember(self, job: str) -> None:
         """A job has ended: who asks with its id again asks for no new one."""

@@ -3,9 +3,10 @@
 A question has the job's id, and asking again gets the same answer: an answer may be lost, and the Hub then asks again.
 What was admitted is reserved in the same turn; the Hub creates the pod before the reservation's deadline or not at all.
 
-Who has to wait is written down as *queued*, and ``queue`` and ``starts`` do the rest. A server has at most one job
-that waits; the Hub asks for its id (``waiting``) and asks with it again, so that it is the same job. Whoever asks again
-for no more than before keeps the place, which is the first submit time; for more, the place is a new one.
+Who has to wait is written down as *queued*, and ``queue`` and ``starts`` do the rest; who needs an approval first as
+*waiting-approval* (`approval.deciding`). A server has at most one job that waits; the Hub asks for its id (``waiting``)
+and asks with it again, so that it is the same job. Whoever asks again for no more than before keeps the place, which is
+the first submit time, and an approval; for more, the place is a new one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Special, Team
+from dlspawner.manager.approval import deciding
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.looks import Looks
@@ -36,6 +38,7 @@ log = logging.getLogger("dlspawner.manager")
 
 OVER = "This start was cancelled, or has taken too long and its GPUs were given back. Start the job again."
 REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
+KEPT = "It holds nothing until then, and keeps its submit time."
 BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
@@ -168,6 +171,7 @@ class Desk:
             if turn.book.has_ended(question.job) or self._was_cancelled(question):
                 return Answer("refuse", "over", (OVER,))
             turn.claim(question.job)
+            deciding.forget_denial(turn, question.user, question.server)
         other = turn.book.waiter(question.user, question.server)
         if other is not None and other is not known:
             turn.write(ended(other), "replaced", f"by {question.job}")
@@ -217,9 +221,9 @@ class Desk:
         if record.due and same:
             return self._admit(turn, question, record, known.job.nodes)
         if not same:  # and what it was promised was for another job
-            job = replace(wanted, submitted=known.job.submitted) if keeps else wanted
+            job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted
             record = waiting(replace(record, job=job, yields=None))
-        elif record.job.state is not State.QUEUED:
+        elif record.job.state is State.WAITING_LOGIN:
             record = waiting(record)
         if known.job.state is State.WAITING_LOGIN:
             withdraw(turn, record.job.id, Kind.WAITING_LOGIN)
@@ -243,6 +247,10 @@ class Desk:
             return self._admit(turn, question, record, found.nodes)
         if isinstance(found, Refuse):
             return _answered(question, found)
+        record = deciding.settle(turn, record)
+        if record.job.state is State.WAITING_APPROVAL:
+            sentence = self.looks.why(record.job, turn.now)
+            return _logged(question, Answer("wait", Reason.APPROVAL.value, (sentence, KEPT, *notes)))
         position = queueing.position(job, world, turn.now)
         if job.state is State.SUBMITTED:
             turn.write(waiting(record), "queued", found.reason.value)

@@ -166,6 +166,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "yields": record.yields,
         "requeue": job.requeue,
         "before_quota": job.before_quota,
+        "approved": job.approved,
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
         "pods": write_pods(record.pods),
@@ -191,6 +192,7 @@ def record(row: Row[Any]) -> Record:
         nodes=tuple(json.loads(row.nodes)),
         notice=row.notice,
         requeue=row.requeue,
+        approved=row.approved,
         before_quota=row.before_quota,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None

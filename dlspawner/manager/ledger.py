@@ -17,9 +17,10 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import State
-from dlspawner.manager import activityrows, jobrows, lastrows, noticerows
+from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, noticerows
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.activity import Facts
+from dlspawner.manager.approval.requests import Request
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
@@ -130,6 +131,14 @@ class Ledger:
     async def ended(self, user: str) -> dict[str, Ended]:
         """How the last job of each of a person's servers ended."""
         return await self._store.read(lambda connection: lastrows.read(connection, user))
+
+    async def waiting_requests(self) -> list[Request]:
+        """Every request for an approval that waits."""
+        return await self._store.read(approvalrows.waiting)
+
+    async def requests(self, wanted: approvalrows.Wanted) -> list[Request]:
+        """Requests for an approval, the newest first."""
+        return await self._store.read(lambda connection: approvalrows.find(connection, wanted))
 
     async def last(self, user: str, server: str) -> tuple[str, str] | None:
         """Reason and detail of the last event of a server's last job; None for a server that never had one.
@@ -264,3 +273,4 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
         for entry in entries
     ]
     connection.execute(_NEW_EVENTS, events)
+    approvalrows.write(connection, [one for entry in entries for one in entry.requests])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from dlspawner.core import queueing, quota
+from dlspawner.core import limits, queueing, quota
 from dlspawner.core.advice import advise
 from dlspawner.core.decisions import Admit, Alternative, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
@@ -26,7 +26,7 @@ class Look:
     """What the page says of a job that waits."""
 
     job: Job
-    state: str  # queued, waiting-login, or starting
+    state: str  # queued, waiting-approval, waiting-login, or starting
     position: int
     waiting: int  # how many wait for the same
     sentence: str
@@ -56,14 +56,20 @@ class Looks:
     def look(self, record: Record) -> Look:
         job, world, now = record.job, self.book.world, self.book.now()
         position = queueing.position(job, world, now)
+        if job.state is State.WAITING_APPROVAL:
+            return Look(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
         return Look(job, "queued", position, _waiting(job, self.book), self.why(job, now), self.advice(job, now))
 
     def why(self, job: Job, now: datetime) -> str:
-        """Why a queued job has to wait; empty for one in any other state."""
-        if job.state is not State.QUEUED:
-            return ""
+        """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""
+        if job.state is State.WAITING_APPROVAL:
+            blocked = limits.caps(job, self.book.world)
+            return blocked.sentence if blocked is not None else _NEXT
+        return self._why_queued(job, now) if job.state is State.QUEUED else ""
+
+    def _why_queued(self, job: Job, now: datetime) -> str:
         if job.promised:
             return self._promised(job, now)
         found = quota.admit(job, self.book.world, now)

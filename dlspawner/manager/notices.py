@@ -9,7 +9,8 @@ Rules:
 
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
   time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
-* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself.
+* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. ``DENIED`` is
+  about a job that has ended: it is over after some days, or when its person asks for that server again.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
   terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
   is concerned is a team, never a person; a text never quotes what a job or a file says.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 500
 LONGEST_CAUSE = 200
 SHOWN_FOR = timedelta(minutes=10)  # what is only good news
+DENIAL_SHOWN_FOR = timedelta(days=3)  # over a weekend
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -49,6 +51,8 @@ class Kind(Enum):
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
     WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
+    APPROVED = "approved"  # somebody has approved it: it is in the queue
+    DENIED = "denied"  # somebody has denied it: the one kind that outlives its job
     GOES_ON = "goes-on"  # what was said before does not hold any more
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
     HUB_REFUSES = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
@@ -79,10 +83,12 @@ class Notice:
         return (self.job, self.kind)
 
     def over(self, now: datetime) -> bool:
-        return self.kind is Kind.GOES_ON and now >= self.posted + SHOWN_FOR
+        span = _SHOWN_FOR.get(self.kind)
+        return span is not None and now >= self.posted + span
 
 
 Key = tuple[str, Kind]
+_SHOWN_FOR = {Kind.GOES_ON: SHOWN_FOR, Kind.APPROVED: SHOWN_FOR, Kind.DENIED: DENIAL_SHOWN_FOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,10 @@ class Board:
         )
         found = (notice for mine in of for notice in mine.values() if audience.reads(notice) and not notice.over(now))
         return tuple(sorted(found, key=lambda notice: (notice.posted, notice.id)))
+
+    def overdue(self, kind: Kind, now: datetime) -> list[Notice]:
+        """Those of a kind that are over by themselves; for turns, which withdraw them."""
+        return [one for one in self._pending.values() if one.kind is kind and one.over(now)]
 
     async def changed(self, audience: Audience, seconds: float) -> None:
         """Until something may have changed for this audience, or so many seconds; BoardClosed when it is no more."""

@@ -37,7 +37,7 @@ from dlspawner.manager.web import ApiHandler, ForHub, Manager, Problem
 LONGEST_WAIT = 300.0
 GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
 NO_KEEPING = "This job cannot be kept alive."
-_LEVELS = {Kind.GOES_ON: "info", Kind.FILE_BROKEN: "error", Kind.HUB_REFUSES: "error"}
+_LEVELS = {Kind.GOES_ON: "info", Kind.APPROVED: "info", Kind.FILE_BROKEN: "error", Kind.HUB_REFUSES: "error"}
 
 
 def acting_book(manager: Manager) -> Book:

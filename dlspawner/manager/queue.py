@@ -19,6 +19,7 @@ from dlspawner.core import quota
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import lane
+from dlspawner.manager.approval import deciding
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
@@ -56,6 +57,7 @@ class Queue:
         """One pass."""
         self.book.stirred.clear()
         self.cut = False
+        deciding.sweep(turn)
         world, now = turn.world, turn.now
         if not world.queues:
             return

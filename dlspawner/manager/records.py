@@ -16,9 +16,11 @@ from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Toleration
 from dlspawner.core.nodes import Expression, Placement
+from dlspawner.manager.approval.requests import Request
 
 MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
 CANCELLED = "cancelled"  # why a job has ended, or is stopped: by its person or an administrator, before it ran
+WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN, State.WAITING_APPROVAL})  # it holds nothing, and may start yet
 OF_POD = "pod-"  # how the id of a record begins that is of a pod and of no job
 
 
@@ -78,7 +80,7 @@ class Record:
     @property
     def waits(self) -> bool:
         """Whether the job is still in the queue's hands: it waits, or its turn came and the Hub has not asked yet."""
-        return self.due or self.job.state in {State.QUEUED, State.WAITING_LOGIN}
+        return self.due or self.job.state in WAITING
 
     @property
     def pod_uid(self) -> str | None:
@@ -107,13 +109,14 @@ def waiting(record: Record, state: State = State.QUEUED) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record as it is from now on, and the event that made it so."""
+    """A record as it is from now on, the event that made it so, and what that changes of its requests."""
 
     record: Record
     at: datetime
     reason: str
     detail: str = ""
     new: bool = False
+    requests: tuple[Request, ...] = ()
 
 
 def write_charge(charge: Charge) -> str:

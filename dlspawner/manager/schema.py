@@ -143,10 +143,32 @@ jobs = Table(
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
     Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
+    Column("approved", Boolean, nullable=False, server_default=false()),  # soft caps do not count for it
     # For pages of jobs, the newest first: all, a person's, a team's.
     Index(None, "submitted", "job"),
     Index(None, "user_name", "submitted", "job"),
     Index(None, "team", "submitted", "job"),
+)
+
+# Every word that a job has waited for: what was asked, and who decided it, when and why. Rows stay as history.
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job"), nullable=False, index=True),
+    Column("kind", String(20), nullable=False),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("team", String(255), nullable=False),
+    Column("gpu_type", String(255)),
+    Column("gpus_milli", BigInteger, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("asked", UtcDateTime, nullable=False, index=True),
+    Column("standing", String(20), nullable=False, index=True),
+    Column("decided", UtcDateTime),
+    Column("decided_by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
 )
 
 # Every transition of a job, with its reason: what history, portal and metrics read.

@@ -30,7 +30,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
-from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
+from dlspawner.manager.records import MOST_TURNS, WAITING, Record, ended, waiting
 from dlspawner.manager.store import StoreUnavailable
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
@@ -38,7 +38,6 @@ _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
 _ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long before
 _OWNER_LOOK_SECONDS = 10.0  # between looks whether what waits is still somebody's
-_WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN})
 _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each look
 _LONGEST_PAUSE = timedelta(minutes=5)
 log = logging.getLogger("dlspawner.manager")
@@ -163,7 +162,7 @@ class Starts:
 
     def _next_waiting(self) -> list[Job]:
         """Those that others may have to leave for, and of the rest some, in turn: the Hub is asked about each."""
-        waits = [one.job for one in self.book.records.values() if one.job.state in _WAITING]
+        waits = [one.job for one in self.book.records.values() if one.job.state in WAITING]
         asked = {job.id: self._asked.get(job.id, 0) for job in waits}
         rest = sorted((job for job in waits if not job.promised), key=lambda job: asked[job.id])
         chosen = [job for job in waits if job.promised] + rest[:_ASKED_AT_ONCE]
@@ -240,7 +239,7 @@ def _end(turn: Turn, *, job: str, end: _End) -> None:
 
 def _remove(turn: Turn, *, job: str) -> None:
     record = turn.record(job)
-    if record is not None and record.job.state in _WAITING:
+    if record is not None and record.job.state in WAITING:
         turn.write(ended(record), _REMOVED.reason, _REMOVED.detail)
 
 

@@ -28,6 +28,7 @@ from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
 
 # What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
 _ENDS = {
+    "denied": "The request was denied",
     "cancelled": "The request was cancelled.",
     "replaced": "Another request for the same server has taken its place.",
     "start-refused": "Its turn came, and the Hub refused to start it:",
@@ -37,6 +38,9 @@ _ENDS = {
     "not-created": "Its turn came, and the cluster refused it. Start it again to read why.",
     "never-seen": "It was being started, and no pod of it ever came. Start it again.",
 }
+
+_SAID_HERE = frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START, notices.Kind.DENIED})
+_WITH_DETAIL = frozenset({"start-refused", "denied"})
 
 
 def check_owner(who: Identity, user: str) -> None:
@@ -105,7 +109,7 @@ class WaitPage(Waiting):
             raise Problem(404, NOTHING_HERE)
         reason, detail = last
         sentence = _ENDS.get(reason, "It does not wait any more.")
-        self._show(user, server, ended=f"{sentence} {detail}" if reason == "start-refused" else sentence)
+        self._show(user, server, ended=f"{sentence} {detail}" if reason in _WITH_DETAIL else sentence)
 
     async def _is_going(self, user: str, server: str) -> bool:
         """Whether the Hub is there and starts this server, so that its page says more than ours."""
@@ -140,9 +144,7 @@ class WaitPage(Waiting):
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
             + quote(self.page(user, server), safe=""),
             every=4,
-            told=told_to(
-                self.manager, self.identity, besides=frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START})
-            ),
+            told=told_to(self.manager, self.identity, besides=_SAID_HERE),
         )
 
 

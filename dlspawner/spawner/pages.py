@@ -255,6 +255,8 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
 def _place(place: Place) -> str:
     if place.state == "waiting-login":
         return "Its turn came, and the Hub wants you to log in again before it starts."
+    if place.state == "waiting-approval":
+        return f"It waits for an approval. {place.why}".rstrip()
     if place.state == "starting":
         return "Its turn has come: it is being started."
     return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()

@@ -312,15 +312,25 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 3),
         "refuse too-many 2",
     ),
-    "more than the soft cap is refused with the cap while nobody can approve": (
+    "more than the soft cap waits for an approval": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 3),
-        "refuse approval 2",
+        "wait approval",
     ),
-    "more than the hard cap is refused with what would start, the soft one": (
+    "more than the hard cap is refused, whoever would approve": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 5),
-        "refuse approval 2",
+        "refuse too-many 4",
+    ),
+    "more than the quota is refused, whoever would approve": (
+        world(team("a", 2, soft=1), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "more than any node has is refused, whoever would approve": (
+        world(team("a", 16, soft=1), N1, N2),
+        wants("j", "a", 9),
+        "refuse too-many 8",
     ),
     "nobody reads of approvals where the caps are the same": (
         world(team("a", 8, soft=2, hard=2), N1),
@@ -347,10 +357,30 @@ RULES: dict[str, tuple[World, Job, str]] = {
         queues("j", "a", 3),
         "wait approval",
     ),
+    "who holds as much as anybody gets waits for no approval where the caps are the same": (
+        world(team("a", 8, soft=2, hard=2), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 1),
+        "wait user-cap",
+    ),
+    "what is approved waits for the hard cap": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3, approved=True),
+        "wait user-cap",
+    ),
+    "what waits for an approval competes with nobody": (
+        world(team("a", 8, soft=2), N1, replace(queues("first", "a", 8, user="bob"), state=State.WAITING_APPROVAL)),
+        wants("j", "a", 1),
+        "admit n1",
+    ),
+    "jobs without GPUs need no approval": (
+        world(team("a", 8, soft=0), N1),
+        wants("j", "a", 0),
+        "admit n1",
+    ),
     "the soft cap counts preemptible jobs, too": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 3, preemptible=True),
-        "refuse approval 2",
+        "wait approval",
     ),
     "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
     "another person's jobs are not counted": (
@@ -458,16 +488,30 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "default", 9),
         "No node has more than 8 GPUs of type a100; you asked for 9 on one node.",
     ),
-    "how many the soft cap allows": (
-        world(team("a", 8, soft=2), N1),
+    "how many the soft cap allows, and who can approve more": (
+        world(team("a", 8, soft=2, admins=("vera",)), N1),
         wants("j", "a", 3),
-        "Team a gives one person at most 2 GPUs without approval; you asked for 3. More cannot be approved yet.",
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3, so it waits until somebody approves "
+        "it. vera can approve it for team a.",
     ),
-    "how many of the soft cap the person holds": (
-        world(team("a", 8, soft=3), N1, runs("r", "a", 2, "n1")),
+    "what the person holds besides, and that a team without admins has the Hub's": (
+        world(team("a", 8, soft=2), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 1, so it waits until "
+        "somebody approves it. Team a has no admin: an administrator of the Hub can approve it.",
+    ),
+    "that it can wait for the person's own jobs instead": (
+        world(team("a", 8, soft=3, admins=("vera", "victor", "wim")), N1, runs("r", "a", 2, "n1")),
         wants("j", "a", 3),
         "You hold 2 GPUs of the 3 that team a gives one person without approval; this job waits until 2 of them are "
-        "free. More cannot be approved yet.",
+        "free, or until it is approved. vera, victor or wim can approve it for team a.",
+    ),
+    "that nobody approves their own, and what an approval does not do": (
+        world(team("a", 8, soft=2, hard=4, admins=("alice",)), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits until "
+        "somebody approves it. Approved, it waits for your other jobs still: nobody holds more than 4. "
+        "Team a has no other admin: an administrator of the Hub can approve it.",
     ),
     "what the person was promised": (
         world(team("a", 8, hard=3), N1, queues("k", "a", 1, nodes=("n1",)), runs("r", "a", 1, "n1")),

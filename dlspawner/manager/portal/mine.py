@@ -148,6 +148,8 @@ def _says(record: Record, look: Look | None) -> str:
         return "Its turn came, and the Hub wants you to log in again before it starts."
     if record.due:
         return "Its turn has come: it is being started."
+    if look is not None and job.state is State.WAITING_APPROVAL:
+        return f"It waits for an approval. {look.sentence}"
     if look is not None and look.state == "queued":
         of = f" of {look.waiting} that wait for the same" if look.waiting > 1 else ""
         return f"Number {look.position} in the queue{of}. {look.sentence}".strip()

@@ -10,6 +10,7 @@ AGAIN = "“Start again” starts it with the same options."
 
 # Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
 ENDS = {
+    "denied": "It was denied",
     "cancelled": "It was cancelled before it ran.",
     "replaced": "Another request for the same server took its place.",
     "start-refused": "Its turn came, and the Hub refused to start it:",
@@ -28,7 +29,7 @@ def end(reason: str, detail: str, stop: Stop | None) -> str:
     if stop is not None and stop.sentence:
         return stop.sentence
     sentence = ENDS.get(reason, "It has ended.")
-    return f"{sentence} {detail}".strip() if reason == "start-refused" else sentence
+    return f"{sentence} {detail}".strip() if reason in {"start-refused", "denied"} else sentence
 
 
 def asked(job: Job, team: str) -> str:

@@ -1,0 +1,95 @@
+"""Approval: what a job needs somebody's word for before it may wait for its turn, and whose word counts.
+
+A job that needs one holds nothing, competes with nobody and keeps its submit time (*waiting-approval*). What is needed
+follows from the job and the files alone, so it is found again whenever one of them changes: a cap that is raised, or a
+job of the same person that ends, may make it needless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dlspawner.core.amounts import GPU, counted, shown
+from dlspawner.core.jobs import Job
+from dlspawner.core.model import Team
+from dlspawner.core.world import World
+
+
+class Kind(Enum):
+    """What is asked for; the values are what REST, logs and the database say."""
+
+    SOFT_CAP = "soft-cap"  # more GPUs than one person of the team gets; decided by the team's admins
+    SPECIAL = "special"  # a special permission; decided by an administrator of the Hub
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One word that a job needs: ``what`` it asks for and ``why`` that needs one, for who decides; ``sentence`` says
+    the same to the job's person.
+    """
+
+    kind: Kind
+    what: str
+    why: str
+    sentence: str
+
+
+def needs(job: Job, world: World) -> tuple[Need, ...]:
+    """What has to be approved before this job may wait for its turn, as things are."""
+    over = _over_soft_cap(job, world)
+    return (over,) if over is not None else ()
+
+
+def approvers(team: Team, user: str) -> tuple[str, ...]:
+    """The team's admins who may decide about a soft cap of this person: nobody does for themselves."""
+    return tuple(name for name in team.admins if name != user)
+
+
+def who_decides(team: Team, user: str) -> str:
+    """The same as a sentence for the person who waits."""
+    names, title = approvers(team, user), team.title or team.name
+    if names:
+        return f"{listed(names)} can approve it for team {title}."
+    other = "other " if team.admins else ""
+    return f"Team {title} has no {other}admin: an administrator of the Hub can approve it."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as people say them: ``ann``, ``ann or bob``, ``ann, bob or carl``."""
+    return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
+
+
+def _over_soft_cap(job: Job, world: World) -> Need | None:
+    """More GPUs than the team gives one person without approval, alone or with what the person holds already."""
+    team, asked, kind = world.team(job.team), job.charge.gpus, job.charge.gpu_type
+    if kind is None or team is None or team.user_caps.soft is None or job.approved:
+        return None
+    hard = team.user_caps.hard
+    if hard is not None and hard <= team.user_caps.soft:
+        return None  # nobody can approve more than that
+    own = asked if job.promised and job.id in world.jobs else 0
+    soft, held = team.user_caps.soft * GPU, world.held_by(job.team, job.user) - own
+    if held + asked <= soft:
+        return None
+    promised = world.promised_to(job.team, job.user) > own
+    hold, holds = ("hold or were promised", "holds or was promised") if promised else ("hold", "holds")
+    title, free = team.title or team.name, shown(held + asked - soft)
+    if asked <= soft:
+        sentence = (
+            f"You {hold} {counted(held)} of the {shown(soft)} that team {title} gives one person without approval; "
+            f"this job waits until {free} of them are free, or until it is approved."
+        )
+    else:
+        held_too = f" and {hold} {shown(held)}" if held else ""
+        sentence = (
+            f"Team {title} gives one person at most {counted(soft)} without approval; "
+            f"you asked for {shown(asked)}{held_too}, so it waits until somebody approves it."
+        )
+    if hard is not None and held + asked > hard * GPU:
+        sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard * GPU)}."
+    what = f"{counted(asked)} of type {kind}{', preemptible' if job.preemptible else ''}"
+    besides = f"; {job.user} {holds} {shown(held)}" if held else ""
+    why = f"Team {title} gives one person at most {counted(soft)} without approval{besides}."
+    return Need(Kind.SOFT_CAP, what, why, f"{sentence} {who_decides(team, job.user)}")

@@ -1,0 +1,225 @@
+"""REST resources of approvals, under /services/jobs/api/: ApproveJob.
+
+    GET   approvals             those that whoever asks may see, the newest first; ?mine=decide or ?mine=asked
+    POST  jobs/{id}/approve     {"reason"}: the job may wait for its turn
+    POST  jobs/{id}/deny        {"reason"}: the job ends
+
+People see their own requests, admins those of their teams, administrators of the Hub all; what else there is is 404.
+Who sees a request and may not decide it is answered 403 with a sentence, what was decided already 409 with one: a
+request is decided once. ``request`` in the body, an id that was read before, makes sure that nothing else was asked for
+meanwhile; without it the word is about what is asked for now.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+from dlspawner.core.approval import Kind
+from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.approval import deciding, words
+from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word
+from dlspawner.manager.approvalrows import Wanted
+from dlspawner.manager.desk import Desk
+from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.web import ApiHandler, Manager, Problem
+
+Value = TypeVar("Value", bound=Enum)
+
+NO_SUCH_JOB = "There is no such job."
+SEVERAL = "This job waits for several approvals: say which one as “request”, the id of one of them."
+MOST, USUAL = 500, 50
+PARAMETERS = {"mine", "state", "kind", "team", "user", "job", "limit", "cursor"}
+
+
+def acting_of(manager: Manager) -> tuple[Acting, Desk]:
+    """The Manager that decides; 501 where none ever does, 503 where it is not this one now."""
+    if manager.acting is None:
+        raise Problem(501, NOT_HERE)
+    if manager.acting.desk is None:
+        raise Problem(503, NOT_YET)
+    return manager.acting, manager.acting.desk
+
+
+def seen_by(viewer: Viewer, **more: Any) -> Wanted:
+    """The requests that somebody may see."""
+    return Wanted(**more) if viewer.all else Wanted(user=viewer.name, teams=viewer.teams, **more)
+
+
+def to_decide(desk: Desk, viewer: Viewer) -> list[Request]:
+    """What waits for this viewer's word, the oldest first."""
+    found = [one for some in desk.book.requests.values() for one in some if words.may_decide(viewer, one) is None]
+    return sorted(found, key=lambda one: (one.asked, one.id))
+
+
+async def asked(manager: Manager, viewer: Viewer, job: str, request: str = "") -> Request:
+    """What this job waits for, when the viewer may decide it; Problem otherwise."""
+    acting, desk = acting_of(manager)
+    waits = desk.book.requests.get(job, ())
+    seen = [one for one in waits if viewer.reaches(one.user, one.team)]
+    chosen = [one for one in seen if request in {"", one.id}]
+    if not chosen:
+        raise await _not_waiting(acting, desk, viewer, job, request)
+    refusals = [words.may_decide(viewer, one) for one in chosen]
+    mine = [one for one, no in zip(chosen, refusals, strict=True) if no is None]
+    if not mine:
+        raise Problem(403, str(refusals[0]))
+    if len(mine) > 1:
+        raise Problem(409, SEVERAL)
+    return mine[0]
+
+
+async def decide(manager: Manager, viewer: Viewer, request: Request, word: Word) -> Request:
+    """The word of somebody who may give it: the request as it is then; 409 when somebody was quicker."""
+    acting, desk = acting_of(manager)
+    try:
+        counted = await desk.book.turn(lambda turn: deciding.decide(turn, request, word))
+    except Fenced:
+        raise Problem(503, NOT_YET) from None
+    if not counted:
+        raise await _not_waiting(acting, desk, viewer, request.job, request.id)
+    found = await acting.ledger.requests(Wanted(job=request.job))
+    return next(one for one in found if one.id == request.id)
+
+
+async def _not_waiting(acting: Acting, desk: Desk, viewer: Viewer, job: str, request: str) -> Problem:
+    """Why there is nothing to decide, as far as this viewer may know."""
+    try:
+        await desk.book.turn(lambda _: None)  # whatever the book says by now is in the database after that
+    except Fenced:
+        raise Problem(503, NOT_YET) from None
+    found = await acting.ledger.requests(seen_by(viewer, job=job, limit=MOST))
+    known = next((one for one in found if request in {"", one.id}), None)
+    if known is not None:
+        changed = known.standing is Standing.WITHDRAWN and any(one.waits for one in found)
+        return Problem(409, words.CHANGED if changed else words.decided(known))
+    record = await acting.ledger.find(job)
+    if record is None or not viewer.reaches(record.job.user, record.job.team):
+        return Problem(404, NO_SUCH_JOB)
+    return Problem(409, words.NOT_WAITING)
+
+
+class Approvals(ApiHandler):
+    """What is asked for, and what was."""
+
+    async def get(self) -> None:
+        self.known()
+        viewer = self.viewer(Right.SEE)
+        acting, desk = acting_of(self.manager)
+        limit, after = self._limit(), read_cursor(self.get_query_argument("cursor", ""))
+        unknown = set(self.request.query_arguments) - PARAMETERS
+        if unknown:
+            known = ", ".join(sorted(PARAMETERS))
+            raise Problem(422, f"There is no parameter {min(unknown)[:100]!r}; known are {known}.")
+        mine = self.get_query_argument("mine", "")
+        if mine not in {"", "decide", "asked"}:
+            raise Problem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
+        if mine == "decide":
+            mine_now = reversed(to_decide(desk, viewer))
+            found = [one for one in mine_now if after is None or (one.asked, one.id) < after][: limit + 1]
+        else:
+            wanted = seen_by(
+                viewer,
+                standings=self._several("state", Standing),
+                kinds=self._several("kind", Kind),
+                team=self._name("team"),
+                of=viewer.name if mine else self._name("user"),
+                job=self._name("job"),
+                after=after,
+                limit=limit + 1,
+            )
+            found = await acting.ledger.requests(wanted)
+        page, more = found[:limit], len(found) > limit
+        items = [as_json(one, viewer) for one in page]
+        self.reply({"items": items, "next": cursor(page[-1]) if more else None})
+
+    def _limit(self) -> int:
+        text = self.get_query_argument("limit", str(USUAL))
+        if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST):
+            raise Problem(422, f"limit is a number from 1 to {MOST}.")
+        return int(text)
+
+    def _name(self, argument: str) -> str:
+        given = self.get_query_argument(argument, "", strip=False)
+        name = as_name(given)
+        if given and not name:
+            raise Problem(422, f"{argument} is no name.")
+        return name
+
+    def _several(self, argument: str, kind: type[Value]) -> tuple[Value, ...]:
+        known = {str(one.value): one for one in kind}
+        given = self.get_query_arguments(argument)
+        if not set(given) <= set(known):
+            raise Problem(422, f"{argument} is one of {', '.join(known)}.")
+        return tuple(known[one] for one in given)
+
+
+class _Decides(ApiHandler):
+    yes = True
+
+    async def post(self, job: str) -> None:
+        who, viewer = self.known(), self.viewer(Right.ACT)
+        body = self.read_object() if self.request.body else {}
+        given = fields(body, {"reason": str, "request": str}, set())
+        reason = given.get("reason", "")
+        if len(reason) > LONGEST_REASON:
+            raise Problem(422, f"A reason has at most {LONGEST_REASON} characters.")
+        request = await asked(self.manager, viewer, job, given.get("request", ""))
+        found = await decide(self.manager, viewer, request, Word(self.yes, who.name, reason))
+        self.reply(as_json(found, viewer))
+
+
+class Approve(_Decides):
+    """It may wait for its turn."""
+
+
+class Deny(_Decides):
+    """It ends."""
+
+    yes = False
+
+
+def as_json(request: Request, viewer: Viewer) -> dict[str, object]:
+    """A request as programs read it."""
+    return {
+        "id": request.id,
+        "job": request.job,
+        "kind": request.kind.value,
+        "user": request.user,
+        "server": request.server,
+        "team": request.team,
+        "gpus": request.gpus / 1000,
+        "gpu_type": request.gpu_type,
+        "what": request.what,
+        "why": request.why,
+        "asked": request.asked.isoformat(),
+        "state": request.standing.value,
+        "decided": request.at.isoformat() if request.at else None,
+        "by": request.by or None,
+        "reason": request.reason,
+        "may_decide": request.waits and words.may_decide(viewer, request) is None,
+    }
+
+
+def cursor(last: Request) -> str:
+    """Where the next page begins."""
+    return base64.urlsafe_b64encode(f"{last.asked.isoformat()} {last.id}".encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> tuple[datetime, str] | None:
+    """The place that a cursor names; 422 for what is none."""
+    if not text:
+        return None
+    try:
+        at, id_ = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(" ")
+        found = datetime.fromisoformat(at)
+    except ValueError:
+        found, id_ = None, ""
+    if found is None or found.tzinfo is None or not (id_.isalnum() and id_.isascii()):
+        raise Problem(422, "cursor is no “next” of an earlier answer.")
+    return found, id_

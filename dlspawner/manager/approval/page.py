@@ -1,0 +1,142 @@
+"""The page of approvals: what waits for somebody's word, where the own requests stand, and what was decided.
+
+    GET   approvals                  the page; ?cursor= for what was decided earlier
+    POST  approvals/{id}/approve     the buttons, with a reason; answered by a redirect to the page, which says what was
+    POST  approvals/{id}/deny        done, or by the page with what is wrong
+
+It is for everybody: people without requests or a team to look after read that there are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlspawner.core.model import Team
+from dlspawner.hubapi import Kind as Identified
+from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager.approval import api, words
+from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word
+from dlspawner.manager.notices_shown import told_to
+from dlspawner.manager.pages import STALE_PAGE
+from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+
+_SHOWN = 100  # that wait; who has more is told how many
+_DECIDED = 50
+_OVER = tuple(one for one in Standing if one is not Standing.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A request as the page shows it; ``more`` is what whoever looks needs to know now."""
+
+    request: Request
+    team: str
+    page: str  # of the server's request
+    more: str = ""
+
+
+class _Shows(PageHandler):
+    """What the page and its buttons share."""
+
+    def viewer_of(self, right: Right) -> Viewer:
+        """Who looks: a person, no service and no job."""
+        if self.identity is None:
+            raise Problem(403, STALE_PAGE)
+        if self.identity.kind is not Identified.USER:
+            raise Problem(404, NOTHING_HERE)
+        return self.viewer(right)
+
+    async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
+        """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
+        viewer = self.viewer_of(Right.SEE)
+        acting, desk = api.acting_of(self.manager)
+        waits = sorted(
+            (one for some in desk.book.requests.values() for one in some if viewer.reaches(one.user, one.team)),
+            key=lambda one: (one.asked, one.id),
+        )
+        mine = [one for one in waits if words.may_decide(viewer, one) is None]
+        others = [one for one in waits if words.may_decide(viewer, one) is not None]
+        after = api.read_cursor(self.get_query_argument("cursor", ""))
+        decided = await acting.ledger.requests(api.seen_by(viewer, standings=_OVER, after=after, limit=_DECIDED + 1))
+        self.show(
+            "approvals.html",
+            status,
+            decides=viewer.all or bool(viewer.teams),
+            mine=[self._shown(one, words.usage(one, desk.book.world)) for one in mine[:_SHOWN]],
+            mine_more=max(0, len(mine) - _SHOWN),
+            others=[self._shown(one, self._waits_for(one)) for one in others[:_SHOWN]],
+            others_more=max(0, len(others) - _SHOWN),
+            decided=[self._shown(one) for one in decided[:_DECIDED]],
+            older=api.cursor(decided[_DECIDED - 1]) if len(decided) > _DECIDED else "",
+            newer=after is not None,
+            done=await self._done(viewer),
+            problem=problem,
+            typed=typed,
+            at=at,
+            longest=LONGEST_REASON,
+            now=desk.book.now(),
+            page=f"{self.manager.service.prefix}approvals",
+            told=told_to(self.manager, self.identity),
+        )
+
+    async def _done(self, viewer: Viewer) -> Request | None:
+        """What this person has decided just now."""
+        id_ = self.get_query_argument("done", "")
+        if not id_:
+            return None
+        acting, _ = api.acting_of(self.manager)
+        found = await acting.ledger.requests(api.seen_by(viewer, id=id_))
+        return next((one for one in found if one.by == viewer.name), None)
+
+    def _shown(self, request: Request, more: str = "") -> Shown:
+        team = self._team(request)
+        page = page_path(self.manager.service.prefix, request.user, request.server)
+        return Shown(request, team.title or team.name, page, more)
+
+    def _waits_for(self, request: Request) -> str:
+        return words.waits_for(request, self._team(request))
+
+    def _team(self, request: Request) -> Team:
+        _, desk = api.acting_of(self.manager)
+        return desk.book.world.team(request.team) or Team(request.team)
+
+
+class Page(_Shows):
+    """The page itself."""
+
+    async def get(self) -> None:
+        await self.show_approvals()
+
+
+class _Button(_Shows):
+    yes = True
+
+    async def get(self, id_: str) -> None:
+        self.redirect(f"{self.manager.service.prefix}approvals")
+
+    async def post(self, id_: str) -> None:
+        viewer, reason = self.viewer_of(Right.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
+        try:
+            acting, _ = api.acting_of(self.manager)
+            found = await acting.ledger.requests(api.seen_by(viewer, id=id_))
+            if not found:
+                raise Problem(404, NOTHING_HERE)
+            request = await api.asked(self.manager, viewer, found[0].job, id_)
+            await api.decide(self.manager, viewer, request, Word(self.yes, viewer.name, reason))
+        except Problem as no:
+            if no.status_code not in {403, 409}:
+                raise
+            await self.show_approvals(no.status_code, problem=no.detail, typed=reason, at=id_)
+            return
+        self.redirect(f"{self.manager.service.prefix}approvals?done={id_}", status=303)
+
+
+class Approve(_Button):
+    """It may wait for its turn."""
+
+
+class Deny(_Button):
+    """It ends."""
+
+    yes = False

@@ -1,0 +1,96 @@
+"""Who may decide a request, and what people read about it. PURE."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from dlspawner.core.amounts import counted, shown
+from dlspawner.core.approval import Kind, who_decides
+from dlspawner.core.model import Team
+from dlspawner.core.world import World
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.approval.requests import Request, Standing
+
+NOT_WAITING = "This job waits for no approval."
+OWN = "Nobody approves or denies their own request: another admin of the team can, or an administrator of the Hub."
+ONLY_HUB = "Only an administrator of the Hub decides about special permissions."
+NOT_ADMIN = "Only an admin of team {team} decides about this, or an administrator of the Hub."
+CHANGED = "It has been changed since you looked: look again at what is asked for now."
+
+
+def may_decide(viewer: Viewer, request: Request) -> str | None:
+    """``None`` for who may decide it; for everybody else a sentence. Administrators of the Hub decide everything."""
+    if viewer.all:
+        return None
+    match request.kind:
+        case Kind.SPECIAL:
+            return ONLY_HUB
+        case Kind.SOFT_CAP:
+            if request.user == viewer.name:
+                return OWN
+            return None if viewer.administers(request.team) else NOT_ADMIN.format(team=request.team)
+        case _:
+            assert_never(request.kind)
+
+
+def said(request: Request) -> str:
+    """Who has decided, and what they said: ``by vera: The deadline is near.``"""
+    return f"by {request.by}" + (f": {request.reason}" if request.reason else "")
+
+
+def decided(request: Request) -> str:
+    """What has become of a request, for somebody who would decide it, too."""
+    match request.standing:
+        case Standing.WAITING:
+            return "It waits."
+        case Standing.APPROVED | Standing.DENIED:
+            return f"It was {request.standing.value} already, {_ended(said(request))}"
+        case Standing.WITHDRAWN:
+            return "Nobody has to decide it any more: it was withdrawn."
+        case _:
+            assert_never(request.standing)
+
+
+def approved(request: Request) -> str:
+    """For its person."""
+    return f"Approved: {request.what}. The job is in the queue and starts by itself."
+
+
+def denied(request: Request) -> str:
+    """For its person; who denied it, and why, is on the page of the server's request."""
+    return f"Denied: {request.what}. The request has ended."
+
+
+def waits_for(request: Request, team: Team) -> str:
+    """Who decides, for whoever can not."""
+    match request.kind:
+        case Kind.SPECIAL:
+            return ONLY_HUB
+        case Kind.SOFT_CAP:
+            return who_decides(team, request.user)
+        case _:
+            assert_never(request.kind)
+
+
+def usage(request: Request, world: World) -> str:
+    """What the person and the team have now, for who decides."""
+    team = world.team(request.team)
+    title, kind = (team.title or team.name) if team else request.team, request.gpu_type
+    held = world.held_by(request.team, request.user) - world.promised_to(request.team, request.user)
+    holds = f"{request.user} holds {counted(held)} for team {title} now"
+    if kind is None:
+        return f"{holds}."
+    used = world.guaranteed(request.team, kind) - world.promised(request.team, kind)
+    borrowed = world.borrowed(request.team, kind)
+    lent = f" and has borrowed {shown(borrowed)}" if borrowed else ""
+    quota = world.quota(request.team, kind)
+    return f"{holds}; the team uses {shown(used)} of its {counted(quota)} of type {kind}{lent}."
+
+
+def waits_for_you(count: int) -> str:
+    """For who can decide something."""
+    return "1 request waits for your approval." if count == 1 else f"{count} requests wait for your approval."
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

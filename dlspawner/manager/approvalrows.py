@@ -1,0 +1,84 @@
+"""Requests for an approval in the database. With `store` and `ledger` what speaks SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select
+
+from dlspawner.core.approval import Kind
+from dlspawner.manager.approval.requests import Request, Standing
+from dlspawner.manager.schema import approvals
+
+_RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}
+_COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(Request)}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which requests: a page of those that everything said here is true of, the newest first.
+
+    ``user`` and ``teams`` together are whose may be seen: that person's own, and everybody's of those teams; without
+    either everybody's. ``after`` is the last one of the page before.
+    """
+
+    user: str | None = None
+    teams: Collection[str] | None = None
+    standings: Collection[Standing] = ()
+    kinds: Collection[Kind] = ()
+    team: str = ""
+    of: str = ""  # whose
+    job: str = ""
+    id: str = ""
+    after: tuple[datetime, str] | None = None
+    limit: int = 50
+
+
+def waiting(connection: Connection) -> list[Request]:
+    """Every request that waits."""
+    query = select(approvals).where(approvals.c.standing == Standing.WAITING.value)
+    return [_read(row) for row in connection.execute(query)]
+
+
+def find(connection: Connection, wanted: Wanted) -> list[Request]:
+    """These requests."""
+    return [_read(row) for row in connection.execute(_query(wanted))]
+
+
+def write(connection: Connection, requests: Sequence[Request]) -> None:
+    """How these are from now on, in a transaction of somebody else's."""
+    latest = {one.id: one for one in requests}
+    if latest:
+        connection.execute(delete(approvals).where(approvals.c.id.in_(latest)))
+        connection.execute(insert(approvals), [_row(one) for one in latest.values()])
+
+
+def _query(wanted: Wanted) -> Select[Any]:
+    columns, query = approvals.c, select(approvals)
+    if wanted.user is not None or wanted.teams is not None:
+        query = query.where(or_(columns.user_name == wanted.user, columns.team.in_(wanted.teams or ())))
+    if wanted.standings:
+        query = query.where(columns.standing.in_([one.value for one in wanted.standings]))
+    if wanted.kinds:
+        query = query.where(columns.kind.in_([one.value for one in wanted.kinds]))
+    exact = {columns.id: wanted.id, columns.job: wanted.job, columns.team: wanted.team, columns.user_name: wanted.of}
+    for column, value in exact.items():
+        if value:
+            query = query.where(column == value)
+    if wanted.after is not None:
+        at, last = wanted.after
+        query = query.where(or_(columns.asked < at, and_(columns.asked == at, columns.id < last)))
+    return query.order_by(columns.asked.desc(), columns.id.desc()).limit(wanted.limit)
+
+
+def _row(request: Request) -> dict[str, Any]:
+    row = {column: getattr(request, name) for name, column in _COLUMNS.items()}
+    return {**row, "kind": request.kind.value, "standing": request.standing.value}
+
+
+def _read(row: Row[Any]) -> Request:
+    values = {name: getattr(row, column) for name, column in _COLUMNS.items()}
+    return Request(**{**values, "kind": Kind(row.kind), "standing": Standing(row.standing)})

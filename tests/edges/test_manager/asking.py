@@ -1,0 +1,45 @@
+"""Teams with soft caps, and jobs that wait for an approval."""
+
+from __future__ import annotations
+
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.approval import deciding
+from dlspawner.manager.approval.requests import Request, Word
+from dlspawner.manager.approvalrows import Wanted
+from dlspawner.manager.desk import Question
+from tests.edges.test_manager.office import Office, settled
+from tests.edges.test_manager.queued import desk
+
+TEAMS = """
+teams:
+  default: {title: Everybody, quota: {gpu: 8}, user_caps: {soft: %s, hard: %s}, admins: [vera, victor]}
+"""
+
+
+def set_caps(office: Office, soft: int | str = 2, hard: int | str = 6) -> None:
+    (office.folder / "teams.yaml").write_text(TEAMS % (soft, hard))
+
+
+def asked(acting: Acting, question: Question) -> Request | None:
+    """What a job asks for and nobody has decided yet."""
+    found = desk(acting).book.requests.get(question.job, ())
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+async def decides(
+    acting: Acting, request: Request | None, *, yes: bool = True, by: str = "vera", why: str = ""
+) -> bool:
+    """Whether it was this word that counted."""
+    assert request is not None
+    return await desk(acting).book.turn(lambda turn: deciding.decide(turn, request, Word(yes, by, why)))
+
+
+async def written(acting: Acting, question: Question) -> list[Request]:
+    """All that a job ever asked for, by the database, the newest first."""
+    await settled(acting)
+    return await acting.ledger.requests(Wanted(job=question.job))
+
+
+async def standings(acting: Acting, question: Question) -> list[str]:
+    return [one.standing.value for one in await written(acting, question)]

@@ -1,0 +1,269 @@
+"""Who may see and decide what waits for an approval, by real tokens of a real Hub; REST, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dlspawner.core.jobs import State
+from dlspawner.manager.desk import Question
+from tests.edges.test_manager.asking import asked, decides, set_caps
+from tests.edges.test_manager.noticing import Served, offices, serving
+from tests.edges.test_manager.office import ask as ask_desk
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.queued import cancelled, state
+from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+async def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
+        await office.make_node()
+        set_caps(office)
+        async with serving(office, world) as found:
+            yield found
+
+
+async def ask(
+    served: Served, token: str | None, path: str, method: str = "GET", **more: Any
+) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.request(method, f"{served.url}/api/{path}", headers=headers, allow_redirects=False, **more) as answer,
+    ):
+        return answer.status, await answer.json(content_type=None)
+
+
+async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> Question:
+    question = wants(user, gpus=gpus, **more)
+    assert (await ask_desk(served.acting, question)).reason == "approval"
+    return question
+
+
+def ids(answer: tuple[int, dict[str, Any]]) -> list[str]:
+    assert answer[0] == 200, answer
+    return [one["job"] for one in answer[1]["items"]]
+
+
+OWN = ("access:services!service=jobs", "servers!user=vera", "read:servers!user=vera")
+WHO: dict[str, Callable[[World], str | None]] = {
+    "anonymous": lambda world: None,
+    "unknown token": lambda world: "0123456789abcdef",
+    "the owner": lambda world: world.token("alice"),
+    "the owner's job": lambda world: world.server_token("alice", "train"),
+    "somebody else": lambda world: world.token("bob"),
+    "a team admin": lambda world: world.token("vera"),
+    "a team admin's own token": lambda world: world.token("vera", OWN),
+    "a team admin's token that only reads": lambda world: world.token("vera", (OWN[0], OWN[2])),
+    "a team admin's token for the service alone": lambda world: world.token("vera", OWN[:1]),
+    "a team admin's job": lambda world: world.server_token("vera", "train"),
+    "an administrator of the Hub": lambda world: world.token("root-admin"),
+    "the gateway": lambda world: world.tokens["gateway"],
+    "another service": lambda world: world.tokens["other"],
+}
+#                          what a list, a word, a word about what is not there are answered
+MAY: dict[str, tuple[int, int, int]] = {
+    "anonymous": (401, 401, 401),
+    "unknown token": (401, 401, 401),
+    "the owner": (200, 403, 404),
+    "the owner's job": (403, 403, 403),
+    "somebody else": (0, 404, 404),
+    "a team admin": (200, 200, 404),
+    "a team admin's own token": (200, 200, 404),
+    "a team admin's token that only reads": (200, 403, 403),
+    "a team admin's token for the service alone": (403, 403, 403),
+    "a team admin's job": (403, 403, 403),
+    "an administrator of the Hub": (200, 200, 404),
+    "the gateway": (200, 403, 403),
+    "another service": (403, 403, 403),
+}
+
+
+@pytest.mark.parametrize("who", WHO)
+async def test_who_sees_and_decides(world: World, served: Served, who: str) -> None:
+    token, question = WHO[who](world), await waits(served)
+    sees, may, nothing = MAY[who]
+    status, content = await ask(served, token, "approvals")
+    assert status == (sees or 200)
+    assert [one["job"] for one in content.get("items", [])] == ([question.job] if sees == 200 else [])
+    for word in ("approve", "deny"):
+        assert (await ask(served, token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
+    assert (await ask(served, token, f"jobs/{question.job}/approve", "POST"))[0] == may
+    assert state(served.acting, question) is (State.QUEUED if may == 200 else State.WAITING_APPROVAL) or may == 200
+
+
+async def test_nobody_approves_their_own_but_an_administrator_of_the_hub(world: World, served: Served) -> None:
+    admins = await waits(served, "vera")
+    status, problem = await ask(served, world.token("vera"), f"jobs/{admins.job}/approve", "POST")
+    assert (status, problem["detail"].startswith("Nobody approves or denies their own request")) == (403, True)
+    assert (await ask(served, world.token("victor"), f"jobs/{admins.job}/approve", "POST"))[0] == 200
+    hubs = await waits(served, "root-admin")
+    assert (await ask(served, world.token("root-admin"), f"jobs/{hubs.job}/approve", "POST"))[0] == 200
+
+
+async def test_the_first_word_counts_and_the_second_reads_whose_it_was(world: World, served: Served) -> None:
+    question = await waits(served)
+    path, body = f"jobs/{question.job}/", {"reason": "For the paper"}
+    answers = await asyncio.gather(
+        ask(served, world.token("vera"), path + "approve", "POST", json=body),
+        ask(served, world.token("victor"), path + "deny", "POST", json=body),
+    )
+    assert sorted(status for status, _ in answers) == [200, 409]
+    won = next(content for status, content in answers if status == 200)
+    lost = next(content for status, content in answers if status == 409)
+    assert (won["reason"], won["may_decide"]) == ("For the paper", False)
+    assert lost["detail"] == f"It was {won['state']} already, by {won['by']}: For the paper."
+
+
+async def test_what_was_asked_for_meanwhile_is_not_what_was_read(world: World, served: Served) -> None:
+    question, token = await waits(served), world.token("vera")
+    (read,) = (await ask(served, token, "approvals?mine=decide"))[1]["items"]
+    await waits(served, gpus=5, job=question.job)
+    path, body = f"jobs/{question.job}/approve", {"request": read["id"]}
+    status, problem = await ask(served, token, path, "POST", json=body)
+    assert (status, problem["detail"]) == (
+        409,
+        "It has been changed since you looked: look again at what is asked for now.",
+    )
+    assert state(served.acting, question) is State.WAITING_APPROVAL
+
+
+async def test_what_waits_for_no_approval_and_what_does_not_any_more(world: World, served: Served) -> None:
+    token, small = world.token("vera"), wants(gpus=1)
+    await ask_desk(served.acting, small)
+    assert (await ask(served, token, f"jobs/{small.job}/approve", "POST"))[1]["detail"] == (
+        "This job waits for no approval."
+    )
+    question = await waits(served, "bob")
+    assert await cancelled(served.acting, "bob")
+    status, problem = await ask(served, token, f"jobs/{question.job}/deny", "POST")
+    assert (status, problem["detail"]) == (409, "Nobody has to decide it any more: it was withdrawn.")
+
+
+async def test_the_list_has_filters_and_pages(world: World, served: Served) -> None:
+    token = world.token("vera")
+    first, second, third = [await waits(served, user) for user in ("alice", "bob", "vera")]
+    await decides(served.acting, asked(served.acting, first))
+    everything = [third.job, second.job, first.job]
+    assert ids(await ask(served, token, "approvals")) == everything
+    assert ids(await ask(served, token, "approvals?mine=decide")) == [second.job]
+    assert ids(await ask(served, token, "approvals?mine=asked")) == [third.job]
+    assert ids(await ask(served, token, "approvals?state=waiting")) == everything[:2]
+    assert ids(await ask(served, token, "approvals?state=approved&state=denied")) == [first.job]
+    assert ids(await ask(served, token, "approvals?user=bob&team=default&kind=soft-cap")) == [second.job]
+    assert ids(await ask(served, token, "approvals?kind=special")) == []
+    assert ids(await ask(served, token, f"approvals?job={first.job}")) == [first.job]
+    pages, cursor = [], ""
+    while cursor is not None:
+        status, page = await ask(served, token, f"approvals?limit=1&cursor={cursor}")
+        assert status == 200
+        pages += [one["job"] for one in page["items"]]
+        cursor = page["next"]
+    assert pages == everything
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=501", "limit=ten", "mine=yours", "state=maybe", "kind=x", "cursor=!!", "cursor=YQ", "after=x"],
+)
+async def test_a_query_that_cannot_be_is_422(world: World, served: Served, query: str) -> None:
+    assert (await ask(served, world.token("vera"), f"approvals?{query}"))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("[]", 400), ('{"reason": 1}', 422), ('{"why": "x"}', 422), ('{"reason": "' + "x" * 501 + '"}', 422), ("{", 400)],
+    ids=["a list", "no text", "no such field", "too long", "no JSON"],
+)
+async def test_a_word_that_cannot_be_decides_nothing(world: World, served: Served, body: str, status: int) -> None:
+    question, token = await waits(served), world.token("vera")
+    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{served.url}/api/jobs/{question.job}/approve", data=body, headers=headers) as answer,
+    ):
+        assert answer.status == status
+    assert state(served.acting, question) is State.WAITING_APPROVAL
+
+
+# The page
+
+
+async def read(served: Served, token: str, page: str = "approvals", **form: str) -> tuple[int, str, str]:
+    """Status, the text that a reader sees, and where it leads."""
+    headers = {"Authorization": f"token {token}"}
+    method = "POST" if form else "GET"
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.request(
+            method, f"{served.url}/{page}", headers=headers, allow_redirects=False, data=form or None
+        ) as answer,
+    ):
+        main = re.search(r"<main.*</main>", await answer.text(), re.DOTALL)
+        text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+        return answer.status, text, answer.headers.get("Location", "")
+
+
+async def test_the_page_says_who_asks_for_what_and_what_they_have_now(world: World, served: Served) -> None:
+    await ask_desk(served.acting, wants(gpus=1, server="small"))
+    await waits(served)
+    status, text, _ = await read(served, world.token("vera"))
+    assert status == 200
+    assert "alice asks for 3 GPUs of type gpu on the default server, team Everybody." in text
+    assert "Team Everybody gives one person at most 2 GPUs without approval; alice holds 1." in text
+    assert "alice holds 1 GPU for team Everybody now; the team uses 1 of its 8 GPUs of type gpu." in text
+    assert "Approve 3 GPUs of type gpu for alice" in text
+    _, text, _ = await read(served, world.token("alice"))
+    assert "vera or victor can approve it for team Everybody." in text
+    assert "Approve 3 GPUs" not in text
+    assert "Waiting for you" not in text
+    _, text, _ = await read(served, world.token("bob"))
+    assert "alice" not in text
+    assert "No request of yours waits for an approval." in text
+
+
+async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, served: Served) -> None:
+    token, question = world.token("vera"), await waits(served)
+    request = asked(served.acting, question)
+    assert request is not None
+    status, _, place = await read(served, token, f"approvals/{request.id}/deny", reason="<b>Not now</b>")
+    assert (status, place) == (303, f"/services/jobs/approvals?done={request.id}")
+    _, text, _ = await read(served, token, f"approvals?done={request.id}")
+    assert "You have denied 3 GPUs of type gpu to alice." in text
+    assert "By vera: “<b>Not now</b>”" in text
+    _, text, _ = await read(served, world.token("alice"), f"approvals?done={request.id}")
+    assert "You have denied" not in text
+    status, text, _ = await read(served, world.token("victor"), f"approvals/{request.id}/approve", reason="But yes")
+    assert (status, "It was denied already, by vera: <b>Not now</b>." in text) == (409, True)
+    status, text, _ = await read(served, world.token("alice"), "wait/alice/")
+    assert (status, "The request was denied by vera: <b>Not now</b>" in text) == (200, True)
+
+
+async def test_whose_buttons_they_are_not(world: World, served: Served) -> None:
+    request = asked(served.acting, await waits(served))
+    assert request is not None
+    for user, expected in (("alice", 403), ("bob", 404)):
+        assert (await read(served, world.token(user), f"approvals/{request.id}/approve", reason="x"))[0] == expected
+    assert (await read(served, world.server_token("vera", "train")))[0] == 403
+    assert (await read(served, world.tokens["gateway"]))[0] == 404
+
+
+async def test_the_page_has_room_for_many(world: World, served: Served) -> None:
+    questions = [await waits(served, f"user{number}") for number in range(101)]
+    _, text, _ = await read(served, world.token("vera"))
+    assert "Waiting for you (101)" in text
+    assert "And 1 more" in text
+    for one in questions:
+        await decides(served.acting, asked(served.acting, one))
+    page = await read(served, world.token("vera"))
+    assert page[1].count("approved") == 50
+    assert "Earlier ones" in page[1]

@@ -7,14 +7,14 @@ knows traitlets or the Hub, so the command line, the spawner, the Manager and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.template import Template
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.settings.cluster_file import DEFAULT, read_cluster
+from dlspawner.settings.cluster_file import DEFAULT, checked_without, read_cluster, unread
 from dlspawner.settings.document import Problems, read
 from dlspawner.settings.teams_file import read_teams
 from dlspawner.settings.template_file import read_template
@@ -54,6 +54,8 @@ def load(
     cluster_root = read(Path(cluster_file), problems) if cluster_file is not None else None
     teams_root = read(Path(teams_file), problems) if teams_file is not None else None
     cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names, special_namespace)
+    if cluster_file is not None:
+        _leave_unchecked(unread(cluster_root, problems), str(cluster_file), problems)
     teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
@@ -61,6 +63,15 @@ def load(
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)
     return Settings(tuple(templates), cluster, teams)
+
+
+def _leave_unchecked(parts: frozenset[str], file: str, problems: Problems) -> None:
+    """What could not be read is nobody else's mistake; the first problem of the file says so."""
+    problems.unread = parts
+    first = next((index for index, problem in enumerate(problems.found) if problem.file == file), None)
+    if parts and first is not None:
+        known = problems.found[first]
+        problems.found[first] = replace(known, sentence=f"{known.sentence} {checked_without(parts)}")
 
 
 def _template_files(directory: str | Path | None, problems: Problems) -> list[Path]:

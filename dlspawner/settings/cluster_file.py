@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dlspawner.core import quantity
 from dlspawner.core.accounts import LARGEST, NOBODY, UidRange
 from dlspawner.core.model import Amount, Cluster, CpuJobs, GpuType, Special, Storage, Toleration
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
 from dlspawner.settings.policy_sections import CPU_JOBS, read_cpu_jobs, read_culling, read_priorities, read_scheduling
 
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
@@ -24,6 +24,41 @@ _KEYS = (
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
+
+
+# What teams and templates are checked against, as people say it.
+_CHECKED_AGAINST = {
+    "gpu_types": "GPU types",
+    "priorities": "priorities",
+    "special_permissions": "special permissions",
+    "accounts": "range of uids",
+}
+
+
+def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
+    """The parts that could not be read: what other files say of them may be right, and is no problem of theirs."""
+    if root is None or not isinstance(root.value, dict):
+        return frozenset(_CHECKED_AGAINST)
+    wrong = {problem.path for problem in problems.found if problem.file == root.file}
+    others = root.value.keys() - set(_KEYS)
+
+    def is_unread(part: str) -> bool:
+        found = root.value.get(part)
+        if found is None:  # it may be there under another name
+            return "." in wrong or any(part == "gpu_types" or did_you_mean(other, [part]) for other in others)
+        if not isinstance(found.value, list | None if part == "special_permissions" else dict | None):
+            return True
+        below = any(path.startswith((f"{part}.", f"{part}[")) for path in wrong)
+        return below and part in {"accounts", "special_permissions"}  # of the others the names are known
+
+    return frozenset(part for part in _CHECKED_AGAINST if is_unread(part))
+
+
+def checked_without(parts: frozenset[str]) -> str:
+    """What is said of the other files then."""
+    named = [title for part, title in _CHECKED_AGAINST.items() if part in parts]
+    listed = ", ".join(named[:-1]) + (" and " if named[1:] else "") + named[-1]
+    return f"Until this is mended, teams and templates are checked without the cluster's {listed}."
 
 
 def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> Cluster:

@@ -34,9 +34,10 @@ _Kind = TypeVar("_Kind", bound=Enum)
 
 @dataclass(slots=True)
 class Problems:
-    """Everything that is wrong so far, in all files."""
+    """Everything that is wrong so far, in all files; ``unread``: parts that nothing can be checked against."""
 
     found: list[Problem] = field(default_factory=list)
+    unread: frozenset[str] = frozenset()
 
     def in_order(self) -> list[Problem]:
         """File by file as they were read, each from its top to its end."""
@@ -59,8 +60,10 @@ class Entry:
     path: str
     problems: Problems = field(repr=False, compare=False)
 
-    def problem(self, sentence: str) -> None:
-        self.problems.add(self.file, self.line, self.path, sentence)
+    def problem(self, sentence: str, *, against: str | None = None) -> None:
+        """``against``: the part of another file that this does not agree with, as far as that could be read."""
+        if against not in self.problems.unread:
+            self.problems.add(self.file, self.line, self.path, sentence)
 
     def plain(self) -> Any:
         """The value without the places, as the YAML says it."""

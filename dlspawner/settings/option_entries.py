@@ -130,20 +130,23 @@ def _pattern(section: Section, kind: Kind) -> str | None:
 
 def _check_default(option: Option, entry: Entry, cluster: Cluster) -> None:
     names = [kind.name for kind in cluster.gpu_types]
+    against = {"gpu_type": "gpu_types", "priority": "priorities"}.get(option.name)
     if option.name == "gpu_type":
         for choice in option.choices:
             if choice.value not in names:
-                entry.problem(f"there is no GPU type “{choice.value}”. The cluster has: {', '.join(names) or 'none'}.")
+                have = f"The cluster has: {', '.join(names) or 'none'}."
+                entry.problem(f"there is no GPU type “{choice.value}”. {have}", against=against)
         option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in names))
     if option.name == "priority":
         levels = [one.name for one in cluster.priorities]
         for choice in option.choices:
             if choice.value not in levels:
-                entry.problem(f"there is no priority “{choice.value}”. The cluster has: {', '.join(levels)}.")
+                have = f"The cluster has: {', '.join(levels)}."
+                entry.problem(f"there is no priority “{choice.value}”. {have}", against=against)
         option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in levels))
     if option.name == "team" and option.default is not None:
         entry.problem("team has no default: it is the person's own.")
     elif option.default is not None:
         wrong = check_value(option, option.default)
         if wrong is not None:
-            entry.problem(f"the default is not allowed: {wrong}")
+            entry.problem(f"the default is not allowed: {wrong}", against=against)

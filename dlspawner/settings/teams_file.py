@@ -58,7 +58,7 @@ def _quota(kind: str, entry: Entry, cluster: Cluster) -> Quota:
     names = [gpu_type.name for gpu_type in cluster.gpu_types]
     if kind not in names:
         have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
-        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}")
+        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against="gpu_types")
     return Quota(kind, entry.integer(0, _MOST_GPUS))
 
 
@@ -79,7 +79,8 @@ def _priorities(team: Section, cluster: Cluster) -> tuple[str, ...]:
         if isinstance(entry.value, str) and entry.value not in known:
             entry.problem(
                 f"there is no priority “{entry.value}”{did_you_mean(entry.value, known)}. "
-                f"The cluster has: {', '.join(known)}."
+                f"The cluster has: {', '.join(known)}.",
+                against="priorities",
             )
     return team.texts("priorities")
 
@@ -122,8 +123,9 @@ def _check_path(entry: Entry, path: str, others: list[str]) -> None:
 def _gid(team: Section, cluster: Cluster) -> int | None:
     gid = team.maybe_integer("gid", 100, LARGEST)
     if gid is not None and (gid in cluster.accounts or gid in NOBODY):
+        against = None if gid in NOBODY else "accounts"
         whose = "nobody's" if gid in NOBODY else "in the range of people's own numbers (accounts: in the cluster file)"
-        team.entries["gid"].problem(f"{gid} is {whose}; choose another.")
+        team.entries["gid"].problem(f"{gid} is {whose}; choose another.", against=against)
     return gid
 
 

@@ -74,7 +74,8 @@ def read_template(
         annotations=_annotations(file),
         pod=_pod(file),
     )
-    _check(template, file, special & cluster.special)
+    known = "special_permissions" not in root.problems.unread
+    _check(template, file, special & cluster.special if known else special)
     if start_timeout is not None:
         _check_grace(template, root, start_timeout)
     return template
@@ -101,7 +102,9 @@ def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
 def _special(entry: Entry, cluster: Cluster) -> Special:
     special = entry.one_of(Special)
     if special not in cluster.special:
-        entry.problem(f"{special.value} is not switched on in the cluster's special_permissions.")
+        entry.problem(
+            f"{special.value} is not switched on in the cluster's special_permissions.", against="special_permissions"
+        )
     return special
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import State
-from dlspawner.core.lowered import excess
+from dlspawner.core.lowered import excess, restored
 from dlspawner.core.model import Team, Teams
 from dlspawner.core.preemption import broken, spared
 from dlspawner.core.quota import admit, turns
@@ -34,6 +34,7 @@ class History:
     here: World = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
     now: datetime = NOW
     number: int = 0
+    turned: set[str] = field(default_factory=set)  # jobs that a lowered quota made preemptible
 
     def submit(self, of: str, gpus: int, preemptible: bool, priority: int) -> None:
         self.number += 1
@@ -84,8 +85,11 @@ class History:
 
     def change_quotas(self, first: int, second: int) -> None:
         self.here.configure(CLUSTER, Teams(teams((first, second))))
+        for job in restored([job for job in self.here.jobs.values() if job.id in self.turned], self.here):
+            self.here.put(replace(job, preemptible=False, notice=None))
         for job in excess(self.here):
             self.here.put(replace(job, preemptible=True))
+            self.turned.add(job.id)
 
     def cordon(self, name: str, cordoned: bool) -> None:
         self.here.put_node(replace(NODES[name], cordoned=cordoned))

@@ -441,6 +441,50 @@ def test_wrong_teams(files: Files, text: str, problem: str) -> None:
     _one_problem(files.problems(), problem)
 
 
+WITHOUT = "Until this is mended, teams and templates are checked without the cluster's "
+ALL = "GPU types, priorities, special permissions and range of uids."
+# How cluster.yaml is broken, how the one problem ends, and what the teams and the template say that is right.
+UNREAD = {
+    "no YAML": ("gpu_types: [", WITHOUT + ALL),
+    "an empty file": ("", WITHOUT + ALL),
+    "no mapping": ("- a100", WITHOUT + ALL),
+    "a section under another name": (CLUSTER.replace("gpu_types", "gpus"), WITHOUT + "GPU types."),
+    "a section that is a list": ("gpu_types: [a100]", WITHOUT + "GPU types."),
+    "priorities that are a list": (CLUSTER + "priorities: [urgent]", WITHOUT + "priorities."),
+    "permissions that do not exist": (CLUSTER + "special_permissions: [roof]", WITHOUT + "special permissions."),
+    "uids that are none": (CLUSTER + "accounts: {first_uid: me}", WITHOUT + "range of uids."),
+}
+
+
+@pytest.mark.parametrize(("cluster", "end"), UNREAD.values(), ids=UNREAD)
+def test_a_broken_cluster_makes_nothing_wrong_in_the_other_files(files: Files, cluster: str, end: str) -> None:
+    quota = TEAMS if end.endswith((ALL, "GPU types.")) else "teams:\n  vision:\n    admins: [ann]\n"
+    job = JOB + "options: {gpu_type: {default: a100}}\n" if quota is TEAMS else JOB
+    levels = "    priorities: [urgent]\n" if "priorities" in end else ""
+    gid = "    gid: 25000\n" if "uids" in end else ""
+    special = "special_permissions: [root]\npod: {securityContext: {runAsUser: 0}}\n" if "permissions" in end else ""
+    files.write(job=job + special, cluster=cluster, teams=quota + levels + gid)
+    problems = files.problems()
+    assert {problem.split(":")[0] for problem in problems} == {"cluster.yaml"}
+    assert sum(problem.endswith(end) for problem in problems) == 1
+
+
+def test_what_is_wrong_whatever_the_cluster_has_is_told_with_it(files: Files) -> None:
+    files.write(cluster="gpu_types: [", teams=TEAMS + "  b: {quota: {a100: -1}, gid: 65534}\n")
+    assert [problem.split(": ")[:2] for problem in files.problems()] == [
+        ["cluster.yaml:1", "."],
+        ["teams.yaml:4", "teams.b.quota.a100"],
+        ["teams.yaml:4", "teams.b.gid"],
+    ]
+
+
+def test_a_mistake_elsewhere_in_the_cluster_leaves_everything_checked(files: Files) -> None:
+    files.write(cluster=CLUSTER + "scheduling: {notice_seconds: 1}\n", teams=TEAMS + "  b: {quota: {h100: 1}}\n")
+    told = files.problems()
+    assert [problem.split(": ")[1] for problem in told] == ["scheduling.notice_seconds", "teams.b.quota.h100"]
+    assert "Until this is mended" not in told[0]
+
+
 SPECIAL = """\
 special_permissions: [host_paths, root]
 pod: {volumes: [{name: v, hostPath: {path: '/scratch/%s'}}], securityContext: {runAsUser: 0}}
@@ -511,7 +555,7 @@ def test_files_that_can_not_be_read_are_problems(files: Files) -> None:
     (files.root / "jobs/job.yaml").write_text("", encoding="utf-8")
     assert files.problems() == [
         "jobs/job.yaml:1: .: the file is empty.",
-        "cluster.yaml:1: .: the file can not be read: No such file or directory.",
+        f"cluster.yaml:1: .: the file can not be read: No such file or directory. {WITHOUT}{ALL}",
         "teams.yaml:1: .: the file is not UTF-8 text.",
     ]
 

@@ -71,6 +71,7 @@ class World:
         self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
         self.jobs: dict[str, Job] = {}
         self.rooms: dict[str, Room] = {}
+        self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, Usage] = {}
         self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
         self._guaranteed: dict[tuple[str, str], int] = {}  # milli-GPUs by team and type, promises included
@@ -91,6 +92,7 @@ class World:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
         world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
+        world.closed = {node.name for node in snapshot.nodes if not node.open}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not State.ENDED}
         for job in world.jobs.values():
             world._count(job, 1, sort=False)
@@ -132,6 +134,7 @@ class World:
         old = self.rooms.get(node.name)
         room = self._room(node)
         self._settle(room)
+        (self.closed.discard if node.open else self.closed.add)(node.name)
         if old is None or _lies(old.node) != _lies(node):
             self._forget_layouts()
         for pool in self._pools.values():
@@ -140,6 +143,7 @@ class World:
     def remove_node(self, name: str) -> None:
         """The node is gone; what its jobs hold counts for quotas until they are gone, too."""
         room = self.rooms.pop(name, None)
+        self.closed.discard(name)
         if room is None:
             return
         jobs = {*room.holders, *room.promises}

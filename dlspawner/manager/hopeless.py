@@ -2,6 +2,7 @@
 
 Such a job keeps its place, because the files may be changed again. It is looked for when they were read, and when a job
 that had to leave is back in its place: what nodes there are does not matter here, for those come back by themselves.
+Who waits for a login reads that only as long as the files allow the job.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dlspawner.core import limits
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager.book import Turn
 from dlspawner.manager.notices import Kind, post, withdraw
+
+LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 
 
 def tell(turn: Turn) -> None:
@@ -20,9 +23,12 @@ def tell(turn: Turn) -> None:
 
 def tell_one(turn: Turn, job: Job) -> None:
     """The same for one job."""
-    never = limits.by_files(job, turn.world) if job.state is State.QUEUED else None
+    waits = job.state in {State.QUEUED, State.WAITING_LOGIN}
+    never = limits.by_files(job, turn.world) if waits else None
     if never is not None:
         text = f"It cannot start as things are: {never.sentence} It keeps its place; ask for less, or cancel it."
         post(turn, job, Kind.CANNOT_START, text)
-    else:
+    elif job.state is not State.WAITING_LOGIN:
         withdraw(turn, job.id, Kind.CANNOT_START)
+    elif turn.book.board.pending((job.id, Kind.WAITING_LOGIN)) is None:
+        post(turn, job, Kind.WAITING_LOGIN, LOG_IN, cause=str(turn.book.records[job.id].turns))

@@ -11,6 +11,8 @@ Rules:
   time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
 * Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. ``DENIED`` is
   about a job that has ended: it is over after some days, or when its person asks for that server again.
+* No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and nobody reads that a
+  job goes on while it will be stopped for another reason.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
   terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
   is concerned is a team, never a person; a text never quotes what a job or a file says.
@@ -56,6 +58,18 @@ class Kind(Enum):
     GOES_ON = "goes-on"  # what was said before does not hold any more
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
     HUB_REFUSES = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
+
+
+# Of these two one would be wrong: who is told the first is told the others no longer.
+_TAKES_BACK = {
+    Kind.PREEMPTED: (Kind.GOES_ON,),
+    Kind.QUOTA_LOWERED: (Kind.GOES_ON,),
+    Kind.IDLE: (Kind.GOES_ON,),
+    Kind.LIFETIME: (Kind.GOES_ON,),
+    Kind.CANNOT_START: (Kind.WAITING_LOGIN,),
+    Kind.WAITING_LOGIN: (Kind.CANNOT_START,),
+}
+_STOPS = (Kind.PREEMPTED, Kind.IDLE, Kind.LIFETIME)
 
 
 class CannotKeep(Exception):
@@ -109,7 +123,10 @@ def post(  # noqa: PLR0913 - a notice has so many parts
     until: datetime | None = None,
     keep: bool = False,
 ) -> Notice:
-    """Tell the owner of a job; ``cause`` is what makes this notice another one than the last of its kind."""
+    """Tell the owner of a job; ``cause`` is what makes this notice another one than the last of its kind.
+
+    Good news of a job that will be stopped for another reason are told to nobody.
+    """
     wanted = Notice("", kind, cause, text, turn.now, job.id, job.user, job.server, until, keep)
     return _post(turn, wanted)
 
@@ -136,8 +153,13 @@ def see(turn: Turn, notice: Notice) -> None:
 
 def _post(turn: Turn, wanted: Notice) -> Notice:
     wanted = replace(wanted, text=clean(wanted.text, LONGEST_TEXT), cause=clean(wanted.cause, LONGEST_CAUSE))
-    known = turn.book.board.pending(wanted.key)
-    if known is not None and known.cause == wanted.cause:
+    pending = turn.book.board.pending
+    if wanted.kind is Kind.GOES_ON and any(pending((wanted.job, kind)) for kind in _STOPS):
+        return wanted
+    if wanted.kind in _TAKES_BACK:
+        withdraw(turn, wanted.job, *_TAKES_BACK[wanted.kind])
+    known = pending(wanted.key)
+    if known is not None and known.cause == wanted.cause and not known.over(turn.now):
         same = replace(known, text=wanted.text, until=wanted.until, keep=wanted.keep)
         if same != known:
             turn.tell(Change(same))

@@ -26,14 +26,14 @@ from functools import partial
 from dlspawner.backoff import delays
 from dlspawner.core.jobs import Job, State
 from dlspawner.hubapi import HubApi, HubError, HubRefused, Server
+from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.notices import Kind, post, withdraw
+from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, WAITING, Record, ended, waiting
 from dlspawner.manager.store import StoreUnavailable
 
-LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
 _ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long before
@@ -246,5 +246,6 @@ def _remove(turn: Turn, *, job: str) -> None:
 def _wait_for_login(turn: Turn, *, job: str) -> None:
     record = turn.record(job)
     if record is not None and record.due:
-        turn.write(waiting(record, State.WAITING_LOGIN), "login")
-        post(turn, record.job, Kind.WAITING_LOGIN, LOG_IN, cause=str(record.turns))
+        waits = waiting(record, State.WAITING_LOGIN)
+        turn.write(waits, "login")
+        hopeless.tell_one(turn, waits.job)

@@ -447,6 +447,23 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 6),
         "Idle GPUs of type a100: 8, at most 5 on one node; this job needs 6 on one node.",
     ),
+    "which nodes are closed": (
+        world(team("a", 8), node("n1", cordoned=True), node("small", 2, cordoned=True)),
+        wants("j", "a", 4),
+        "Idle GPUs of type a100: 0, at most 0 on one node; this job needs 4. A node with GPUs of type a100 is closed "
+        "for maintenance.",
+    ),
+    "which nodes do not answer": (
+        world(team("a", 8), N1, runs("r", "b", 8, "n1"), *(node(one, ready=False) for one in ("n2", "n3"))),
+        wants("j", "a", 4),
+        "Idle GPUs of type a100: 0, at most 0 on one node; this job needs 4. 2 nodes with GPUs of type a100 do not "
+        "answer.",
+    ),
+    "which nodes are closed to a job without GPUs": (
+        world(node("n1", kind=None, cordoned=True)),
+        wants("j", "default", 0),
+        "No node has so much CPU and memory free beside what comes with its GPUs. A node is closed for maintenance.",
+    ),
     "the quota and what is used of it": (
         world(*TWO, runs("r", "a", 7, "n1")),
         wants("j", "a", 2),

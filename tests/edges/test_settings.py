@@ -462,7 +462,7 @@ def test_a_broken_cluster_makes_nothing_wrong_in_the_other_files(files: Files, c
     job = JOB + "options: {gpu_type: {default: a100}}\n" if quota is TEAMS else JOB
     levels = "    priorities: [urgent]\n" if "priorities" in end else ""
     gid = "    gid: 25000\n" if "uids" in end else ""
-    special = "special_permissions: [root]\npod: {securityContext: {runAsUser: 0}}\n" if "permissions" in end else ""
+    special = "special_permissions: [host_network]\npod: {hostNetwork: true}\n" if "permissions" in end else ""
     files.write(job=job + special, cluster=cluster, teams=quota + levels + gid)
     problems = files.problems()
     assert {problem.split(":")[0] for problem in problems} == {"cluster.yaml"}

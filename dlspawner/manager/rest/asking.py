@@ -9,11 +9,11 @@ from dlspawner.core.jobs import State
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk
+from dlspawner.manager.hopeless import LOG_IN
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.rest import view
 from dlspawner.manager.rest.query import Given
-from dlspawner.manager.starts import LOG_IN
 from dlspawner.manager.web import ApiHandler, Problem
 
 NO_JOB = "There is no such job of yours."

@@ -107,6 +107,43 @@ async def test_kinds_stand_beside_each_other_and_are_withdrawn_one_by_one(office
         assert shown(book) == [(Kind.LIFETIME, "")]
 
 
+STOPS = (Kind.PREEMPTED, Kind.IDLE, Kind.LIFETIME)
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        *[([Kind.GOES_ON, kind], [kind]) for kind in (*STOPS, Kind.QUOTA_LOWERED)],
+        *[([kind, Kind.GOES_ON], [kind]) for kind in STOPS],
+        ([Kind.QUOTA_LOWERED, Kind.GOES_ON], [Kind.QUOTA_LOWERED, Kind.GOES_ON]),
+        ([Kind.PREEMPTED, Kind.LIFETIME], [Kind.PREEMPTED, Kind.LIFETIME]),
+        ([Kind.WAITING_LOGIN, Kind.CANNOT_START], [Kind.CANNOT_START]),
+        ([Kind.CANNOT_START, Kind.WAITING_LOGIN], [Kind.WAITING_LOGIN]),
+    ],
+    ids=lambda kinds: " then ".join(kind.value for kind in kinds),
+)
+async def test_no_two_notices_of_a_job_contradict_each_other(
+    office: Office, told: list[Kind], left: list[Kind]
+) -> None:
+    async with office.manager() as acting:
+        job = job_of()
+        await book_of(acting).turn(lambda turn: begin(turn, job))
+        for kind in told:
+            await book_of(acting).turn(lambda turn, kind=kind: post(turn, job, kind, "Said."))
+        assert {kind for kind, _ in shown(book_of(acting))} == set(left)
+
+
+async def test_good_news_are_told_again_after_the_first_are_over(office: Office) -> None:
+    async with office.manager() as acting:
+        job = job_of()
+        await book_of(acting).turn(lambda turn: begin(turn, job))
+        first = await book_of(acting).turn(lambda turn: post(turn, job, Kind.GOES_ON, "It goes on."))
+        office.clock.moved += timedelta(minutes=11)
+        again = await book_of(acting).turn(lambda turn: post(turn, job, Kind.GOES_ON, "It goes on."))
+        assert (again.id == first.id, again.posted > first.posted) == (False, True)
+        assert book_of(acting).board.read(ALICE, office.clock()) == (again,)
+
+
 async def test_a_job_that_ends_takes_its_notices_along(office: Office) -> None:
     job = job_of()
     async with office.manager() as acting:

@@ -10,6 +10,8 @@ import pytest
 
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.notices import Audience, Kind
 from dlspawner.manager.records import MOST_TURNS
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
@@ -131,6 +133,24 @@ async def test_where_the_hub_wants_a_fresh_login_the_job_holds_nothing_and_goes_
         assert first is not None
         assert found is not None
         assert found.job.submitted == first.job.submitted
+
+
+async def test_who_waits_for_a_login_in_vain_reads_that_alone_until_the_quota_is_raised_again(office: Office) -> None:
+    waits = wants()
+
+    def notices(acting: Acting) -> list[Kind]:
+        return [one.kind for one in desk(acting).book.board.read(Audience(user="alice"), office.clock())]
+
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(403, "auth has expired for alice, login again"), waits)
+        await give_back()
+        await until(lambda: notices(acting) == [Kind.WAITING_LOGIN], "it waits for a login")
+        office.set_quota(0)
+        await until(lambda: notices(acting) == [Kind.CANNOT_START], "it waits in vain")
+        office.set_quota(8)
+        await until(lambda: notices(acting) == [Kind.WAITING_LOGIN], "it does not any more")
 
 
 async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:

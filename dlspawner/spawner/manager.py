@@ -107,8 +107,8 @@ class Manager:
         except (KeyError, TypeError):
             raise asked._undecided(status, f"user={user} the Manager answered {status} to what waits") from None
 
-    async def places(self, user: str) -> Mapping[str, Place]:
-        """Where this user's jobs wait, by server; empty when nobody answers in time."""
+    async def places(self, user: str) -> Mapping[str, Place] | None:
+        """Where this user's jobs wait, by server; ``None`` when nobody answers in time."""
         asked = replace(self, seconds=PLACES_SECONDS)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
@@ -117,7 +117,7 @@ class Manager:
                 for one in answer["waiting"]
             }
         except (KeyError, TypeError, ValueError, Refused):
-            return {}
+            return None
 
     async def notices(self, user: str, *, admin: bool) -> Sequence[Told]:
         """What this user is told, and administrators besides; nothing when nobody answers in time."""

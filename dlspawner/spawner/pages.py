@@ -26,6 +26,7 @@ from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import STATE_ENDED
 
 if TYPE_CHECKING:
+    from dlspawner.spawner.managed import ManagedSpawner
     from dlspawner.spawner.spawner import DLSpawner
 
 TENSORBOARD = "tensorboard"
@@ -80,6 +81,15 @@ class Home:
     notices: Sequence[Told]
 
 
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What is known of a server that does not run: ``waits`` is ``None`` when nobody has answered."""
+
+    waits: bool | None
+    sentence: str
+    url: str
+
+
 @cache
 def _environment(directory: str) -> Environment:
     return forms.pages(Path(directory))
@@ -89,12 +99,12 @@ def _render(spawner: DLSpawner, page: str, **values: object) -> str:
     return _environment(str(Path(spawner.templates_dir) / "hub")).get_template(page).render(**values)
 
 
-def base_url(spawner: DLSpawner) -> str:
+def base_url(spawner: ManagedSpawner) -> str:
     """Where the proxy serves us: the Hub's own address without its last part."""
     return str(spawner.hub.base_url).removesuffix("hub/")
 
 
-def wait_url(spawner: DLSpawner, server: str) -> str:
+def wait_url(spawner: ManagedSpawner, server: str) -> str:
     """The Manager's page about a job that waits."""
     parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
     return f"{base_url(spawner)}services/jobs/wait/{'/'.join(parts)}"
@@ -250,6 +260,14 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
         again=again,
         wait_url=wait_url(spawner, name) if state == "waiting" else None,
     )
+
+
+def queued(spawner: ManagedSpawner, places: Mapping[str, Place] | None) -> Queued:
+    """The place of a spawner's own server."""
+    server = spawner.name or ""
+    place = places.get(server) if places is not None else None
+    waits = None if places is None else place is not None
+    return Queued(waits, _place(place) if place else "", wait_url(spawner, server))
 
 
 def _place(place: Place) -> str:

@@ -27,10 +27,10 @@ from traitlets import default
 from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble, verdict
-from dlspawner.spawner.interrupted import InterruptedSpawner
-from dlspawner.spawner.launch import Launch, Person, Wish
-from dlspawner.spawner.manager import ADMISSION_SECONDS, Manager, Place
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
+from dlspawner.spawner.launch import Person, Wish
+from dlspawner.spawner.managed import ManagedSpawner
+from dlspawner.spawner.manager import ADMISSION_SECONDS
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused, Waits
@@ -53,11 +53,9 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, InterruptedSpawner, SpecialSpawner):
+class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, ManagedSpawner, SpecialSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
-    _launch: Launch | None = None
-    _job_id: str | None = None  # of the job whose start is saved
     _drawn_id: str | None = None  # for the next one
     _percent = 0  # how far the progress page has come
     _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
@@ -137,7 +135,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Inter
             return pages.Home(pages.job_views(self, {}), ())
         told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
         places, notices = await asyncio.gather(self.places(), told)
-        return pages.Home(pages.job_views(self, places), notices)
+        return pages.Home(pages.job_views(self, places or {}), notices)
 
     # What people choose
 
@@ -239,40 +237,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Inter
                 await self._manager.release(job.id, job.user, passes=passes)
             raise
 
-    async def stop(self, now: bool = False) -> None:
-        await self._learn_why()
-        await super().stop(now)
-
-    async def _interrupted(self) -> None:
-        """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
-        if self._has_quota:
-            known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
-            manager = replace(self._manager, until=None)
-            await manager.interrupted(self.user.name, self.name or "", self._job_id if known else None)
-
-    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
-        """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
-        reason = await super()._why_ended(pod, judged)
-        if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
-            return reason
-        return await self._manager.ending(self._job_id) or reason
-
-    async def _learn_why(self) -> None:
-        """If it is the Manager that has the job stopped, let the person read why."""
-        job = self.job() if self._has_manager else None
-        starting = self._spawn_future is not None and not self._spawn_future.done()
-        if job is None or starting or self._ended:
-            return
-        sentence = await self._manager.ending(job.id)
-        if sentence is not None:
-            self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
-            self._ended = sentence
-            self._show_end(sentence)
-
-    @property
-    def _manager(self) -> Manager:
-        return Manager(self.manager_url, self.manager_token, self.log, until=self._deadline())
-
     def _waits(self, sentences: Sequence[str], reason: str) -> Waits:
         page = pages.wait_url(self, self.name or "")
         return Waits(*sentences, reason=reason, page=page, handler=self.handler)
@@ -292,21 +256,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Inter
         if isinstance(numbers, BaseException):
             raise numbers
         return waits, numbers
-
-    async def places(self) -> Mapping[str, Place]:
-        """Where this person's jobs wait, by server."""
-        waits = self._has_quota or (self._has_manager and self.special_namespace)
-        return await self._manager.places(self.user.name) if waits else {}
-
-    @property
-    def _has_manager(self) -> bool:
-        """Whether somebody may stop jobs, without any limits as well, and says why."""
-        return bool(self.offers_jobs and self.manager_url and self.manager_token)
-
-    @property
-    def _has_quota(self) -> bool:
-        """Whether somebody counts what jobs hold."""
-        return self._has_manager and self.settings.teams.has_limits(self.settings.cluster)
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

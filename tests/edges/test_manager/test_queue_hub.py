@@ -43,6 +43,8 @@ async def refresh_user(self, user, handler=None, **more):
     return user.name not in Path({stale!r}).read_text().split()
 Authenticator.refresh_user = refresh_user
 c.Spawner.consecutive_failure_limit = 1 if jupyterhub.version_info[0] > 5 else 0
+c.JupyterHub.load_groups = {{"guests": {{"users": ["guest"]}}}}
+c.JupyterHub.load_roles.append({{"name": "guests", "groups": ["guests"], "scopes": ["access:servers!user=marks"]}})
 c.Authenticator.refresh_pre_spawn = c.Authenticator.auth_refresh_strict = True
 """
 PICTURES = Path("build/manager")
@@ -143,6 +145,9 @@ class Plain:
     def place(self, user: str, server: str = "") -> requests.Response:
         return self.http.get(f"{self.hub.url}/services/jobs/wait/{user}/{server}", timeout=30)
 
+    def visit(self, path: str) -> requests.Response:
+        return self.http.get(f"{self.hub.url}{path}", timeout=30)
+
     def press(self, page: requests.Response, where: str) -> requests.Response:
         action, hidden = next(form for form in Forms(page.text).found if re.search(where, form[0]))
         return self.http.post(self.hub.url + action, data=hidden, timeout=30)
@@ -175,6 +180,49 @@ def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full
     assert set(live(hub)) == {"holder", "other"}
     stop(hub, full)
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
+
+
+@pytest.mark.slow
+def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["marks"])
+    hub.start_server("marks", gpus=1)
+    wait_for(lambda: live(hub).get("marks") == "queued", "it waits", 60)
+    hub.stop("hub")  # and what it remembers of the refused start is gone
+    hub.start_hub()
+    bookmarks = ("/user/marks/lab", "/hub/spawn-pending/marks")
+    with Plain(hub, "marks") as owner, Plain(hub, "admin", ADMIN) as admin, Plain(hub, "guest") as guest:
+        for page in (*map(owner.visit, bookmarks), *map(admin.visit, bookmarks)):
+            assert "The job waits" in page.text
+            assert "It is number 1 in the queue and starts by itself. Team Everybody uses 8 of its 8 GPUs" in page.text
+            assert 'data-waits href="/services/jobs/wait/marks/"' in page.text
+        told = guest.visit(bookmarks[0]).text
+        assert "The job is not running" in told
+        assert "GPUs" not in told
+        hub.kill("manager")
+        try:
+            for page in map(owner.visit, bookmarks):
+                assert "The job is not running" in page.text
+                assert page.elapsed.total_seconds() < 10
+        finally:
+            hub.start_manager()
+        wait_for(lambda: "The job waits" in owner.visit(bookmarks[0]).text, "the new Manager decides", 60)
+        owner.press(owner.place("marks"), r"/cancel$")
+        assert "The job is not running" in owner.visit(bookmarks[0]).text
+
+
+def test_the_hub_s_page_of_a_start_that_had_to_wait_says_what_is_so_now(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["ahead", "behind"])
+    for user in ("ahead", "behind"):
+        hub.start_server(user, gpus=1)
+    with Plain(hub, "behind") as person:
+        assert "It is number 2 in the queue" in person.visit("/user/behind/lab").text
+        with Plain(hub, "ahead") as other:
+            assert other.press(other.place("ahead"), r"/cancel$").ok
+        assert "It is number 1 in the queue" in person.visit("/user/behind/lab").text
+        person.press(person.place("behind"), r"/cancel$")
+        over = person.visit("/user/behind/lab").text
+        assert "The job is not running" in over
+        assert "in the queue" not in over
 
 
 @pytest.mark.slow

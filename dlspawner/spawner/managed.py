@@ -1,0 +1,93 @@
+"""What a spawner and the Manager tell each other outside a start: what waits, why a job was stopped, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dlspawner.spawner import pages, verdict
+from dlspawner.spawner.interrupted import InterruptedSpawner
+from dlspawner.spawner.manager import Manager, Place
+
+if TYPE_CHECKING:
+    from dlspawner import settings
+    from dlspawner.core import naming
+    from dlspawner.spawner.launch import Launch
+
+PodDict = Mapping[str, Any]
+
+
+class ManagedSpawner(InterruptedSpawner):
+    """A spawner with a Manager beside it, where one is set up."""
+
+    manager_url: str
+    manager_token: str
+    special_namespace: str
+    _launch: Launch | None = None
+    _job_id: str | None = None  # of the job whose start is saved
+
+    if TYPE_CHECKING:
+
+        @property
+        def offers_jobs(self) -> bool: ...
+        @property
+        def settings(self) -> settings.Settings: ...
+        def job(self) -> naming.Job | None: ...
+
+    @property
+    def _manager(self) -> Manager:
+        return Manager(self.manager_url, self.manager_token, self.log, until=self._deadline())
+
+    @property
+    def _has_manager(self) -> bool:
+        """Whether somebody may stop jobs, without any limits as well, and says why."""
+        return bool(self.offers_jobs and self.manager_url and self.manager_token)
+
+    @property
+    def _has_quota(self) -> bool:
+        """Whether somebody counts what jobs hold."""
+        return self._has_manager and self.settings.teams.has_limits(self.settings.cluster)
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether any job could wait: for its turn, or for an approval."""
+        return self._has_quota or bool(self._has_manager and self.special_namespace)
+
+    async def places(self) -> Mapping[str, Place] | None:
+        """Where this person's jobs wait, by server; ``None`` when nobody answers in time."""
+        return await self._manager.places(self.user.name) if self._may_wait else {}
+
+    async def queued(self) -> pages.Queued:
+        """What is known of this server's place in the queue, for the Hub's pages about a server that does not run."""
+        return pages.queued(self, await self.places())
+
+    async def stop(self, now: bool = False) -> None:
+        await self._learn_why()
+        await super().stop(now)
+
+    async def _interrupted(self) -> None:
+        """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
+        if self._may_wait:
+            known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
+            manager = replace(self._manager, until=None)
+            await manager.interrupted(self.user.name, self.name or "", self._job_id if known else None)
+
+    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
+        """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
+        reason = await super()._why_ended(pod, judged)
+        if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
+            return reason
+        return await self._manager.ending(self._job_id) or reason
+
+    async def _learn_why(self) -> None:
+        """If it is the Manager that has the job stopped, let the person read why."""
+        job = self.job() if self._has_manager else None
+        starting = self._spawn_future is not None and not self._spawn_future.done()
+        if job is None or starting or self._ended:
+            return
+        sentence = await self._manager.ending(job.id)
+        if sentence is not None:
+            self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
+            self._ended = sentence
+            self._show_end(sentence)

@@ -248,6 +248,20 @@ class HubApi:
             return None
         return read_user(_expect(status, body, 200))
 
+    async def group(self, name: str) -> frozenset[str] | None:
+        """Who is in a group; None when the Hub has none of that name. HubRefused(403) without the scope read:groups."""
+        segment = _segment(name)
+        if segment is None:
+            return None
+        status, body = await self._call("GET", f"/groups/{segment}")
+        if status == 404:
+            return None
+        content = _expect(status, body, 200)
+        try:
+            return frozenset(map(_text, content["users"]))
+        except (KeyError, TypeError) as error:
+            raise HubUnavailable("The Hub's answer could not be understood.") from error
+
     async def active_users(self) -> list[HubUser]:
         """Everybody with a server that runs, with those servers; in pages, a few requests for thousands.
 

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from dlspawner.core import limits, queueing, quota
 from dlspawner.core.advice import advise
-from dlspawner.core.decisions import Admit, Alternative, Preempt, Refuse, Wait
+from dlspawner.core.decisions import Admit, Alternative, Preempt, Reason, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.leaving import are_leaving, who_leaves, will_leave
 from dlspawner.core.telling import moment
@@ -18,6 +18,7 @@ from dlspawner.manager.book import Book
 from dlspawner.manager.records import Record
 
 _ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
+_MOST_REASONS = 1000
 _NEXT = "Its turn comes any moment."
 
 
@@ -51,16 +52,19 @@ class Looks:
 
     def __init__(self, book: Book, offers_preemptible: Callable[[str], bool]) -> None:
         self.book, self._offers = book, offers_preemptible
+        self._reasons: dict[str, tuple[datetime, Reason]] = {}
         self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
-    def look(self, record: Record) -> Look:
+    def look(self, record: Record, *, advises: bool = True) -> Look:
+        """What is told of it; without advice, which costs as much as many decisions, where nobody asks for it."""
         job, world, now = record.job, self.book.world, self.book.now()
         position = queueing.position(job, world, now)
         if job.state is State.WAITING_APPROVAL:
             return Look(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
-        return Look(job, "queued", position, _waiting(job, self.book), self.why(job, now), self.advice(job, now))
+        advice = self.advice(job, now) if advises else ()
+        return Look(job, "queued", position, _waiting(job, self.book), self.why(job, now), advice)
 
     def why(self, job: Job, now: datetime) -> str:
         """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""
@@ -84,6 +88,16 @@ class Looks:
                 return _NEXT
             case _:
                 assert_never(found)
+
+    def reason(self, job: Job, now: datetime) -> Reason:
+        """The kind of reason for which a queued job has to wait; kept for a moment: many people look at once."""
+        kept = self._reasons.get(job.id)
+        if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            if len(self._reasons) > _MOST_REASONS:
+                self._reasons.clear()
+            found = Reason.ENDING if job.promised else quota.admit(job, self.book.world, now).reason
+            kept = self._reasons[job.id] = (now, found)
+        return kept[1]
 
     def _promised(self, job: Job, now: datetime) -> str:
         leavers = who_leaves(job, self.book.world)

@@ -17,6 +17,7 @@ from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado.httputil import url_concat
 from tornado.web import HTTPError
 
+from dlspawner.core.amounts import shown
 from dlspawner.hubapi import HubUnavailable, Identity
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import identify, may_manage_keys
@@ -45,6 +46,10 @@ def make_environment(paths: Sequence[str]) -> Environment:
     loader = ChoiceLoader([PrefixLoader({"templates": FileSystemLoader([hub])}, "/"), FileSystemLoader([*paths, hub])])
     environment = Environment(loader=NonceLoader(loader), autoescape=True)
     environment.filters["ago"] = ago
+    environment.filters["gpus"] = shown
+    environment.filters["cpu"] = lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")
+    environment.filters["memory"] = lambda count: f"{count / 2**30:.1f}".removesuffix(".0") + " GiB"
+    environment.filters["pair"] = lambda text: (text, text)
     environment.filters["key_type"] = lambda key: describe_type(key.partition(" ")[0])
     return environment
 

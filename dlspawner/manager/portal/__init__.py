@@ -6,7 +6,7 @@ Every page is made of the Hub's templates, works without JavaScript, and says no
 
 from __future__ import annotations
 
-from dlspawner.manager.portal import pages
+from dlspawner.manager.portal import job, lists, pages
 from dlspawner.manager.web import Routes
 
 JOB = r"(j-[a-z2-7]{12})"
@@ -15,7 +15,13 @@ ROUTES: Routes = (
     ("", pages.MyJobs),
     ("start", pages.Start),
     ("tensorboard", pages.TensorBoard),
+    ("queue", lists.Queue),
+    ("cluster", lists.Cluster),
+    ("teams", lists.Teams),
+    ("all", lists.All),
+    (f"jobs/{JOB}", job.JobPage),
     (f"jobs/{JOB}/stop", pages.Stop),
     (f"jobs/{JOB}/keep", pages.Keep),
 )
-TEMPLATES = ("my_jobs.html",)  # without which the Manager does not start
+# Without which the Manager does not start.
+TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")

@@ -62,7 +62,7 @@ class Mine(Page):
             titles={one.name: one.title for one in settings.templates},
             servers=user.servers if user is not None else None,
             records=records,
-            looks={server: desk.looks.look(one) for server, one in records.items() if one.waits},
+            looks={server: desk.looks.look(one, advises=False) for server, one in records.items() if one.waits},
             pods=culler.evidence.pods() if culler else {},
             ended=await acting.ledger.ended(name),
             teams={team.name: team.title or team.name for team in settings.teams.teams},

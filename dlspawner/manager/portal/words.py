@@ -34,7 +34,17 @@ def end(reason: str, detail: str, stop: Stop | None) -> str:
 
 def asked(job: Job, team: str) -> str:
     """What a job has or wants: ``2 GPUs of type a100, preemptible, team Vision``."""
-    charge = job.charge
-    words = [counted(charge.gpus) + (f" of type {charge.gpu_type}" if charge.gpu_type else "") if charge.gpus else ""]
-    words += ["preemptible" if job.preemptible else "", f"team {team}" if team else ""]
-    return ", ".join(word for word in words if word)
+    words = [size(job) if job.charge.gpus else "", "preemptible" if job.preemptible else ""]
+    return ", ".join(word for word in (*words, f"team {team}" if team else "") if word)
+
+
+def size(job: Job) -> str:
+    """How large a job is: ``2 GPUs of type a100``, ``no GPU``."""
+    return gpus(job.charge.gpus, job.charge.gpu_type)
+
+
+def gpus(milli: int, kind: str | None) -> str:
+    """An amount of GPUs with its type."""
+    if not milli:
+        return "no GPU"
+    return counted(milli) + (f" of type {kind}" if kind else "")

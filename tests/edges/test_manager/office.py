@@ -50,6 +50,7 @@ class FakeHub:
     servers: set[tuple[str, str]] | None = None
     looks: int = 0  # how often it was asked about a user
     lists: int = 0  # and about all
+    groups: dict[str, frozenset[str]] = field(default_factory=dict)
     checks: int = 0  # and about what it allows
     allows: frozenset[str] = frozenset(NEEDED)
     starts: Callable[[str, str], Awaitable[None]] | None = None
@@ -75,7 +76,12 @@ class FakeHub:
             for spawns in ["spawn" if (user, server) in self.pending else None]
             if user == name
         }
-        return HubUser(name, mine)
+        return HubUser(name, mine, groups=frozenset(one for one, names in self.groups.items() if name in names))
+
+    async def group(self, name: str) -> frozenset[str] | None:
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        return self.groups.get(name)
 
     async def scopes(self) -> frozenset[str]:
         self.checks += 1

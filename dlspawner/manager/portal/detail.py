@@ -1,0 +1,108 @@
+"""One job as its page tells it. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.core import quantity
+from dlspawner.core.jobs import State
+from dlspawner.core.telling import moment
+from dlspawner.manager.kept import Event, Kept
+from dlspawner.manager.portal.words import end, gpus
+
+# What a transition means to the job's person, by its reason; other reasons are shown as they are.
+STEPS = {
+    "queued": "It waits in the queue.",
+    "turn": "Its turn came.",
+    "admitted": "It may start.",
+    "changed": "Its person asked for something else.",
+    "pod-seen": "Its pod was made.",
+    "bound": "Its pod has a node.",
+    "pod-running": "Its pod runs.",
+    "running": "It runs.",
+    "deleted": "Its pod is being stopped.",
+    "gone": "Its pod is gone.",
+    "finished": "Its program has ended.",
+    "requeued": "It waits again, at its old place.",
+    "turn-over": "It could not be started in time, and waits again.",
+    "login": "The Hub wants a fresh login of its person.",
+    "logged-in": "Its person logged in again.",
+    "notice": "It was told that it has to leave.",
+    "notice-moved": "The time at which it has to leave was moved.",
+    "spared": "It may stay after all.",
+    "promised": "Others leave for it.",
+    "preempted": "It is stopped: others are entitled to its GPUs.",
+    "idle": "It is stopped: nobody used it.",
+    "lifetime": "It is stopped at the end of its lifetime.",
+    "cancelled": "It was cancelled.",
+    "replaced": "Another request took its place.",
+    "stopped-by-another": "Somebody who may act on it stops it.",
+    "quota-lowered": "Its team has less quota now.",
+    "quota-raised": "Its team has its quota again.",
+    "start-lost": "Its start was lost.",
+    "never-seen": "No pod of it ever came.",
+    "not-created": "The cluster refused its pod.",
+    "not-started": "It could not be started.",
+    "found-again": "Its pod was found again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transition."""
+
+    at: datetime
+    state: str
+    sentence: str
+    detail: str
+
+
+def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], priority: str) -> list[tuple[str, str]]:
+    """What is known of a job, by its name on the page; what is not known is left out."""
+    cpu = f"{quantity.cpu(kept.cpu_milli)} CPU, {quantity.memory(kept.memory_bytes)} memory"
+    given = [
+        ("Template", titles.get(kept.template, kept.template)),
+        ("Owner", kept.user),
+        ("Team", teams.get(kept.team, kept.team)),
+        ("GPUs", gpus(kept.gpus_milli, kept.gpu_type) + (", preemptible" if kept.preemptible else "")),
+        ("CPU and memory", cpu),
+        ("Priority", priority),
+        ("Waits again after it was stopped for others", "yes" if kept.requeue else "no"),
+        ("Nodes", ", ".join(node for node in kept.nodes if node)),
+        ("Pods", ", ".join(kept.pods)),
+        ("Job", kept.id),
+    ]
+    return [(name, value) for name, value in given if value]
+
+
+def times(kept: Kept) -> list[tuple[str, datetime]]:
+    """When it was asked for, began and ended, as far as that has happened."""
+    given = (("Asked for", kept.submitted), ("Started", kept.started), ("Ended", kept.ended))
+    return [(name, at) for name, at in given if at is not None]
+
+
+def says(kept: Kept, why: str, now: datetime) -> str:
+    """The one sentence about where it stands."""
+    if kept.state is State.ENDED:
+        return end(kept.reason, "", kept.stop)
+    if kept.stop is not None:
+        return kept.stop.sentence
+    if kept.notice is not None:
+        return f"It has to leave for others {moment(kept.notice, now)}."
+    return why
+
+
+def steps(events: Iterable[Event], *, all_details: bool) -> list[Step]:
+    """Its transitions, the latest first. Details may name others' jobs: ``all_details`` is for who may see these."""
+    found = [
+        Step(
+            one.at,
+            one.state.value,
+            STEPS.get(one.reason, one.reason),
+            one.detail if all_details or one.reason == "start-refused" else "",
+        )
+        for one in events
+    ]
+    return found[::-1]

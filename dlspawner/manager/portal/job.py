@@ -1,0 +1,42 @@
+"""The page of one job: what it is, where it stands, and what became of it.
+
+GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not
+"""
+
+from __future__ import annotations
+
+from dlspawner.core.jobs import State
+from dlspawner.manager.access import Right
+from dlspawner.manager.portal import detail
+from dlspawner.manager.portal.base import NO_JOB, Page
+from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.web import Problem
+
+
+class JobPage(Page):
+    """The page itself."""
+
+    async def get(self, job: str) -> None:
+        self.person()
+        viewer, acting, desk = self.viewer(Right.SEE), self.acting(), self.desk()
+        kept = await acting.ledger.kept(job)
+        if kept is None or not viewer.reaches(kept.user, kept.team):
+            raise Problem(404, NO_JOB)
+        settings, now, record = acting.settings, desk.book.now(), desk.book.records.get(job)
+        priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
+        titles = {one.name: one.title for one in settings.templates}
+        teams = {team.name: team.title or team.name for team in settings.teams.teams}
+        why = desk.looks.why(record.job, now) if record is not None else ""
+        self.show_page(
+            "job.html",
+            job=kept,
+            mine=kept.user == viewer.name,
+            live=kept.state is not State.ENDED,
+            facts=detail.facts(kept, titles, teams, priority),
+            times=detail.times(kept),
+            sentence=detail.says(kept, why, now),
+            steps=detail.steps(await acting.ledger.history(job), all_details=viewer.all),
+            wait=page_path(self.manager.service.prefix, kept.user, kept.server)
+            if record is not None and record.waits
+            else "",
+        )

@@ -1,0 +1,137 @@
+"""The portal's pages of what is everybody's, and of administrators.
+
+GET  queue      what waits: places, reasons
+GET  cluster    GPU types and nodes, before one starts a job
+GET  teams      members, admins, quotas and use; of a team admin their teams, of a Hub admin all
+GET  all        every job that its reader may see, with filters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlspawner.core import queueing, status
+from dlspawner.core.jobs import State
+from dlspawner.core.model import DEFAULT_TEAM, Team
+from dlspawner.hubapi import HubError
+from dlspawner.manager.access import Right
+from dlspawner.manager.kept import Kept, Place
+from dlspawner.manager.portal.base import Page
+from dlspawner.manager.portal.shares import shares
+from dlspawner.manager.portal.waiting import Telling, listed
+from dlspawner.manager.portal.words import gpus
+from dlspawner.manager.rest import query
+from dlspawner.manager.web import NOTHING_HERE, Problem
+
+PER_PAGE = 50
+_MEMBERS = 200  # that are named
+
+
+class Queue(Page):
+    """In the order in which it is looked at; one's own jobs first."""
+
+    def get(self) -> None:
+        self.person()
+        viewer, desk, begin = self.viewer(Right.SEE), self.desk(), self.begin()
+        world, now = desk.book.world, desk.book.now()
+        order = queueing.order(world, now)
+        telling = Telling(lambda job: desk.looks.why(job, now), lambda job: desk.looks.reason(job, now))
+        mine = [job for job in order if job.user == viewer.name] if not begin else []
+        shown = order[begin : begin + PER_PAGE]
+        self.show_page(
+            "queue.html",
+            mine=listed(world, now, viewer, mine, telling),
+            waiting=listed(world, now, viewer, shown, telling),
+            count=len(order),
+            begin=begin,
+            older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
+            newer=max(0, begin - PER_PAGE) if begin else None,
+        )
+
+    def begin(self) -> int:
+        """How many are on the pages before."""
+        text = self.get_query_argument("from", "0")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
+
+
+class Cluster(Page):
+    """What is free, and what is closed."""
+
+    def get(self) -> None:
+        self.person()
+        book = self.desk().book
+        nodes = status.nodes(book.world)
+        kinds = [one for one in status.gpu_types(book.world, nodes) if one.total]
+        self.show_page(
+            "cluster.html",
+            kinds=kinds,
+            nodes=nodes,
+            closed=[node for node in nodes if node.state != "ready"],
+            titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
+        )
+
+
+class Teams(Page):
+    """The teams that somebody administers."""
+
+    async def get(self) -> None:
+        self.person()
+        viewer, world = self.viewer(Right.SEE), self.desk().book.world
+        known = world.teams
+        if not viewer.all and not viewer.teams:
+            raise Problem(404, NOTHING_HERE)
+        every = known.teams if known.named(DEFAULT_TEAM) else (*known.teams, Team(DEFAULT_TEAM))
+        teams = [team for team in every if viewer.administers(team.name)]
+        self.show_page(
+            "teams.html",
+            teams=[(team, await self._members(team), shares(world, (team,))) for team in teams],
+            most=_MEMBERS,
+        )
+
+    async def _members(self, team: Team) -> list[str] | None:
+        """Who is in it; ``None`` where the Hub does not tell."""
+        try:
+            group = await self.acting().hub.group(team.name)
+        except HubError:
+            return None
+        return sorted({*(group or ()), *team.members})
+
+
+class All(Page):
+    """Jobs of all that the reader reaches, ended ones too, the newest first."""
+
+    async def get(self) -> None:
+        self.person()
+        viewer, acting = self.viewer(Right.SEE), self.acting()
+        if not viewer.all and not viewer.teams:
+            raise Problem(404, NOTHING_HERE)
+        self.desk()
+        given = {
+            name: [self.get_query_argument(name)]
+            for name in (*query.FILTERS, "cursor")
+            if self.get_query_argument(name, "")
+        }
+        try:
+            wanted, after = query.read_filter(given), query.read_after(given)
+        except query.Wrong as wrong:
+            self._show([], given, 422, problem=str(wrong))
+            return
+        found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
+        last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
+        older = query.cursor(Place(last.submitted, last.id)) if last else ""
+        self._show(found[:PER_PAGE], given, older=older)
+
+    def _show(self, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
+        settings = self.acting().settings
+        self.show_page(
+            "all_jobs.html",
+            code,
+            jobs=jobs,
+            given={name: values[0] for name, values in given.items()},
+            states=[query.LIVE, *(state.value for state in State)],
+            kinds=[kind.name for kind in settings.cluster.gpu_types],
+            team_names=[team.name for team in settings.teams.teams],
+            templates=[(one.name, one.title) for one in settings.templates],
+            gpus=gpus,
+            **more,
+        )

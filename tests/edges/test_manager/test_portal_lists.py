@@ -1,0 +1,181 @@
+"""The portal's pages of the queue, the cluster, one job, and of administrators: what each reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlspawner.core.decisions import Reason
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, Telling, listed
+from tests.edges.test_manager.office import until, wants
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.test_portal_views import NOW, State, job
+from tests.edges.test_manager.test_portal_views import world as world_of
+from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+async def test_everybody_sees_the_queue_and_nobody_whose_jobs_wait(portal: Portal) -> None:
+    await portal.runs(wants("holder", gpus=8, server="held"))
+    await portal.waits(wants("alice", gpus=2, server="secret-project"))
+    page = await portal.read("bob", "queue")
+    assert page.status == 200
+    assert "1 of 1 somebody’s Everybody 2 GPUs of type gpu just now Its team's quota is in use." in page.text
+    assert "alice" not in page.body
+    assert "secret-project" not in page.body
+
+
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        ("alice", "secret-project (yours)"),
+        ("vera", "secret-project of alice"),
+        ("root-admin", "secret-project of alice"),
+        ("lars", "somebody’s"),
+    ],
+    ids=["its owner", "the team's admin", "an administrator", "another team's admin"],
+)
+async def test_who_may_see_a_job_reads_whose_it_is_and_why_it_waits(portal: Portal, user: str, shown: str) -> None:
+    await portal.runs(wants("holder", gpus=8))
+    await portal.waits(wants("alice", server="secret-project"))
+    page = await portal.read(user, "queue")
+    assert shown in page.text
+    sentence = "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
+    assert (sentence in page.text) == (user != "lars")
+
+
+async def test_a_persons_own_jobs_come_first_with_their_places(portal: Portal) -> None:
+    await portal.runs(wants("holder", gpus=8))
+    await portal.waits(wants("bob", server="first"))
+    await portal.waits(wants("alice", server="mine"))
+    page = await portal.read("alice", "queue")
+    assert "Mine mine number 2 of 2 that wait for the same" in page.text
+    assert 'href="/services/jobs/wait/alice/mine"' in page.body
+
+
+async def test_an_empty_queue_says_so_and_pages_beyond_the_end_are_empty(portal: Portal) -> None:
+    assert "Nothing waits." in (await portal.read("alice", "queue")).text
+    for begin in ("50", "-1", "x", "99999999999"):
+        assert (await portal.read("alice", f"queue?from={begin}")).status == 200
+
+
+@pytest.mark.parametrize("kind", list(Reason), ids=lambda kind: kind.value)
+def test_what_others_read_of_a_reason_never_says_what_its_person_has(kind: Reason) -> None:
+    waits = job(State.QUEUED)
+    world = world_of(waits)
+    telling = Telling(lambda one: "You have 3 jobs.", lambda one: kind)
+    (others,) = listed(world, NOW, Viewer("bob"), [waits], telling)
+    (admins,) = listed(world, NOW, Viewer("vera", frozenset({"vision"})), [waits], telling)
+    (own,) = listed(world, NOW, Viewer("alice"), [waits], telling)
+    assert own.why == "You have 3 jobs."
+    assert "You" not in others.why
+    assert (others.who, others.server, others.job) == ("", "", "")
+    assert ("You" in admins.why) == (kind in REASONS)
+    assert others.why.lower().rstrip(".") in {*REASONS.values(), OTHERWISE}
+
+
+async def test_the_cluster_says_what_is_free_and_what_is_closed(portal: Portal) -> None:
+    await portal.office.make_node("gpu-2", gpus=4)
+    await portal.runs(wants("alice", gpus=3))
+    await until(lambda: "gpu-2" in portal.served.book.nodes, "the node is seen")
+    page = await portal.read("bob", "cluster")
+    assert "GPU 9 of 12 free, at most 5 on one node" in page.text
+    assert "None: every node takes jobs." in page.text
+    node = portal.served.book.nodes["gpu-2"]
+    portal.served.book.put_node(replace(node, cordoned=True))
+    page = await portal.read("bob", "cluster")
+    assert "GPU 5 of 12 free, at most 5 on one node; 4 on closed nodes" in page.text
+    assert "gpu-2 cordoned: nothing new starts there, what runs goes on" in page.text
+    portal.served.book.put_node(replace(node, ready=False))
+    assert "gpu-2 does not answer" in (await portal.read("bob", "cluster")).text
+
+
+async def test_the_page_of_a_job_tells_its_life(portal: Portal) -> None:
+    question = await portal.runs(wants("alice", gpus=2, server="train"))
+    page = await portal.read("alice", f"jobs/{question.job}")
+    assert "Template Tiny Owner alice Team Everybody GPUs 2 GPUs of type gpu" in page.text
+    assert "Nodes gpu-1" in page.text
+    assert page.text.index("It runs.") < page.text.index("Its pod was made.") < page.text.index("It may start.")
+    assert "train of alice" in (await portal.read("vera", f"jobs/{question.job}")).text
+
+
+async def test_the_page_of_a_job_that_has_ended_stays(portal: Portal) -> None:
+    await portal.runs(wants("holder", gpus=8))
+    question = await portal.waits(wants("alice", server="train"))
+    await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    page = await portal.read("alice", f"jobs/{question.job}")
+    assert "ended It was cancelled before it ran." in page.text
+    assert "Start again" in page.text
+    assert "Start again" not in (await portal.read("vera", f"jobs/{question.job}")).text
+
+
+@pytest.mark.parametrize("user", ["bob", "lars"])
+async def test_the_page_of_anothers_job_is_like_one_that_does_not_exist(portal: Portal, user: str) -> None:
+    question = await portal.runs(wants("alice"))
+    answer, missing = await portal.read(user, f"jobs/{question.job}"), await portal.read(user, f"jobs/j-{'a' * 12}")
+    assert (answer.status, answer.text) == (404, missing.text)
+
+
+async def test_an_administrator_sees_all_jobs_and_finds_some(portal: Portal) -> None:
+    await portal.runs(wants("alice", server="train"))
+    await portal.runs(wants("bob", server="play"))
+    page = await portal.read("root-admin", "all")
+    assert ("train alice" in page.text, "play bob" in page.text) == (True, True)
+    found = await portal.read("root-admin", "all?user=alice&state=running&team=&gpu_type=")
+    assert ("train alice" in found.text, "play bob" in found.text) == (True, False)
+    assert "No such jobs." in (await portal.read("root-admin", "all?user=nobody")).text
+    wrong = await portal.read("root-admin", "all?state=nonsense")
+    assert (wrong.status, "There is no state 'nonsense'" in wrong.text) == (422, True)
+
+
+async def test_a_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlspawner.manager.portal.lists.PER_PAGE", 1)
+    await portal.runs(wants("alice", server="older"))
+    await portal.runs(wants("alice", server="newer"))
+    first = await portal.read("root-admin", "all?user=alice")
+    assert ("newer alice" in first.text, "older alice" in first.text) == (True, False)
+    link = first.body.split('<nav aria-label="Pages of jobs"><a href="/services/jobs/')[1].split('"')[0]
+    second = await portal.read("root-admin", link.replace("&amp;", "&"))
+    assert ("newer alice" in second.text, "older alice" in second.text) == (False, True)
+
+
+async def test_a_team_admin_sees_the_jobs_and_members_of_that_team_only(portal: Portal) -> None:
+    portal.hub.groups = {"language": frozenset({"zoe"}), "default": frozenset({"alice"})}
+    await portal.runs(wants("alice", server="train"))
+    vera, lars = await portal.read("vera", "teams"), await portal.read("lars", "teams")
+    assert ("Everybody" in vera.text, "Members alice" in vera.text, "Language" in vera.text) == (True, True, False)
+    assert ("Everybody" in lars.text, "Members zoe" in lars.text) == (False, True)
+    assert "train alice" in (await portal.read("vera", "all")).text
+    assert "train alice" not in (await portal.read("lars", "all")).text
+    every = await portal.read("root-admin", "teams")
+    assert ("Everybody" in every.text, "Language" in every.text) == (True, True)
+
+
+async def test_while_the_hub_is_away_teams_are_shown_without_members(portal: Portal) -> None:
+    portal.hub.servers = None
+    page = await portal.read("vera", "teams")
+    assert (page.status, "The Hub does not say who they are." in page.text) == (200, True)
+
+
+@pytest.mark.parametrize("path", ["teams", "all"])
+async def test_who_administers_nothing_has_no_such_pages_and_no_way_to_them(portal: Portal, path: str) -> None:
+    assert (await portal.read("alice", path)).status == 404
+    assert f'href="/services/jobs/{path}"' not in (await portal.read("alice")).body
+    assert f'href="/services/jobs/{path}"' in (await portal.read("vera")).body
+
+
+@pytest.mark.parametrize("path", ["", "queue", "cluster", "teams", "all", f"jobs/j-{'a' * 12}"])
+async def test_without_login_every_page_leads_to_it(portal: Portal, path: str) -> None:
+    answer = await portal.read("", path)
+    assert answer.status == 302
+    assert "/hub/api/oauth2/authorize" in answer.location

@@ -25,6 +25,7 @@ setup(
         "tornado>=6.4",
         "kubernetes>=37,<38",
         "aiohttp>=3.9",
+        "prometheus_client>=0.20",
         "asyncssh>=2.24.1,<2.25",
         "cryptography>=42",
         "jinja2>=3.1",

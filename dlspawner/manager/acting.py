@@ -32,6 +32,7 @@ from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
+from dlspawner.manager.history.keeping import Keeper, Retention
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.metrics.meters import Meters
@@ -81,6 +82,7 @@ class Acting:
     idle_look_seconds: float = 30.0
     special_namespace: str = ""
     orphan_seconds: float = 900.0
+    retention: Retention = field(default_factory=Retention)
     meters: Meters = field(default_factory=Meters)
     desk: Desk | None = None
     culler: Culler | None = None
@@ -212,6 +214,8 @@ class Acting:
                 group.create_task(starts.run(), name="starts")
                 self.culler = await self._cull(book, reconciler, clock)
                 group.create_task(self.culler.run(), name="look for unused jobs")
+                keeper = Keeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
+                group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")

@@ -49,6 +49,8 @@ from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
+from dlspawner.manager.history import api as history_api
+from dlspawner.manager.history.keeping import Retention
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.metrics import api as metrics_api
@@ -59,6 +61,7 @@ from dlspawner.settings import Settings
 MAX_REQUEST = 256 * 1024
 # The addresses of every part that keeps its own list, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
+    history_api.ROUTES,
     metrics_api.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
@@ -192,6 +195,19 @@ class Manager(Application):
         (GpuMetrics.prometheus_url). Default: 30 seconds.""",
     ).tag(config=True)
 
+    history_days = Integer(
+        0,
+        min=0,
+        help="""For how many days jobs that have ended are kept, with their events and what else is kept of each: 0, the
+        default, is for ever. Their GPU-hours stay (gpu_hours_days).""",
+    ).tag(config=True)
+    gpu_hours_days = Integer(
+        1100,
+        min=0,
+        help="""For how many days GPU-hours by day, team, person and GPU type are kept, and how many GPUs were free.
+        1100, the default, are three years; 0 is for ever.""",
+    ).tag(config=True)
+
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
         "log-level": "Application.log_level",
         "db-url": "Manager.db_url",
@@ -294,6 +310,7 @@ class Manager(Application):
             starts_at_once=self.starts_at_once,
             prometheus=GpuMetrics(parent=self).client(),
             idle_look_seconds=self.idle_look_seconds,
+            retention=Retention(self.history_days, self.gpu_hours_days),
         )
 
     def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:

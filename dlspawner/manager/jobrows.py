@@ -172,6 +172,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "pods": write_pods(record.pods),
         "due": record.due,
         "turns": record.turns,
+        "folded": False,
     }
 
 

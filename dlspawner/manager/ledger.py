@@ -10,8 +10,9 @@ may last was written by a clock that has been set back since, and is over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
@@ -27,6 +28,8 @@ from dlspawner.manager.notices import Change, Notice
 from dlspawner.manager.records import CANCELLED, Entry, Record
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
 from dlspawner.manager.store import Store, StoreRefused
+
+T = TypeVar("T")
 
 _LEASE = leases.c.name == "manager"
 LONGEST_LEASE = 60.0  # seconds
@@ -192,6 +195,15 @@ class Ledger:
             if known:
                 raise Known(known) from None
             raise
+
+    async def fenced(self, epoch: int, change: Callable[[Connection], T]) -> T:
+        """Another change of the Manager that acts; Fenced when a later epoch has begun."""
+
+        def checked(connection: Connection) -> T:
+            _check(connection, epoch)
+            return change(connection)
+
+        return await self._store.write(checked)
 
     async def activities(self) -> dict[str, Facts]:
         """What is known of the use of every job that has not ended."""

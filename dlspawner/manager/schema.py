@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Date,
     DateTime,
     Dialect,
     Float,
@@ -148,6 +149,11 @@ jobs = Table(
     Index(None, "submitted", "job"),
     Index(None, "user_name", "submitted", "job"),
     Index(None, "team", "submitted", "job"),
+    # Whether its GPU-hours are in `gpu_days`, and until when; every write of the job says that they are not all there.
+    Column("folded", Boolean, nullable=False, server_default=false(), index=True),
+    Column("folded_until", UtcDateTime),
+    Index("ix_jobs_server", "user_name", "server_name", "submitted"),
+    Index("ix_jobs_ended", "ended"),
 )
 
 # Every word that a job has waited for: what was asked, and who decided it, when and why. Rows stay as history.
@@ -218,6 +224,43 @@ activities = Table(
     metadata,
     Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
     Column("facts", Text, nullable=False),
+)
+
+# GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.gpu_hours`); they outlive the jobs.
+gpu_days = Table(
+    "gpu_days",
+    metadata,
+    Column("day", Date, primary_key=True),
+    Column("team", String(255), primary_key=True),
+    Column("user_name", String(255), primary_key=True),
+    Column("gpu_type", String(255), primary_key=True),
+    Column("asked", BigInteger, nullable=False),
+    Column("held", BigInteger, nullable=False),
+    Column("measured", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("reclaimed", BigInteger, nullable=False),
+)
+
+# What the GPUs of a job computed, as sampled, until it is in `gpu_days`.
+gpu_use = Table(
+    "gpu_use",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("measured", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+)
+
+# GPUs of a type, free ones, and free ones of no use, as sampled: milli-GPU-seconds by UTC day.
+gpu_free = Table(
+    "gpu_free",
+    metadata,
+    Column("day", Date, primary_key=True),
+    Column("gpu_type", String(255), primary_key=True),
+    Column("total", BigInteger, nullable=False),
+    Column("free", BigInteger, nullable=False),
+    Column("closed", BigInteger, nullable=False),
+    Column("fragmented", BigInteger, nullable=False),
 )
 
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.

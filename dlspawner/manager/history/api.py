@@ -1,0 +1,108 @@
+"""GPU-hours for programs and spreadsheets, under /services/jobs/api/.
+
+    GET  history/gpu-hours?by=team|user|gpu_type&since=&until=       as JSON
+    GET  history/gpu-hours.csv?…                                     the same as CSV
+
+Days are UTC's, both included; thirty days until today unless they are given. People see their own hours, and those of
+the teams that they administer; the Hub's administrators all. What is free belongs to nobody, and is told by GPU type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts
+from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager.history import hoursrows
+from dlspawner.manager.history.questions import By, Question, read_question, write_csv
+from dlspawner.manager.jobs_api import NOT_HERE
+from dlspawner.manager.web import ApiHandler, Asking, Manager, Problem, Routes
+
+AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
+FREE = ("total", "free", "closed", "fragmented")
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer: hours by day and key, sums by key, and the free GPUs of each type by day."""
+
+    question: Question
+    days: tuple[Row, ...]
+    totals: tuple[Row, ...]
+    free: tuple[Row, ...]
+
+
+def asked(handler: Asking) -> Question:
+    """What the address asks for; 422 with a sentence where that is nothing that can be answered."""
+    by, since, until = (handler.get_query_argument(name, "") for name in ("by", "since", "until"))
+    found = read_question(by, since, until, handler.manager.now())
+    if isinstance(found, str):
+        raise Problem(422, found)
+    return found
+
+
+async def report(manager: Manager, question: Question, viewer: Viewer) -> Report:
+    """The answer for whoever asks; 501 on a Manager that counts nothing."""
+    if manager.acting is None:
+        raise Problem(501, NOT_HERE)
+    now = manager.now()
+    hours = await manager.store.read(lambda connection: hoursrows.read(connection, question, viewer, now))
+    free = await manager.store.read(lambda connection: hoursrows.read_free(connection, question))
+    name = question.by.value
+    sums: dict[str, Amounts] = {}
+    for (_, key), amount in hours.items():
+        sums[key] = sums.get(key, NONE) + amount
+    return Report(
+        question,
+        tuple({"day": day.isoformat(), name: key, **hours[day, key].hours()} for day, key in sorted(hours)),
+        tuple({name: key, **sums[key].hours()} for key in sorted(sums, key=lambda key: (-sums[key].held, key))),
+        tuple(_free(day, kind, amount) for (day, kind), amount in sorted(free.items())),
+    )
+
+
+def _free(day: date, kind: str, amount: Mapping[str, int]) -> Row:
+    return {"day": day.isoformat(), "gpu_type": kind, **{name: amount[name] / PER_HOUR for name in FREE}}
+
+
+class GpuHours(ApiHandler):
+    """As JSON, in hours of one GPU."""
+
+    async def get(self) -> None:
+        self.known()
+        question = asked(self)
+        found = await report(self.manager, question, self.viewer(Right.SEE))
+        self.reply(
+            {
+                "by": question.by.value,
+                "since": question.since.isoformat(),
+                "until": question.until.isoformat(),
+                "items": list(found.days),
+                "totals": list(found.totals),
+                "free": list(found.free),
+            }
+        )
+
+
+class GpuHoursCsv(ApiHandler):
+    """As CSV; by GPU type with what was free of it, too."""
+
+    async def get(self) -> None:
+        self.known()
+        question = asked(self)
+        found = await report(self.manager, question, self.viewer(Right.SEE))
+        name, rows = question.by.value, {(row["day"], row[question.by.value]): row for row in found.days}
+        columns = ["day", name, *AMOUNTS]
+        if question.by is By.GPU_TYPE:
+            columns += FREE
+            for one in found.free:
+                rows[one["day"], one["gpu_type"]] = {**rows.get((one["day"], one["gpu_type"]), {}), **one}
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        file = f"gpu-hours-{name}-{question.since}-{question.until}.csv"
+        self.set_header("Content-Disposition", f'attachment; filename="{file}"')
+        self.finish(write_csv(columns, (rows[key] for key in sorted(rows, key=str))))
+
+
+ROUTES: Routes = (("api/history/gpu-hours", GpuHours), (r"api/history/gpu-hours\.csv", GpuHoursCsv))

@@ -1,0 +1,194 @@
+"""GPU-hours in the database: counted for good once a job's life is over, worked out anew until then.
+
+`fold` brings what jobs that have ended come to into `gpu_days` and marks them in the same transaction, so that each is
+counted once, and a report over years reads few rows. Jobs that are not folded yet are read with their events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select, text, true, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dlspawner.core.gpu_hours import MISSED, NONE, Amounts, Life, Step, amounts, final
+from dlspawner.core.jobs import State
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.history.questions import By, Question
+from dlspawner.manager.schema import gpu_days, gpu_free, gpu_use, job_events, jobs, metadata
+
+IDLE = "idle"  # why a job was stopped whose GPUs are reclaimed
+Hours = dict[tuple[date, str], Amounts]  # by day, and by team, person or GPU type
+_KEYS = {By.TEAM: "team", By.USER: "user_name", By.GPU_TYPE: "gpu_type"}
+_AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
+_FREE = ("total", "free", "closed", "fragmented")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A job whose hours are counted."""
+
+    job: str
+    team: str
+    user_name: str
+    gpu_type: str
+    life: Life
+
+
+def read(connection: Connection, question: Question, viewer: Viewer, now: datetime) -> Hours:
+    """What these days come to for whoever may see it, as of one moment."""
+    _at_one_moment(connection)
+    key = gpu_days.c[_KEYS[question.by]]
+    sums = [func.sum(gpu_days.c[name]).label(name) for name in _AMOUNTS]
+    days = gpu_days.c.day.between(question.since, question.until) & _seen(gpu_days, viewer)
+    found: Hours = {}
+    for row in connection.execute(select(gpu_days.c.day, key, *sums).where(days).group_by(gpu_days.c.day, key)):
+        found[row[0], row[1]] = Amounts(*(int(amount) for amount in row[2:]))
+    for day, counted, amount in _unfolded(connection, viewer, now):
+        if question.since <= day <= question.until:
+            name = (day, str(getattr(counted, _KEYS[question.by])))
+            found[name] = found.get(name, NONE) + amount
+    return found
+
+
+def read_free(connection: Connection, question: Question) -> dict[tuple[date, str], Mapping[str, int]]:
+    """Milli-GPU-seconds of GPUs, all and free ones, by day and type."""
+    query = select(gpu_free).where(gpu_free.c.day.between(question.since, question.until))
+    return {(row.day, row.gpu_type): {name: getattr(row, name) for name in _FREE} for row in connection.execute(query)}
+
+
+def add_free(connection: Connection, sampled: Mapping[tuple[date, str], Mapping[str, int]]) -> None:
+    """This much more of each type on each day."""
+    rows = [{"day": day, "gpu_type": kind, **amount} for (day, kind), amount in sampled.items()]
+    _add(connection, gpu_free, ("day", "gpu_type"), rows)
+
+
+def add_use(connection: Connection, sampled: Mapping[tuple[str, date], Amounts]) -> None:
+    """This much more of what each job's GPUs computed; jobs that nobody knows are passed over."""
+    known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in sampled}))))
+    rows = [
+        {"job": job, "day": day, "measured": amount.measured, "used": amount.used}
+        for (job, day), amount in sampled.items()
+        if job in known
+    ]
+    _add(connection, gpu_use, ("job", "day"), rows)
+
+
+def fold(connection: Connection, now: datetime, size: int) -> int:
+    """Count some jobs for good whose lives are over; how many."""
+    over = (jobs.c.state == State.ENDED.value) & jobs.c.folded.is_(False)
+    settled = jobs.c.stop_reason.is_(None) | (jobs.c.stop_reason != IDLE) | (jobs.c.ended <= now - MISSED)
+    ids = list(connection.scalars(select(jobs.c.job).where(over & settled).limit(size).with_for_update()))
+    if not ids:
+        return 0
+    chosen = jobs.c.job.in_(ids)
+    counted = _counted(connection, chosen)
+    sums: dict[tuple[date, str, str, str], Amounts] = {}
+    lives = [(day, one, amount) for one in counted.values() for day, amount in final(one.life).items()]
+    for day, one, amount in lives + _used(connection, chosen, counted):
+        key = (day, one.team, one.user_name, one.gpu_type)
+        sums[key] = sums.get(key, NONE) + amount
+    names = ("day", "team", "user_name", "gpu_type")
+    rows = [{**dict(zip(names, key, strict=True)), **asdict(amount)} for key, amount in sums.items()]
+    _add(connection, gpu_days, names, rows)
+    connection.execute(delete(gpu_use).where(gpu_use.c.job.in_(ids)))
+    connection.execute(update(jobs).where(chosen).values(folded=True, folded_until=jobs.c.ended))
+    return len(ids)
+
+
+def prune(connection: Connection, before: datetime, size: int) -> int:
+    """Forget some jobs that ended before then and are counted, with all that is kept of them; how many."""
+    old = (jobs.c.state == State.ENDED.value) & jobs.c.folded.is_(True) & (jobs.c.ended < before)
+    ids = list(connection.scalars(select(jobs.c.job).where(old).limit(size)))
+    if ids:
+        for table in reversed(metadata.sorted_tables):
+            for foreign in table.foreign_keys:
+                if foreign.column is jobs.c.job:
+                    connection.execute(delete(table).where(foreign.parent.in_(ids)))
+        connection.execute(delete(jobs).where(jobs.c.job.in_(ids)))
+    return len(ids)
+
+
+def prune_days(connection: Connection, before: date) -> None:
+    """Forget GPU-hours of earlier days."""
+    for table in (gpu_days, gpu_free):
+        connection.execute(delete(table).where(table.c.day < before))
+
+
+def _seen(table: Table, viewer: Viewer) -> ColumnElement[bool]:
+    if viewer.all:
+        return true()
+    return or_(table.c.user_name == viewer.name, table.c.team.in_(sorted(viewer.teams)))
+
+
+def _unfolded(connection: Connection, viewer: Viewer, now: datetime) -> Iterable[tuple[date, Counted, Amounts]]:
+    chosen = jobs.c.folded.is_(False) & _seen(jobs, viewer)
+    counted = _counted(connection, chosen)
+    for one in counted.values():
+        for day, amount in amounts(one.life, now).items():
+            yield day, one, amount
+    yield from _used(connection, chosen, counted)
+
+
+def _used(
+    connection: Connection, chosen: ColumnElement[bool], counted: Mapping[str, Counted]
+) -> list[tuple[date, Counted, Amounts]]:
+    query = select(gpu_use).where(gpu_use.c.job.in_(select(jobs.c.job).where(chosen)))
+    rows = [row for row in connection.execute(query) if row.job in counted]
+    return [(row.day, counted[row.job], Amounts(measured=row.measured, used=row.used)) for row in rows]
+
+
+def _counted(connection: Connection, chosen: ColumnElement[bool]) -> dict[str, Counted]:
+    """These jobs, those without GPUs left out."""
+    with_gpus = chosen & (jobs.c.gpus_milli > 0)
+    which = select(jobs.c.job).where(with_gpus)
+    events = select(job_events.c.job, job_events.c.at, job_events.c.state).where(job_events.c.job.in_(which))
+    steps: dict[str, list[Step]] = {}
+    for row in connection.execute(events.order_by(job_events.c.id)):
+        steps.setdefault(row.job, []).append((row.at, State(row.state)))
+    rows = connection.execute(select(jobs, _again()).where(with_gpus))
+    return {row.job: _life(row, steps.get(row.job, ())) for row in rows}
+
+
+def _again() -> Any:
+    """When somebody next asked for the server of a job that was stopped as unused."""
+    later = jobs.alias("later")
+    same = (later.c.user_name == jobs.c.user_name) & (later.c.server_name == jobs.c.server_name)
+    return (
+        select(func.min(later.c.submitted))
+        .where(same & (later.c.submitted >= jobs.c.ended))
+        .scalar_subquery()
+        .label("again")
+    )
+
+
+def _life(row: Any, steps: Sequence[Step]) -> Counted:
+    life = Life(
+        row.gpus_milli, tuple(steps) or _without_events(row), row.folded_until, row.stop_reason == IDLE, row.again
+    )
+    return Counted(row.job, row.team, row.user_name, row.gpu_type or "", life)
+
+
+def _without_events(row: Any) -> tuple[Step, ...]:
+    """Of a job from before events were written down."""
+    known = [(row.submitted, State.QUEUED), (row.started, State.RUNNING), (row.ended, State.ENDED)]
+    return tuple((at, state) for at, state in known if at is not None)
+
+
+def _add(connection: Connection, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add these amounts to the rows with these keys, or make them."""
+    if not rows:
+        return
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table)
+    more = {one.name: one + statement.excluded[one.name] for one in table.columns if one.name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=more), list(rows))
+
+
+def _at_one_moment(connection: Connection) -> None:
+    """Two statements see the same; on SQLite they do already. A job folded in between would be counted twice."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))

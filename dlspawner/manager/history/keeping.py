@@ -1,0 +1,132 @@
+"""What the acting Manager does for history once a minute: it samples, counts what is over, and forgets what is old.
+
+Sampled is what no event tells: GPUs that are free and of no use (`core.standing`), and what the GPUs of jobs computed,
+where a Prometheus knows. A minute in which nobody acted, or Prometheus did not answer, is not there. Everything is done
+in transactions that are small enough for admissions to pass in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from statistics import fmean
+
+from sqlalchemy import Connection
+
+from dlspawner.core.gpu_hours import NONE, Amounts, Span, measured, total
+from dlspawner.core.jobs import State
+from dlspawner.core.standing import capacities
+from dlspawner.manager.book import Book
+from dlspawner.manager.history import hoursrows
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.namespaces import Namespaces
+from dlspawner.manager.prometheus import MetricsUnavailable, Prometheus
+from dlspawner.manager.store import StoreUnavailable
+
+EVERY = timedelta(minutes=1)
+_LONGEST = 2 * EVERY  # that one sample stands for
+_TOGETHER = 200  # jobs in one transaction
+_PAUSE_SECONDS = 0.05  # between two of them
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how many days jobs that have ended, and GPU-hours, are kept; 0 is for ever."""
+
+    jobs: int = 0
+    hours: int = 0
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The history of one book; `run` never ends by itself."""
+
+    book: Book
+    ledger: Ledger
+    prometheus: Prometheus | None
+    namespaces: Namespaces
+    retention: Retention = field(default_factory=Retention)
+    _sampled: datetime | None = None  # until when
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except StoreUnavailable as problem:
+                log.warning("history waits for the database: %s", problem.__cause__)
+            except Fenced:
+                raise
+            except Exception:  # a task's root: nothing else depends on it
+                log.exception("history was not kept; it is tried again")
+            await asyncio.sleep(EVERY.total_seconds())
+
+    async def look(self) -> None:
+        """One round."""
+        now = self.book.now()
+        span = (max(self._sampled or now, now - _LONGEST), now)
+        self._sampled = now
+        await self._sample_free(span)
+        await self._sample_use(span)
+        await self._repeat(lambda connection: hoursrows.fold(connection, now, _TOGETHER))
+        await self._forget(now)
+
+    async def _sample_free(self, span: Span) -> None:
+        found: dict[tuple[date, str], dict[str, int]] = {}
+        for kind, capacity in capacities(self.book.world).items():
+            for name, milli in asdict(capacity).items():
+                for day, amount in total(milli, [span]).items():
+                    found.setdefault((day, kind), {})[name] = amount
+        if found:
+            await self.ledger.fenced(self.book.epoch, partial(hoursrows.add_free, sampled=found))
+
+    async def _sample_use(self, span: Span) -> None:
+        jobs = self._running()
+        if self.prometheus is None or not jobs or span[0] >= span[1]:
+            return
+        pods = {}
+        try:
+            for namespace in dict.fromkeys(namespace for namespace, _ in jobs):
+                for pod, gpus in (await self.prometheus.gpus(namespace, *span)).items():
+                    pods[namespace, pod] = gpus
+        except MetricsUnavailable:
+            return  # culling asks as well, and says so
+        found: dict[tuple[str, date], Amounts] = {}
+        for where, gpus in pods.items():
+            job, started = jobs.get(where, ("", None))
+            if started is not None:
+                means = (fmean(value for _, value in one.samples) for one in gpus.values() if one.samples)
+                for day, amount in measured(means, (max(span[0], started), span[1])).items():
+                    found[job, day] = found.get((job, day), NONE) + amount
+        names = sorted({job for job, _ in found})
+        for some in (set(names[at : at + _TOGETHER]) for at in range(0, len(names), _TOGETHER)):
+            part = {key: amount for key, amount in found.items() if key[0] in some}
+            await self.ledger.fenced(self.book.epoch, partial(hoursrows.add_use, sampled=part))
+
+    def _running(self) -> dict[tuple[str, str], tuple[str, datetime]]:
+        """The jobs that run with GPUs, and since when, by their pods' namespaces and names."""
+        return {
+            (self.namespaces.full(pod.namespace), pod.name): (record.job.id, record.job.started)
+            for record in self.book.records.values()
+            if record.job.state is State.RUNNING and record.job.charge.gpus and record.job.started
+            for pod in record.seen
+        }
+
+    async def _forget(self, now: datetime) -> None:
+        if self.retention.jobs:
+            before = now - timedelta(days=self.retention.jobs)
+            await self._repeat(lambda connection: hoursrows.prune(connection, before, _TOGETHER))
+        if self.retention.hours:
+            day = now.astimezone(UTC).date() - timedelta(days=self.retention.hours)
+            await self.ledger.fenced(self.book.epoch, partial(hoursrows.prune_days, before=day))
+
+    async def _repeat(self, change: Callable[[Connection], int]) -> None:
+        """Until there is nothing left to do."""
+        done = 1
+        while done:
+            done = await self.ledger.fenced(self.book.epoch, change)
+            await asyncio.sleep(_PAUSE_SECONDS)

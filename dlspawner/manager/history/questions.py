@@ -1,0 +1,83 @@
+"""What is asked of history, and how it is told. PURE."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+
+LONGEST = timedelta(days=1100)
+USUAL = timedelta(days=29)  # before today: thirty days
+WRONG_DAY = "since and until are days, such as 2026-11-22."
+# What spreadsheets take for the beginning of a formula, also in wide letters.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+class By(Enum):
+    """What hours are summed up by; the values are what is asked."""
+
+    TEAM = "team"
+    USER = "user"
+    GPU_TYPE = "gpu_type"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """GPU-hours from one day to another, both included."""
+
+    by: By
+    since: date
+    until: date
+
+    @property
+    def days(self) -> list[date]:
+        return [self.since + timedelta(days=one) for one in range((self.until - self.since).days + 1)]
+
+
+def read_question(by: str, since: str, until: str, now: datetime) -> Question | str:
+    """The question, or a sentence that says what is wrong with it; "" stands for what is usual."""
+    known = {one.value: one for one in By}
+    if (by or By.TEAM.value) not in known:
+        return f"by is one of {', '.join(known)}."
+    last = _day(until) if until else now.astimezone(UTC).date()
+    if last is None:
+        return WRONG_DAY
+    first = _day(since) if since else max(date.min + USUAL, last) - USUAL
+    if first is None:
+        return WRONG_DAY
+    if first > last:
+        return "since is after until."
+    if last - first > LONGEST:
+        return f"At most {LONGEST.days} days can be asked for at once."
+    return Question(known[by or By.TEAM.value], first, last)
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text).astimezone(UTC).date()
+    except (ValueError, OverflowError):
+        return None
+
+
+def cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """A table for spreadsheets; what is not known is an empty cell."""
+    written = io.StringIO()
+    writer = csv.writer(written)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_told(row.get(name)) for name in columns])
+    return written.getvalue()
+
+
+def _told(value: object) -> object:
+    if isinstance(value, str):
+        return cell(value)
+    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value

@@ -1,0 +1,175 @@
+"""GPU-hours of a job by day: which spans count as what, exactly, over midnight and over any overlap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts, Life, Step, amounts, by_day, final, measured
+from dlspawner.core.jobs import State
+
+DAY, NEXT = date(2030, 1, 1), date(2030, 1, 2)
+TWO = 2000
+_STATES = {
+    "S": State.SUBMITTED,
+    "A": State.WAITING_APPROVAL,
+    "Q": State.QUEUED,
+    "L": State.WAITING_LOGIN,
+    "T": State.STARTING,
+    "R": State.RUNNING,
+    "X": State.STOPPING,
+    "E": State.ENDED,
+}
+
+
+def at(hour: float) -> datetime:
+    """So many hours after noon of the first day."""
+    return datetime(2030, 1, 1, 12, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def steps(told: str) -> tuple[Step, ...]:
+    """``Q0 T1 R2 E5``: queued at noon, and so on."""
+    return tuple((at(float(one[1:])), _STATES[one[0]]) for one in told.split())
+
+
+def hours(found: dict[date, Amounts]) -> dict[date, tuple[float, float, float]]:
+    return {day: (one.asked / PER_HOUR, one.held / PER_HOUR, one.reclaimed / PER_HOUR) for day, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "expected"),
+    [
+        ("T0 R1 E3", 9, {DAY: (6, 6, 0)}),
+        ("Q0 T2 R2 E3", 9, {DAY: (6, 2, 0)}),
+        ("A0 Q1 E3", 9, {DAY: (6, 0, 0)}),
+        ("Q0 T1", 3, {DAY: (6, 4, 0)}),
+        ("T0 R1 X3 E4", 9, {DAY: (8, 8, 0)}),
+        ("T0 R1 X2 Q3 T5 R5 E6", 9, {DAY: (12, 8, 0)}),
+        ("T0 Q1 L2 Q3 E4", 9, {DAY: (8, 2, 0)}),
+        ("T0 R1 E3 R4 E5", 9, {DAY: (8, 8, 0)}),
+        ("T10 R10 E14", 20, {DAY: (4, 4, 0), NEXT: (4, 4, 0)}),
+        ("T0 R2 X1 E3", 9, {DAY: (6, 6, 0)}),
+        ("T0 R5", 3, {DAY: (6, 6, 0)}),
+        ("T5 R5", 3, {}),
+        ("", 3, {}),
+        ("S0 E1", 3, {}),
+    ],
+    ids=[
+        "who never waits asks for what they hold",
+        "waiting is asked for, not held",
+        "so is waiting for approval",
+        "what goes on counts until now",
+        "GPUs are held until the pod is gone",
+        "what waits again after a preemption holds nothing meanwhile",
+        "a login that is waited for is asked for, too",
+        "between an end and being found again nothing is asked for",
+        "midnight divides",
+        "an event with an earlier time than the last one takes no time",
+        "an event of the future has not happened",
+        "a job of the future has no hours",
+        "a job without events has none",
+        "who is refused at once never asked",
+    ],
+)
+def test_what_counts_as_asked_and_held(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
+    assert hours(amounts(Life(TWO, steps(told)), at(now))) == expected
+
+
+@pytest.mark.parametrize(
+    ("again", "now", "expected"),
+    [
+        (None, 4, 0),
+        (None, 6, 4),
+        (6, 9, 4),
+        (4, 9, 0),
+        (None, 60, 48),
+        (40, 60, 48),
+    ],
+    ids=[
+        "nothing is reclaimed at the moment of the stop",
+        "GPUs are reclaimed from then on",
+        "until the person asks again",
+        "who asks at once gave nothing back",
+        "for a day at most",
+        "whoever comes back after that",
+    ],
+)
+def test_what_culling_gives_back(again: float | None, now: float, expected: float) -> None:
+    life = Life(TWO, steps("T0 R1 X3 E4"), culled=True, again=None if again is None else at(again))
+    assert sum(one for _, _, one in hours(amounts(life, at(now))).values()) == expected
+    assert final(life) == amounts(life, at(1000))
+
+
+def test_who_was_not_culled_gives_nothing_back() -> None:
+    assert all(not one.reclaimed for one in amounts(Life(TWO, steps("T0 R1 E4")), at(60)).values())
+
+
+def test_a_job_that_is_culled_and_not_gone_yet_gives_nothing_back() -> None:
+    assert all(not one.reclaimed for one in amounts(Life(TWO, steps("T0 R1 X3"), culled=True), at(60)).values())
+
+
+_LIVES = some.lists(some.tuples(some.integers(-200, 3_000), some.sampled_from(State)), max_size=9)
+MIDNIGHT = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+def life_of(drawn: list[tuple[int, State]], gpus: int = 1000) -> Life:
+    """Times in seconds around a midnight, as drawn, so that some go backwards."""
+    return Life(gpus, tuple((MIDNIGHT + timedelta(seconds=second - 1000), state) for second, state in drawn))
+
+
+@given(_LIVES, some.integers(0, 3_000))
+def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, State]], now: int) -> None:
+    counted: dict[str, Counter[date]] = {"asked": Counter(), "held": Counter()}
+    times, latest = [], None
+    for second, state in drawn:
+        latest = second if latest is None else max(latest, second)
+        times.append((latest, state))
+    for second in range(-200, now):
+        state = next((known for at_, known in reversed(times) if at_ <= second), State.SUBMITTED)
+        day = (MIDNIGHT + timedelta(seconds=second - 1000)).date()
+        counted["asked"][day] += state not in {State.SUBMITTED, State.ENDED}
+        counted["held"][day] += state.holds
+    found = amounts(life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000))
+    for name, seconds in counted.items():
+        assert {day: getattr(one, name) // 1000 for day, one in found.items() if getattr(one, name)} == {
+            day: number for day, number in seconds.items() if number
+        }
+
+
+@given(_LIVES, some.integers(-200, 3_000), some.integers(0, 3_000))
+def test_what_was_counted_already_and_what_comes_after_it_are_the_whole(
+    drawn: list[tuple[int, State]], cut: int, now: int
+) -> None:
+    life, when = life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000)
+    middle = min(when, MIDNIGHT + timedelta(seconds=cut - 1000))
+    parts = [amounts(life, middle), amounts(Life(life.gpus, life.steps, since=middle), when)]
+    together: dict[date, Amounts] = {}
+    for part in parts:
+        for day, one in part.items():
+            together[day] = together.get(day, NONE) + one
+    assert {day: one for day, one in together.items() if one != NONE} == {
+        day: one for day, one in amounts(life, when).items() if one != NONE
+    }
+
+
+@given(some.datetimes(timezones=some.just(UTC)), some.timedeltas(timedelta(0), timedelta(days=40)))
+def test_days_divide_a_span_and_leave_nothing_out(begin: datetime, length: timedelta) -> None:
+    end = min(begin + length, datetime.max.replace(tzinfo=UTC)) if begin.year < 9999 else begin
+    days = list(by_day((begin, end)))
+    assert sum((part for _, part in days), timedelta(0)) == end - begin
+    assert [day for day, _ in days] == sorted({day for day, _ in days})
+    assert all(timedelta(0) < part <= timedelta(days=1) for _, part in days)
+
+
+def test_the_use_of_gpus_is_their_mean_over_the_time() -> None:
+    found = measured([100.0, 50.0, 0.0], (at(0), at(1)))
+    assert found == {DAY: Amounts(measured=3 * PER_HOUR, used=PER_HOUR * 3 // 2)}
+    assert found[DAY].hours()["used"] == 1.5
+
+
+def test_of_what_nobody_measured_the_use_is_not_known() -> None:
+    assert Amounts(held=PER_HOUR).hours()["used"] is None

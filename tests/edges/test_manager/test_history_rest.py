@@ -1,0 +1,166 @@
+"""GPU-hours through a real Hub: who reads whose, as JSON and as CSV, and what is wrong with a question."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import requests
+
+from dlspawner.manager.history.questions import Question, cell, read_question, write_csv
+from dlspawner.manager.store import Store
+from tests.edges.test_manager.history import Past, write_past
+from tests.edges.test_manager.quota import running
+from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
+
+NOW = datetime(2030, 3, 31, 23, 30, tzinfo=UTC)
+FORMULA = "=cmd|'/c calc'!A1"
+TEAMS = """
+teams:
+  default: {title: Everybody, quota: {gpu: 8}}
+  vision: {title: Vision, admins: [vera], quota: {gpu: 0}}
+  language: {title: Language, quota: {gpu: 0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "since", "until", "expected"),
+    [
+        ("", "", "", ("team", "2030-03-02", "2030-03-31")),
+        ("user", "2030-03-01", "2030-03-01", ("user", "2030-03-01", "2030-03-01")),
+        ("gpu_type", "", "2029-12-31", ("gpu_type", "2029-12-02", "2029-12-31")),
+        ("", "2030-03-01T23:30:00-01:00", "", ("team", "2030-03-02", "2030-03-31")),
+        ("person", "", "", "by is one of"),
+        ("", "yesterday", "", "are days"),
+        ("", "2030-13-01", "", "are days"),
+        ("", "", "0001-01-01", ("team", "0001-01-01", "0001-01-01")),
+        ("", "0001-01-01T00:00:00+14:00", "", "are days"),
+        ("", "2030-04-01", "", "after until"),
+        ("", "2000-01-01", "", "At most 1100 days"),
+    ],
+)
+def test_what_can_be_asked(by: str, since: str, until: str, expected: tuple[str, str, str] | str) -> None:
+    found = read_question(by, since, until, NOW)
+    if isinstance(found, Question):
+        assert (found.by.value, found.since.isoformat(), found.until.isoformat()) == expected
+        assert len(found.days) == (found.until - found.since).days + 1
+    else:
+        assert isinstance(expected, str)
+        assert expected in found
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
+def test_no_name_is_a_formula_in_a_spreadsheet(begin: str) -> None:
+    assert cell(f"{begin}1+1") == f"'{begin}1+1"
+    assert cell(f"a{begin}1") == f"a{begin}1"
+    assert cell("") == ""
+
+
+def test_whatever_a_name_is_it_stays_one_cell() -> None:
+    rows: list[dict[str, object]] = [{"user": 'a,"b"\n=c', "held": 1.5, "used": None}, {"user": FORMULA, "held": 0.0}]
+    read = list(csv.reader(io.StringIO(write_csv(["user", "held", "used"], rows), newline="")))
+    assert read == [["user", "held", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
+
+
+# Through the Hub
+
+
+class HistoryHub(IdleHub):
+    """One with a past of yesterday: alice and bob of vision, carol of language, and a name that is a formula."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.config / "teams.yaml").write_text(TEAMS)
+        noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+        self.yesterday = noon.date().isoformat()
+        past = [
+            Past("Q0 T1 R1 E3", gpus=2, noon=noon),
+            Past("T0 R0 E2", user="bob", noon=noon),
+            Past("T0 R0 X1 E2", user="bob", server="s", reason="idle", noon=noon - timedelta(days=1)),
+            Past("T0 R0 E1", user="carol", team="language", gpu_type="big", noon=noon),
+            Past("T0 R0 E1", user=FORMULA, team="language", noon=noon),
+        ]
+        asyncio.run(self._write(past))
+
+    async def _write(self, past: list[Past]) -> None:
+        store = Store.open(self.db_url)
+        await write_past(store, *past)
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HistoryHub]:
+    state = tmp_path_factory.mktemp("history")
+    made = HistoryHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}")
+    with running(made) as started:
+        started.add_users(["alice", "bob", "carol", "vera"])
+        answer = started.api("POST", "/users/admin", {"admin": True})
+        assert answer.status_code in {201, 409}, answer.text
+        yield started  # type: ignore[misc]  # what was given
+
+
+def hours(hub: HistoryHub, user: str, query: str) -> Any:
+    answer = hub.manager(hub.token(user), "GET", f"history/gpu-hours?{query}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def sums(told: Any) -> dict[str, tuple[float, float]]:
+    return {one[told["by"]]: (round(one["asked"], 6), round(one["held"], 6)) for one in told["totals"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("who", "seen"),
+    [
+        ("alice", {"alice": (6, 4)}),
+        ("vera", {"alice": (6, 4), "bob": (4, 4)}),
+        ("admin", {"alice": (6, 4), "bob": (4, 4), "carol": (1, 1), FORMULA: (1, 1)}),
+    ],
+)
+def test_people_read_their_own_team_admins_their_team_s_and_administrators_all(
+    hub: HistoryHub, who: str, seen: dict[str, tuple[float, float]]
+) -> None:
+    assert sums(hours(hub, who, "by=user")) == seen
+
+
+@pytest.mark.slow
+def test_days_come_in_their_order_and_with_every_amount(hub: HistoryHub) -> None:
+    told = hours(hub, "bob", f"by=team&until={hub.yesterday}")
+    day = next(one for one in told["items"] if one["day"] == hub.yesterday)
+    assert set(day) == {"day", "team", "asked", "held", "measured", "used", "reclaimed"}
+    assert day["used"] is None
+    assert told["items"] == sorted(told["items"], key=lambda one: one["day"])
+    assert [round(one["reclaimed"], 6) for one in told["items"]] == [10, 14], "from two in the afternoon, for a day"
+    assert hours(hub, "bob", "by=team&since=2020-01-01&until=2020-01-31")["items"] == []
+
+
+@pytest.mark.slow
+def test_as_csv_it_is_the_same_and_no_name_is_a_formula(hub: HistoryHub) -> None:
+    answer = hub.manager(hub.token("admin"), "GET", f"history/gpu-hours.csv?by=user&since={hub.yesterday}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="gpu-hours-user-')
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    rows = {row["user"]: row for row in csv.DictReader(io.StringIO(answer.text, newline=""))}
+    assert set(rows) >= {"alice", "bob", "carol", f"'{FORMULA}"}
+    assert (rows["alice"]["asked"], rows["alice"]["held"], rows["alice"]["used"]) == ("6.0000", "4.0000", "")
+    by_type = hub.manager(hub.token("admin"), "GET", "history/gpu-hours.csv?by=gpu_type").text
+    assert by_type.splitlines()[0].endswith("total,free,closed,fragmented")
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_a_question_is_said_and_nobody_else_reads_anything(hub: HistoryHub) -> None:
+    token = hub.token("alice")
+    wrong = hub.manager(token, "GET", "history/gpu-hours?since=soon")
+    assert (wrong.status_code, wrong.json()["detail"]) == (422, "since and until are days, such as 2026-11-22.")
+    url = f"{hub.manager_url()}/services/jobs/api/history/gpu-hours"
+    assert requests.get(url, timeout=30).status_code == 401
+    assert requests.get(f"{url}.csv", timeout=30).status_code == 401
+    narrow = hub.api("POST", "/users/alice/tokens", {"scopes": ["access:services!service=jobs"]}).json()["token"]
+    assert hub.manager(narrow, "GET", "history/gpu-hours").status_code == 403

@@ -153,6 +153,10 @@ class Search:
     # where
 
     def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        """The node of which the least is left, as on a private cluster; of nodes that are alike to that, an idle one.
+
+        An emptier node is not taken although nobody had to leave there: a larger job of the team would miss it.
+        """
         least = min(pod.gpus for pod in self.pods)
         open_to_it = (room for room in self._share_rooms() if room.node.open and room.node.name not in kept)
         bounds = {room.node.name: self._share_left(room) + self._own_victims(room, stop) for room in open_to_it}
@@ -161,8 +165,11 @@ class Search:
         def space(room: Room, pod: PodCharge) -> Space:
             return self._bounded(room, stop, bounds[room.node.name])
 
+        largest = max(pod.gpus for pod in self.pods)
+
         def rank(room: Room, left: Space) -> tuple[object, ...]:
-            return (left.gpus, *self._likeness(room))
+            idle = min(largest, self._now(room).gpus)
+            return (left.gpus, self.share[room.node.name], -idle, *self._likeness(room))
 
         return self._settle(ranked(self.pods, rooms, space, rank), stop, self._share_left)
 
@@ -286,7 +293,7 @@ class Search:
         return (max(0, left.gpus - self._now(room).gpus) > 0, left.gpus, room.node.name)
 
     def _likeness(self, room: Room) -> tuple[object, ...]:
-        """Orders rooms of a share by what a private cluster would know of them, so that both choose the same."""
+        """Orders rooms of a share by what a private cluster would know of them, so that both keep the same."""
         own = sorted(
             name
             for name in room.holders

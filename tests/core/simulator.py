@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from dlspawner.core.decisions import Preempt
+from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.placing import Nodes
 from dlspawner.core.preemption import broken, leaves_at, spared
 from dlspawner.core.quota import turns
 from dlspawner.core.world import World
@@ -23,8 +24,19 @@ class Comes:
     minutes: int
 
 
-def play(here: World, coming: Sequence[Comes], end: int = 10_000) -> dict[str, int]:
-    """The minute in which each job first started. Whoever has to leave does so when it must, and begins anew."""
+def play(
+    here: World,
+    coming: Sequence[Comes],
+    end: int = 10_000,
+    *,
+    places: dict[str, Nodes] | None = None,
+    like: Mapping[str, Nodes] | None = None,
+) -> dict[str, int]:
+    """The minute in which each job first started. Whoever has to leave does so when it must, and begins anew.
+
+    ``places`` is told where each job started last. ``like``: where each job goes among nodes that are the same to it,
+    of which any may be taken.
+    """
     started: dict[str, int] = {}
     ends: dict[str, int] = {}
     minutes = {one.job.id: one.minutes for one in coming}
@@ -53,7 +65,12 @@ def play(here: World, coming: Sequence[Comes], end: int = 10_000) -> dict[str, i
                 if max(leave.values()) > now:
                     continue
                 _review(here, now, ends)
-            here.put(replace(job, state=State.RUNNING, started=now, nodes=decision.nodes))
+            nodes = decision.nodes
+            if like and isinstance(decision, Admit) and _are_alike(here, nodes, like.get(job.id, nodes)):
+                nodes = like.get(job.id, nodes)
+            if places is not None:
+                places[job.id] = nodes
+            here.put(replace(job, state=State.RUNNING, started=now, nodes=nodes))
             started.setdefault(job.id, minute)
             ends[job.id] = minute + minutes[job.id]
     return started
@@ -70,6 +87,15 @@ def _review(here: World, now: datetime, ends: dict[str, int]) -> None:
         assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
         here.put(replace(job, state=State.QUEUED, started=None, nodes=(), notice=None))
         del ends[job.id]
+
+
+def _are_alike(here: World, nodes: Nodes, others: Nodes) -> bool:
+    """Whether as much is free of nodes that are as large."""
+
+    def sizes(names: Nodes) -> list[object]:
+        return [(here.rooms[name].node.gpus, here.rooms[name].gpus) for name in names if name in here.rooms]
+
+    return sizes(nodes) == sizes(others)
 
 
 def _may_leave_for(victim: Job, job: Job) -> bool:

@@ -431,6 +431,29 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", 1),
         "wait no-node",
     ),
+    # who is stopped although GPUs of the team's own share are idle
+    "nobody is stopped where as much is left of another node of the share": (
+        world(
+            team("a", 16),
+            N1,
+            N2,
+            runs("r", "a", 4, "n1"),
+            runs("s", "a", 4, "n2"),
+            runs("l", "b", 4, "n1", preemptible=True),
+        ),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a borrower leaves the fuller node of the share, so that the other one stays whole": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True)),
+        wants("j", "a", 2),
+        "preempt l on n1",
+    ),
+    "nobody is stopped for a job that the fuller node can not hold": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True)),
+        wants("j", "a", 5),
+        "admit n2",
+    ),
 }
 
 
@@ -439,6 +462,17 @@ def test_rule(name: str) -> None:
     here, request, expected = RULES[name]
 
     assert said(admit(request, here, NOW)) == expected
+
+
+def test_a_job_on_the_idle_node_would_keep_a_larger_one_of_its_team_waiting() -> None:
+    here = world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True))
+    elsewhere = runs("j", "a", 2, "n2")
+    here.put(elsewhere)
+    assert said(admit(wants("big", "a", 8), here, NOW)) == "wait no-node", "although it is inside its quota"
+
+    here.put(replace(elsewhere, nodes=("n1",)))
+    here.remove("l")
+    assert said(admit(wants("big", "a", 8), here, NOW)) == "admit n2"
 
 
 SENTENCES: dict[str, tuple[World, Job, str]] = {

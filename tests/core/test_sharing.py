@@ -102,13 +102,15 @@ def private(of: str, quotas: tuple[int, ...]) -> World:
 @given(loads())
 @settings(max_examples=60, deadline=None)
 def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[int, ...], list[Comes]]) -> None:
+    """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
     quotas, coming = load
     teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
-    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming)
+    places: dict[str, tuple[str, ...]] = {}
+    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming, places=places)
     for of in "abc":
         own = [one for one in coming if one.job.team == of and not one.job.preemptible]
         if own:
-            alone = play(private(of, quotas), own)
+            alone = play(private(of, quotas), own, like=places)
             assert {name: shared[name] for name in alone} == alone
 
 

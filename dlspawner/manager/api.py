@@ -25,7 +25,13 @@ from dlspawner.manager.web import ApiHandler, ForHub, Handler, Problem, log
 
 MAX_SUGGESTIONS = 20
 MAX_SOURCE = 200
-_KINDS: Mapping[type, str] = {str: "text", list: "a list", int: "a whole number", bool: "true or false"}
+_KINDS: Mapping[type, str] = {
+    str: "text",
+    list: "a list",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "an object",
+}
 
 
 class Health(Handler):

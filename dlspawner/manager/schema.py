@@ -263,6 +263,19 @@ gpu_free = Table(
     Column("fragmented", BigInteger, nullable=False),
 )
 
+# Requests that are carried out once: the key that their sender (``owner``) gave them, and the answer as soon as it is
+# known.
+claims = Table(
+    "claims",
+    metadata,
+    Column("owner", String(300), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("request", String(64), nullable=False),
+    Column("made", UtcDateTime, nullable=False, index=True),
+    Column("status", Integer),
+    Column("answer", Text, nullable=False),
+)
+
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
 leases = Table(
     "leases",

@@ -22,10 +22,11 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.core.endpoints import Target
-from dlspawner.hubapi import HubUnavailable, Identity, Kind
+from dlspawner.hubapi import HubError, Identity, Kind
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
+from dlspawner.manager.locks import Locks
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store, StoreUnavailable
 
@@ -71,6 +72,7 @@ class Manager:
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     running: Running = field(default_factory=Running)
+    locks: Locks = field(default_factory=Locks)  # requests that are carried out once
 
 
 Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and who answers
@@ -111,14 +113,14 @@ class Handler(RequestHandler):
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Operators read faults; refusals are in the access log."""
-        if isinstance(value, (HubUnavailable, StoreUnavailable)):
+        if isinstance(value, (HubError, StoreUnavailable)):
             log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
         elif not isinstance(value, Problem):
             super().log_exception(typ, value, tb)
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))
-        if isinstance(error, (HubUnavailable, StoreUnavailable)):
+        if isinstance(error, (HubError, StoreUnavailable)):
             status_code = 503
         super().send_error(status_code, **kwargs)
 
@@ -129,7 +131,7 @@ class Handler(RequestHandler):
             self.set_header("Connection", "close")  # behind the same address there may be a Manager that can
         if isinstance(error, Problem):
             self.write_problem(status_code, error.detail, error.more)
-        elif isinstance(error, (HubUnavailable, StoreUnavailable)):
+        elif isinstance(error, (HubError, StoreUnavailable)):
             self.write_problem(status_code, str(error), {})
         else:
             self.write_problem(status_code, _sentence(status_code), {})

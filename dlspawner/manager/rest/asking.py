@@ -14,9 +14,11 @@ from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.rest import view
 from dlspawner.manager.rest.query import Given
+from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import ApiHandler, Problem
 
 NO_JOB = "There is no such job of yours."
+ONLY_SEEN = "You may see this job, and not do that to it."
 
 
 class Resource(ApiHandler):
@@ -41,6 +43,19 @@ class Resource(ApiHandler):
         """Who looks."""
         self.known()
         return self.viewer(Right.SEE)
+
+    def acts(self) -> Viewer:
+        """Who does something."""
+        self.known()
+        return self.viewer(Right.ACT)
+
+    async def acted(self, job: str) -> Kept:
+        """A job that somebody may act on; 403 for one that they only see, 404 for any other."""
+        sees = self.sees()
+        kept = await self.seen(job, sees)
+        if not self.acts().reaches(kept.user, kept.team):
+            raise Problem(403, ONLY_SEEN)
+        return kept
 
     def given(self) -> Given:
         """The query; 422 for what is no text."""
@@ -68,6 +83,24 @@ class Resource(ApiHandler):
     def shown(self, kept: Kept, setting: view.Setting, now: datetime) -> dict[str, object]:
         """A job as JSON, with what the queue says of it."""
         return view.job(kept, setting, live(self.desk, kept, now))
+
+    def detail(self, kept: Kept) -> dict[str, object]:
+        """More of one job than a list tells."""
+        desk = self.desk
+        record = desk.book.records.get(kept.id)
+        now = desk.book.now()
+        waits = record is not None and record.job.state is State.QUEUED
+        advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
+        return {
+            **self.shown(kept, self.setting(), now),
+            "requeue": kept.requeue,
+            "pods": list(kept.pods),
+            "alternatives": [
+                {"gpus": view.amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible}
+                for one in advice
+            ],
+            "page": page_path(self.manager.service.prefix, kept.user, kept.server) if waits else None,
+        }
 
 
 def live(desk: Desk, kept: Kept, now: datetime) -> view.Live | None:

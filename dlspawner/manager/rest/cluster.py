@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dlspawner.core import queueing, status
 from dlspawner.core.model import DEFAULT_TEAM, Team
-from dlspawner.hubapi import HubError, HubUnavailable
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.rest import query
 from dlspawner.manager.rest.asking import Resource
@@ -48,12 +47,7 @@ class Quota(Resource):
         if viewer.all:
             every = known.teams
             return every if known.named(DEFAULT_TEAM) else (*every, Team(DEFAULT_TEAM))
-        try:
-            user = await self.acting.hub.user(viewer.name)
-        except HubUnavailable:
-            raise
-        except HubError as problem:
-            raise HubUnavailable("The Hub does not say which teams you are in. Try again soon.") from problem
+        user = await self.acting.hub.user(viewer.name)
         mine = {team.name for team in known.of(viewer.name, tuple(user.groups if user else ()))} | viewer.teams
         return tuple(team for team in known.teams if team.name in mine) or (Team(DEFAULT_TEAM),)
 

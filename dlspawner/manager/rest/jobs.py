@@ -7,15 +7,13 @@ GET  jobs/{id}/events    its transitions, with their reasons
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.kept import Kept, Place
-from dlspawner.manager.rest import query, view
+from dlspawner.manager.kept import Place
+from dlspawner.manager.rest import query, submit, view
 from dlspawner.manager.rest.asking import Resource
-from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
 
-class Jobs(Resource):
+class Jobs(submit.Submit):
     """All that somebody may see, in pages."""
 
     async def get(self) -> None:
@@ -42,24 +40,6 @@ class Detail(Resource):
     async def get(self, job: str) -> None:
         viewer = self.sees()
         self.reply(self.detail(await self.seen(job, viewer)))
-
-    def detail(self, kept: Kept) -> dict[str, object]:
-        """More than a list tells."""
-        desk = self.desk
-        record = desk.book.records.get(kept.id)
-        now = desk.book.now()
-        waits = record is not None and record.job.state is State.QUEUED
-        advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
-        return {
-            **self.shown(kept, self.setting(), now),
-            "requeue": kept.requeue,
-            "pods": list(kept.pods),
-            "alternatives": [
-                {"gpus": view.amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible}
-                for one in advice
-            ],
-            "page": page_path(self.manager.service.prefix, kept.user, kept.server) if waits else None,
-        }
 
 
 class Events(Resource):

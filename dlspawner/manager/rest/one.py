@@ -7,11 +7,11 @@ PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``
 from __future__ import annotations
 
 from dlspawner.manager import jobs_api
-from dlspawner.manager.rest import jobs
+from dlspawner.manager.rest import acts, jobs
 from dlspawner.manager.web import Handler, for_hub
 
 
-class Job(jobs.Detail):
+class Job(jobs.Detail, acts.Ends):
     """Who asks decides how they are recognised: the Hub by its own token, for its one method."""
 
     async def prepare(self) -> None:
@@ -23,3 +23,6 @@ class Job(jobs.Detail):
 
     async def put(self, job: str) -> None:
         await jobs_api.answer(self, job)
+
+    async def delete(self, job: str) -> None:
+        await self.end(await self.acted(job))

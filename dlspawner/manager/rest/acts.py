@@ -1,0 +1,76 @@
+"""What is done to one job by those who may act on it.
+
+DELETE  jobs/{id}            KillJob: 202 while it stops, 204 when it has ended, or had before
+POST    jobs/{id}/cancel     only what waits or is being started; 409 for what runs
+POST    jobs/{id}/requeue    a job that has ended starts again with the same options: a new job
+"""
+
+from __future__ import annotations
+
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubRefused, Kind
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.ends import Ender
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.kept import Filter, Kept
+from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.rest.starting import Wanted
+from dlspawner.manager.rest.submit import Starting, check_blocked
+from dlspawner.manager.web import Problem
+
+RUNS = "It runs: to stop it, delete it."
+NOT_ENDED = "It has not ended. Only what has ended can be started again."
+LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
+NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
+_BEFORE_IT_RUNS = frozenset(State) - {State.RUNNING, State.STOPPING, State.ENDED}
+
+
+class Ends(Resource):
+    """What ends jobs."""
+
+    async def end(self, kept: Kept) -> None:
+        """End a job wherever it stands, and say whether it has ended."""
+        record = self.desk.book.records.get(kept.id)
+        if record is None:
+            self.set_status(204)
+            return
+        who = self.known()
+        name = who.name if who.kind is Kind.USER else f"the service {who.name}"
+        try:
+            await Ender(self.desk.book, self.acting.hub).end(record, name)
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        except HubRefused as no:
+            raise Problem(409, str(no)) from None
+        self.set_status(202 if kept.id in self.desk.book.records else 204)
+
+
+class Cancel(Ends):
+    """For those who would not stop what runs."""
+
+    async def post(self, job: str) -> None:
+        kept = await self.acted(job)
+        if kept.state not in _BEFORE_IT_RUNS and kept.state is not State.ENDED:
+            raise Problem(409, RUNS)
+        await self.end(kept)
+
+
+class Requeue(Starting):
+    """A restart is a new job, of the same server and its options."""
+
+    async def post(self, job: str) -> None:
+        kept = await self.acted(job)
+        check_blocked(self, kept.user)
+        if kept.state is not State.ENDED:
+            raise Problem(409, NOT_ENDED)
+        newest = await self.acting.ledger.page(
+            Viewer("", all=True), Filter(user=kept.user, server=kept.server), None, 1
+        )
+        if newest and newest[0].id != kept.id:
+            raise Problem(409, LATER)
+        user = await self.acting.hub.user(kept.user)
+        server = user.servers.get(kept.server) if user is not None else None
+        if server is None or not server.user_options:
+            raise Problem(409, NO_OPTIONS)
+        self.answer(await self.start(Wanted(kept.user, kept.server, None)))

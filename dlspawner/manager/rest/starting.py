@@ -1,0 +1,101 @@
+"""Starts that are asked for by REST: through the Hub, which makes the pod and asks us whether it may.
+
+The Hub starts anything with our own token, so whoever calls this has looked before whether its caller may. What the Hub
+answers becomes a status and a sentence: a refusal 422, what runs already 409, a place in the queue 202 like a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.desk import Desk
+from dlspawner.manager.kept import Filter, Kept
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.web import Problem
+
+RUNS = "A job of this server runs, starts or stops already. Stop it first, or use another server."
+LOG_IN = "The Hub wants a fresh login from {user} before it starts anything: log in there, and ask again."
+NO_USER = "The Hub has no user {user!r}, or no such server can be."
+_LOOKS, _LOOK_SECONDS = 100, 0.05
+_EVERYBODYS = Viewer("", all=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A server to start; without options with those that the Hub kept."""
+
+    user: str
+    server: str
+    options: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Starts servers for people; ``prefix`` is where the Manager's pages are."""
+
+    desk: Desk
+    ledger: Ledger
+    hub: HubApi
+    prefix: str
+
+    async def start(self, wanted: Wanted) -> tuple[int, Kept | None]:
+        """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet."""
+        begun = self.desk.book.now()
+        if self._holds(wanted):
+            raise Problem(409, RUNS)
+        try:
+            ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
+        except HubRefused as no:
+            return 202, await self._refused(wanted, no)
+        except HubUnavailable:
+            found = await self.since(wanted, begun)
+            if found is None:
+                raise
+            return 202, found
+        return 201 if ready else 202, await self._appears(wanted, begun)
+
+    async def since(self, wanted: Wanted, begun: datetime) -> Kept | None:
+        """The job that a start since then has brought about."""
+        # One that waited before, and is asked for again, has its first submit time: it is found by its server.
+        record = self.desk.coming(wanted.user, wanted.server)
+        if record is not None:
+            return await self.ledger.kept(record.job.id)
+        mine = Filter(user=wanted.user, server=wanted.server, since=begun - timedelta(seconds=1))
+        return next(iter(await self.ledger.page(_EVERYBODYS, mine, None, 1)), None)
+
+    async def _appears(self, wanted: Wanted, begun: datetime) -> Kept | None:
+        """The job, when the Hub has asked for it; before that it has hooks to run."""
+        for _ in range(_LOOKS):
+            found = await self.since(wanted, begun)
+            if found is not None:
+                return found
+            await asyncio.sleep(_LOOK_SECONDS)
+        return None
+
+    def _holds(self, wanted: Wanted) -> bool:
+        """Whether the server has a job already; one whose turn has come may be asked for again."""
+        book = self.desk.book
+        return any(job.holds and not book.records[job.id].due for job in book.on(wanted.user, wanted.server))
+
+    async def _refused(self, wanted: Wanted, no: HubRefused) -> Kept:
+        """The job that waits; a problem for every other no."""
+        record = self.desk.coming(wanted.user, wanted.server)
+        waits = no.status == 429 and page_path(self.prefix, wanted.user, wanted.server) in str(no)
+        kept = await self.ledger.kept(record.job.id) if waits and record is not None else None
+        if kept is not None:
+            return kept
+        if no.wants_login:
+            raise Problem(403, LOG_IN.format(user=wanted.user))
+        if no.status == 404:
+            raise Problem(404, NO_USER.format(user=wanted.user))
+        if no.status == 400 and self._holds(wanted):
+            raise Problem(409, RUNS)
+        if no.status in {403, 429}:
+            raise Problem(no.status, str(no))
+        raise Problem(422, str(no))

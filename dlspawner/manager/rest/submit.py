@@ -1,0 +1,120 @@
+"""SubmitJob: a server with options, for oneself or, by administrators of the Hub and services, for others.
+
+    POST  jobs    {"server": "train", "options": {"template": "ipython", "gpus": 2}, "user": "alice"}
+
+The answer is the job: 201 when it runs, 202 while it starts or waits in the queue. The options are the form's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dlspawner.hubapi import Identity
+from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.kept import Kept
+from dlspawner.manager.rest import once
+from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.rest.once import Answer, Once, OtherRequest
+from dlspawner.manager.rest.starting import Starter, Wanted
+from dlspawner.manager.web import Problem
+
+FIELDS: Mapping[str, type] = {"server": str, "user": str, "options": dict}
+NOT_FOR_OTHERS = "Only administrators of the Hub, and services, start jobs for other people."
+FOR_WHOM = "A service says for whom: the field user is missing."
+BLOCKED = "{user} may not start jobs here. Ask an administrator."
+MOST_OPTIONS = 100
+_PREPARED = "The Hub prepares it."
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, and what it asks for."""
+
+    who: Identity
+    wanted: Wanted
+
+    @property
+    def owner(self) -> str:
+        """Whose idempotency keys are used."""
+        return f"{self.who.kind.value} {self.who.name}"
+
+
+class Starting(Resource):
+    """What starts jobs."""
+
+    def starter(self) -> Starter:
+        return Starter(self.desk, self.acting.ledger, self.acting.hub, self.manager.service.prefix)
+
+    def answer(self, answer: Answer) -> None:
+        self.set_header("Location", answer.location)
+        self.reply(answer.content, answer.status)
+
+    async def start(self, wanted: Wanted) -> Answer:
+        status, kept = await self.starter().start(wanted)
+        return self.told(status, wanted, kept)
+
+    def told(self, status: int, wanted: Wanted, kept: Kept | None) -> Answer:
+        jobs = f"{self.manager.service.prefix}api/jobs"
+        if kept is None:
+            told = {"id": None, "user": wanted.user, "server": wanted.server, "state": "submitted", "why": _PREPARED}
+            return Answer(status, told, jobs)
+        return Answer(status, self.detail(kept), f"{jobs}/{kept.id}")
+
+
+class Submit(Starting):
+    """The collection's own method."""
+
+    async def post(self) -> None:
+        asked = self._asked()
+        key = self.request.headers.get("Idempotency-Key")
+        if key is None:
+            self.answer(await self.start(asked.wanted))
+            return
+        if not once.is_key(key):
+            raise Problem(422, once.NO_KEY)
+        wanted = asked.wanted
+        request = once.fingerprint([wanted.user, wanted.server, wanted.options])
+
+        async def found(since: datetime) -> Answer | None:
+            kept = await self.starter().since(wanted, since)
+            return None if kept is None else self.told(202, wanted, kept)
+
+        alone = Once(self.manager.store, self.manager.locks, asked.owner, self.desk.book.now)
+        try:
+            self.answer(await alone.carry_out(key, request, lambda: self.start(wanted), found))
+        except OtherRequest:
+            raise Problem(422, once.OTHER_REQUEST) from None
+
+    def _asked(self) -> _Asked:
+        viewer = self.acts()
+        body = fields(self.read_object(), FIELDS, {"options"})
+        user, server = body.get("user", viewer.name), body.get("server", "")
+        if not user:
+            raise Problem(422, FOR_WHOM)
+        if user != viewer.name and not viewer.all:
+            raise Problem(403, NOT_FOR_OTHERS)
+        if not as_name(user) or as_name(server) != server:
+            raise Problem(422, "No user or server has such a name.")
+        check_blocked(self, user)
+        return _Asked(self.known(), Wanted(user, server, _options(body["options"])))
+
+
+def check_blocked(handler: Resource, user: str) -> None:
+    """403 for people who may not work here."""
+    if user in handler.acting.settings.teams.blocked:
+        raise Problem(403, BLOCKED.format(user=user))
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """Names and plain values, as the form has them; what they mean is the Hub's to check."""
+    if len(given) > MOST_OPTIONS:
+        raise Problem(422, f"At most {MOST_OPTIONS} options can be given.")
+    for name, value in given.items():
+        plain = value is None or isinstance(value, str | bool | int)
+        if not plain and not (isinstance(value, float) and math.isfinite(value)):
+            raise Problem(422, f"The option {name[:100]!r} must be text, a number, or true or false.")
+    return given

@@ -20,7 +20,7 @@ from dlspawner.hubapi import Identity, own_server
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import may_manage_keys, may_read_keys, may_suggest_keys
 from dlspawner.manager.ssh_keys import MAX_INPUT, PublicKey, Rejected
-from dlspawner.manager.store import Found, StoredKey, TooMany
+from dlspawner.manager.store import Allocated, Found, StoredKey, TooMany
 from dlspawner.manager.web import ApiHandler, ForHub, Handler, Problem, log
 
 MAX_SUGGESTIONS = 20
@@ -128,22 +128,29 @@ class KeyUsed(ApiHandler):
         self.set_status(204)
 
 
+UIDS = {"first_uid": int, "last_uid": int}
+
+
 class Account(ForHub):
     """The uid of somebody whose authenticator tells none; the Hub says, from cluster.yaml, which uids may be given."""
 
     async def put(self, user: str) -> None:
-        name = as_name(user)
-        body = fields(self.read_object(), {"first_uid": int, "last_uid": int}, {"first_uid", "last_uid"})
-        uids = UidRange(body["first_uid"], body["last_uid"])
-        if not name or not 0 < uids.first <= uids.last <= LARGEST:
-            raise Problem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
-        account = await self.manager.store.account(name, uids, self.manager.now())
-        if account is None:
-            log.error("account user=%s uid=none: %d to %d are all taken", name, uids.first, uids.last)
-            raise Problem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
-        if account.new:
-            log.info("account user=%s uid=%d", name, account.uid)
+        account = await allocate(self, user, fields(self.read_object(), UIDS, set(UIDS)))
         self.reply({"uid": account.uid, "gid": account.uid}, 201 if account.new else 200)
+
+
+async def allocate(handler: ForHub, user: str, body: Mapping[str, Any]) -> Allocated:
+    """The account that this user has for ever; 409 when every uid is taken."""
+    name, uids = as_name(user), UidRange(body["first_uid"], body["last_uid"])
+    if not name or not 0 < uids.first <= uids.last <= LARGEST:
+        raise Problem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
+    account = await handler.manager.store.account(name, uids, handler.manager.now())
+    if account is None:
+        log.error("account user=%s uid=none: %d to %d are all taken", name, uids.first, uids.last)
+        raise Problem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
+    if account.new:
+        log.info("account user=%s uid=%d", name, account.uid)
+    return account
 
 
 def _public(key: StoredKey) -> dict[str, object]:

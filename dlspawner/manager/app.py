@@ -381,6 +381,7 @@ def make_web(manager: web.Manager) -> WebApplication:
         (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
         (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
         (f"api/users/{name}/waiting", jobs_api.Waiting, own),
+        (f"api/users/{name}/starting", jobs_api.Starting, own),
         (f"api/users/{name}/interrupted", jobs_api.Interrupted, own),
         (f"api/wait/{name}/{name}", waiting_api.Wait, own),
         (f"wait/{name}/{name}", waiting_page.WaitPage, own),

@@ -6,7 +6,8 @@ that write, the world is read anew from the database before the next turn: what 
 
 The book's time is steady within its epoch: whatever happens to the machine's clock, a reservation lasts as long as the
 Hub was told (`acting` begins a new epoch when the clock has jumped). A reservation that an epoch finds lasts a whole
-reservation time from then on, because nobody knows which clock wrote its deadline.
+reservation time from then on, because nobody knows which clock wrote its deadline; but a short one where the clock says
+that many have passed, or Managers that die one after the other would keep it for ever.
 
 Refused: a transaction per decision that reads all it needs with locks. It would be right without the fencing, too, and
 cost a scan of everything that is held for every job.
@@ -41,6 +42,7 @@ _Asked = tuple[Work, asyncio.Future[Any]]
 
 OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
+_EXTENDED, _SHORT = 5, timedelta(seconds=10)  # reservation times that epochs add to a deadline, and what they add then
 _REMEMBERED = 10_000  # jobs that have ended in this epoch
 _LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
 log = logging.getLogger("dlspawner.manager")
@@ -186,8 +188,13 @@ class Book:
         if not record.reserved or record.deadline is None:
             return record
         known = self.records.get(record.job.id)
-        deadline = known.deadline if known is not None else None
-        return replace(record, deadline=deadline or self.now() + self.reservation)
+        if known is not None and known.deadline is not None:
+            return replace(record, deadline=known.deadline)
+        # The database has the first deadline until the record changes.
+        now, last = self.now(), self.reservation
+        if abs(now - record.deadline) > _EXTENDED * last:
+            last = min(last, _SHORT)
+        return replace(record, deadline=now + last)
 
     def mark_idle(self, job: str, idle: bool) -> None:
         """Whether a job is known to be unused, for who looks for victims; like nodes, that is never written down."""

@@ -4,6 +4,7 @@
     POST  jobs/{id}/released    its pod was not made, and will not be
     GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
+    PUT   users/{name}/starting what a start needs before its pod is built: the id of what waits there, and the uid
     POST  users/{name}/interrupted  somebody has stopped a server of theirs while the Hub started it
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
@@ -17,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlspawner.core.model import Special
-from dlspawner.manager.api import as_name, fields
+from dlspawner.manager.api import UIDS, allocate, as_name, fields
 from dlspawner.manager.cancelling import interrupted
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.ledger import Fenced
@@ -117,6 +118,16 @@ class Waiting(_ForJobs):
             for one in desk.waiting(user, given[0] if given else None)
         ]
         self.reply({"waiting": told})
+
+
+class Starting(_ForJobs):
+    """In one answer, because somebody waits for it: what waits for this server, and its person's account."""
+
+    async def put(self, user: str) -> None:
+        body = fields(self.read_object(), {"server": str, **UIDS}, {"server", *UIDS})
+        waits = self.desk().book.waiter(as_name(user), as_name(body["server"]))
+        account = await allocate(self, user, body)
+        self.reply({"job": waits.job.id if waits else None, "uid": account.uid, "gid": account.uid})
 
 
 class Interrupted(_ForJobs):

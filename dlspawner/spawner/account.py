@@ -21,7 +21,7 @@ from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from dlspawner.core.accounts import Keys, Numbers, UidRange, Unusable, read_numbers
-from dlspawner.spawner.manager import SECONDS, Manager
+from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.refusal import Refused
 
 UNUSABLE = "Your login has no usable account number for jobs. Ask an administrator."
@@ -90,20 +90,18 @@ class AccountTraits(Configurable):
         return proposal.value
 
 
-async def numbers(spawner: Any, uids: UidRange, seconds: float = SECONDS) -> Numbers | None:
-    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told.
-
-    ``seconds``: for how long the Manager is asked.
-    """
-    found = await _from_authenticator(spawner, uids)
+async def numbers(spawner: Any, uids: UidRange) -> Numbers | None:
+    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
+    found = await from_authenticator(spawner, uids)
     if found is not None or not (spawner.manager_url and spawner.manager_token):
         return found
     until = spawner._deadline()
-    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, seconds, until=until)
+    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
     return await manager.account(str(spawner.user.name), uids)
 
 
-async def _from_authenticator(spawner: Any, uids: UidRange) -> Numbers | None:
+async def from_authenticator(spawner: Any, uids: UidRange) -> Numbers | None:
+    """The numbers that the authenticator tells; ``None`` when it is not the source; Refused when they cannot be."""
     state = await spawner.user.get_auth_state()
     if state is None:
         if spawner.user.encrypted_auth_state is not None:

@@ -90,12 +90,17 @@ class Manager:
         """The uid and gid that this user has for ever."""
         body = {"first_uid": uids.first, "last_uid": uids.last}
         status, answer = await self._ask("PUT", f"/api/users/{quote(user, safe='')}/account", body)
-        if status == 409:
-            raise self._refused(FULL, f"user={user} every uid of accounts: in the cluster file is taken")
-        try:
-            return Numbers(int(answer["uid"]), int(answer["gid"]))
-        except (KeyError, TypeError, ValueError):
-            raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
+        return self._numbers(user, status, answer)
+
+    async def starting(self, user: str, server: str, uids: UidRange) -> tuple[str | None, Numbers]:
+        """The id of the job that waits for this server, whose start this is then, and the user's numbers."""
+        asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
+        body = {"server": server, "first_uid": uids.first, "last_uid": uids.last}
+        status, answer = await asked._ask("PUT", f"/api/users/{quote(user, safe='')}/starting", body)
+        if status == 501:
+            raise asked._undecided(status, f"user={user} the Manager answered {status} to a start")
+        numbers = asked._numbers(user, status, answer)
+        return (str(answer["job"]) if answer.get("job") else None), numbers
 
     async def waiting(self, user: str, server: str) -> str | None:
         """The id of the job that waits for this server: a start of it is that job's."""
@@ -222,6 +227,14 @@ class Manager:
                 self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
                 await asyncio.sleep(delay)
         raise AssertionError("delays never end")
+
+    def _numbers(self, user: str, status: int, answer: Any) -> Numbers:
+        if status == 409:
+            raise self._refused(FULL, f"user={user} every uid of accounts: in the cluster file is taken")
+        try:
+            return Numbers(int(answer["uid"]), int(answer["gid"]))
+        except (KeyError, TypeError, ValueError):
+            raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
 
     def _undecided(self, status: int, line: str) -> Refused:
         if status == 501:

@@ -30,7 +30,6 @@ from dlspawner.core.accounts import Numbers
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
-from dlspawner.spawner.manager import ADMISSION_SECONDS
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused, Waits
@@ -242,20 +241,14 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         return Waits(*sentences, reason=reason, page=page, handler=self.handler)
 
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, Numbers | None]:
-        """The job that waits for this server, whoever starts it now, and the person's numbers; asked for at once."""
-        uids = self.settings.cluster.accounts
+        """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
+        uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
             return None, await account.numbers(self, uids)
-        waits, numbers = await asyncio.gather(
-            self._manager.waiting(self.user.name, self.name or ""),
-            account.numbers(self, uids, ADMISSION_SECONDS),
-            return_exceptions=True,  # of two refusals the person reads the same one each time
-        )
-        if isinstance(waits, BaseException):
-            raise waits
-        if isinstance(numbers, BaseException):
-            raise numbers
-        return waits, numbers
+        known = await account.from_authenticator(self, uids)
+        if known is not None:
+            return await self._manager.waiting(*where), known
+        return await self._manager.starting(*where, uids)
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

@@ -48,6 +48,25 @@ async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: 
     assert refused.message == manager.UNDECIDED
 
 
+async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.method, request.path, await request.json()))
+        return web.json_response({"job": "j-aaaaaaaaaaaa", "uid": 20_001, "gid": 20_001})
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        to_manager = {"manager_url": url, "manager_token": "token"}
+        spawner = make_spawner(monkeypatch, server="train", settings=SHARED, config=to_manager)
+        spawner.user_options = {"template": "tensorboard"}
+        await spawner.load_user_options()
+
+    uids = SHARED.cluster.accounts
+    body = {"server": "train", "first_uid": uids.first, "last_uid": uids.last}
+    assert asked == [("PUT", "/api/users/alice/starting", body)]
+    assert (spawner._launch.job.id, spawner._launch.numbers.uid) == ("j-aaaaaaaaaaaa", 20_001)
+
+
 @pytest.fixture
 async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     async with (

@@ -35,8 +35,8 @@ Make = Callable[..., Any]
 
 
 async def _answer(request: web.Request) -> web.Response:
-    if request.path.endswith("/account"):
-        return web.json_response({"uid": 20_001, "gid": 20_001})
+    if request.path.endswith(("/account", "/starting")):
+        return web.json_response({"job": None, "uid": 20_001, "gid": 20_001})
     return web.json_response({"waiting": []})
 
 

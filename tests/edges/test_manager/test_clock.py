@@ -119,3 +119,33 @@ async def test_who_has_waited_for_too_long_is_not_passed(office: Office, seen: b
         async with office.manager() as acting:
             assert (await ask(acting, small[1])).decision == "wait"
             assert state(acting, small[0]) is State.QUEUED
+
+
+async def test_managers_that_die_one_after_the_other_do_not_keep_a_reservation_for_ever(office: Office) -> None:
+    lost, others = wants(gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        assert (await ask(acting, lost)).decision == "admit"
+    for _ in range(10):
+        office.clock.moved += timedelta(seconds=40)
+        async with office.manager() as acting:  # 20 seconds before the deadline that it gives
+            held = state(acting, lost) is State.STARTING
+            office.clock.moved += timedelta(seconds=10)
+            if not held:
+                break
+    async with office.manager() as acting:
+        assert office.clock.moved > timedelta(minutes=5), "it had time"
+        office.clock.moved += timedelta(seconds=20)
+        await until(lambda: state(acting, lost) is State.ENDED, "nobody keeps it", 30)
+        assert (await ask(acting, others)).decision == "admit"
+
+
+async def test_a_manager_that_was_away_for_long_still_lets_the_hub_make_what_it_has_admitted(office: Office) -> None:
+    question = wants()
+    async with office.manager() as acting:
+        assert (await ask(acting, question)).decision == "admit"
+    office.clock.moved += timedelta(hours=1)
+    async with office.manager() as acting:
+        found = record(acting, question)
+        assert found is not None
+        assert found.deadline is not None
+        assert timedelta(seconds=5) < found.deadline - office.clock() <= timedelta(seconds=10)

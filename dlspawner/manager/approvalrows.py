@@ -48,6 +48,14 @@ def find(connection: Connection, wanted: Wanted) -> list[Request]:
     return [_read(row) for row in connection.execute(_query(wanted))]
 
 
+def latest(connection: Connection, jobs: Collection[str]) -> dict[str, Request]:
+    """The latest request of each of these jobs that ever made one."""
+    if not jobs:
+        return {}
+    query = select(approvals).where(approvals.c.job.in_(jobs)).order_by(approvals.c.asked, approvals.c.id)
+    return {row.job: _read(row) for row in connection.execute(query)}
+
+
 def write(connection: Connection, requests: Sequence[Request]) -> None:
     """How these are from now on, in a transaction of somebody else's."""
     latest = {one.id: one for one in requests}

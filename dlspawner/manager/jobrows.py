@@ -16,7 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal, select, tuple_
 
 from dlspawner.core.jobs import Job, State
+from dlspawner.manager import approvalrows
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.approval.requests import Request
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.records import OF_POD, Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
 from dlspawner.manager.schema import UtcDateTime, job_events, jobs
@@ -92,7 +94,8 @@ def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
 def _kept(connection: Connection, query: Select[Any]) -> list[Kept]:
     rows = connection.execute(query).all()
     stopped = _stopped(connection, [row.job for row in rows if row.stop_reason])
-    return [_of_row(row, stopped.get((row.job, row.stop_reason))) for row in rows]
+    approvals = approvalrows.latest(connection, [row.job for row in rows])
+    return [_of_row(row, stopped.get((row.job, row.stop_reason)), approvals.get(row.job)) for row in rows]
 
 
 def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str, str], datetime]:
@@ -108,7 +111,7 @@ def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str,
     return {(row.job, row.reason): row.at for row in connection.execute(query)}
 
 
-def _of_row(row: Row[Any], stopped: datetime | None) -> Kept:
+def _of_row(row: Row[Any], stopped: datetime | None, approval: Request | None) -> Kept:
     pods = tuple(pod.name for pod in read_pods(row.pods) if pod) if "pods" in row._fields else ()
     return Kept(
         id=row.job,
@@ -133,6 +136,7 @@ def _of_row(row: Row[Any], stopped: datetime | None) -> Kept:
         stop=Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None,
         stopped=stopped,
         pods=pods,
+        approval=approval,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlspawner.core.jobs import State
+from dlspawner.manager.approval.requests import Request
 from dlspawner.manager.records import Stop
 
 
@@ -37,7 +38,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped."""
+    """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped.
+
+    ``approval`` is the latest thing that it has asked for.
+    """
 
     id: str
     user: str
@@ -61,6 +65,7 @@ class Kept:
     stop: Stop | None = None
     stopped: datetime | None = None
     pods: tuple[str, ...] = field(default=())
+    approval: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)

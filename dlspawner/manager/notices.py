@@ -55,6 +55,7 @@ class Kind(Enum):
     WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     APPROVED = "approved"  # somebody has approved it: it is in the queue
     DENIED = "denied"  # somebody has denied it: the one kind that outlives its job
+    APPROVALS = "approvals"  # something waits for the reader's word; never posted: `approval.told` looks what there is
     GOES_ON = "goes-on"  # what was said before does not hold any more
     FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
     HUB_REFUSES = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do

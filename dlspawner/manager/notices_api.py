@@ -17,6 +17,7 @@ import asyncio
 import math
 
 from dlspawner.manager.api import as_name
+from dlspawner.manager.approval.told import waiting_for
 from dlspawner.manager.book import Book
 from dlspawner.manager.identity import audience, may_read_notices
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
@@ -37,7 +38,14 @@ from dlspawner.manager.web import ApiHandler, ForHub, Manager, Problem
 LONGEST_WAIT = 300.0
 GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
 NO_KEEPING = "This job cannot be kept alive."
-_LEVELS = {Kind.GOES_ON: "info", Kind.APPROVED: "info", Kind.FILE_BROKEN: "error", Kind.HUB_REFUSES: "error"}
+_LEVELS = {
+    Kind.APPROVALS: "info",
+    Kind.APPROVED: "info",
+    Kind.GOES_ON: "info",
+    Kind.FILE_BROKEN: "error",
+    Kind.HUB_REFUSES: "error",
+}
+_PAGES = {Kind.APPROVALS: "approvals"}  # of ours, that says more
 
 
 def acting_book(manager: Manager) -> Book:
@@ -62,6 +70,7 @@ def as_json(notice: Notice) -> dict[str, object]:
         "until": notice.until.isoformat() if notice.until else None,
         "keep": notice.keep,
         "seen": notice.seen is not None,
+        "page": _PAGES.get(notice.kind),
     }
 
 
@@ -146,7 +155,9 @@ class UserNotices(ForHub):
         if self.manager.acting is None:  # of a Manager that decides nothing there are none
             self.reply({"notices": []})
             return
-        found = acting_book(self.manager).board.read(reader, self.manager.now())
+        book = acting_book(self.manager)
+        asked = waiting_for(book, reader.user, admin=reader.admin)
+        found = (*book.board.read(reader, self.manager.now()), *asked)
         self.reply({"notices": [as_json(notice) for notice in found]})
 
 

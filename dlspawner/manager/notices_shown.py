@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dlspawner.core.telling import told
 from dlspawner.hubapi import Identity, Kind, own_server
 from dlspawner.manager import notices
+from dlspawner.manager.approval.told import waiting_for
 from dlspawner.manager.identity import audience
 from dlspawner.manager.notices_api import as_json
 from dlspawner.manager.web import Manager
@@ -21,6 +22,7 @@ class Told:
     level: str
     text: str
     keep: bool
+    page: str = ""  # of ours, that says more
 
 
 def told_to(
@@ -30,7 +32,8 @@ def told_to(
     desk = manager.acting.desk if manager.acting else None
     if desk is None or identity is None or identity.kind is not Kind.USER or own_server(identity) is not None:
         return []
-    now = manager.now()
+    now, book = manager.now(), desk.book
+    asked = waiting_for(book, identity.name, admin=identity.admin)
     return [
         Told(
             one.id,
@@ -38,7 +41,8 @@ def told_to(
             str(as_json(one)["level"]),
             told(one.text, one.until, now),
             one.keep,
+            str(as_json(one)["page"] or ""),
         )
-        for one in desk.book.board.read(audience(identity), now)
+        for one in (*book.board.read(audience(identity), now), *asked)
         if one.kind not in besides
     ]

@@ -70,6 +70,7 @@ class Told:
     level: str
     text: str
     keep: bool
+    page: str = ""  # of the Manager's, that says more
 
 
 Waiting = Callable[[Sequence[str], str], Refused]  # of sentences and a reason
@@ -249,7 +250,9 @@ class Manager:
 def _told(one: Mapping[str, Any], now: datetime) -> Told:
     until = datetime.fromisoformat(one["until"]) if one["until"] else None
     server = str(one["server"]) if one["user"] else None
-    return Told(server, str(one["level"]), told(str(one["text"]), until, now), bool(one["keep"]))
+    return Told(
+        server, str(one["level"]), told(str(one["text"]), until, now), bool(one["keep"]), str(one.get("page") or "")
+    )
 
 
 async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:

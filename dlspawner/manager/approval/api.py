@@ -22,7 +22,7 @@ from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.approval import deciding, words
-from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word
+from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word, as_json
 from dlspawner.manager.approvalrows import Wanted
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
@@ -135,7 +135,7 @@ class Approvals(ApiHandler):
             )
             found = await acting.ledger.requests(wanted)
         page, more = found[:limit], len(found) > limit
-        items = [as_json(one, viewer) for one in page]
+        items = [shown(one, viewer) for one in page]
         self.reply({"items": items, "next": cursor(page[-1]) if more else None})
 
     def _limit(self) -> int:
@@ -171,7 +171,7 @@ class _Decides(ApiHandler):
             raise Problem(422, f"A reason has at most {LONGEST_REASON} characters.")
         request = await asked(self.manager, viewer, job, given.get("request", ""))
         found = await decide(self.manager, viewer, request, Word(self.yes, who.name, reason))
-        self.reply(as_json(found, viewer))
+        self.reply(shown(found, viewer))
 
 
 class Approve(_Decides):
@@ -184,26 +184,10 @@ class Deny(_Decides):
     yes = False
 
 
-def as_json(request: Request, viewer: Viewer) -> dict[str, object]:
-    """A request as programs read it."""
-    return {
-        "id": request.id,
-        "job": request.job,
-        "kind": request.kind.value,
-        "user": request.user,
-        "server": request.server,
-        "team": request.team,
-        "gpus": request.gpus / 1000,
-        "gpu_type": request.gpu_type,
-        "what": request.what,
-        "why": request.why,
-        "asked": request.asked.isoformat(),
-        "state": request.standing.value,
-        "decided": request.at.isoformat() if request.at else None,
-        "by": request.by or None,
-        "reason": request.reason,
-        "may_decide": request.waits and words.may_decide(viewer, request) is None,
-    }
+def shown(request: Request, viewer: Viewer) -> dict[str, object]:
+    """A request as a program of this viewer's reads it."""
+    may = request.waits and words.may_decide(viewer, request) is None
+    return {**as_json(request), "may_decide": may}
 
 
 def cursor(last: Request) -> str:

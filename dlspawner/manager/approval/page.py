@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlspawner.core.model import Team
-from dlspawner.hubapi import Kind as Identified
+from dlspawner.manager import notices
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.approval import api, words
 from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word
 from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.pages import STALE_PAGE
+from dlspawner.manager.portal.base import Page as PortalPage
 from dlspawner.manager.waiting_page import page_path
-from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+from dlspawner.manager.web import NOTHING_HERE, Problem
 
 _SHOWN = 100  # that wait; who has more is told how many
 _DECIDED = 50
@@ -36,21 +36,13 @@ class Shown:
     more: str = ""
 
 
-class _Shows(PageHandler):
+class _Shows(PortalPage):
     """What the page and its buttons share."""
-
-    def viewer_of(self, right: Right) -> Viewer:
-        """Who looks: a person, no service and no job."""
-        if self.identity is None:
-            raise Problem(403, STALE_PAGE)
-        if self.identity.kind is not Identified.USER:
-            raise Problem(404, NOTHING_HERE)
-        return self.viewer(right)
 
     async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
         """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
-        viewer = self.viewer_of(Right.SEE)
-        acting, desk = api.acting_of(self.manager)
+        self.person()
+        viewer, acting, desk = self.viewer(Right.SEE), self.acting(), self.desk()
         waits = sorted(
             (one for some in desk.book.requests.values() for one in some if viewer.reaches(one.user, one.team)),
             key=lambda one: (one.asked, one.id),
@@ -59,7 +51,7 @@ class _Shows(PageHandler):
         others = [one for one in waits if words.may_decide(viewer, one) is not None]
         after = api.read_cursor(self.get_query_argument("cursor", ""))
         decided = await acting.ledger.requests(api.seen_by(viewer, standings=_OVER, after=after, limit=_DECIDED + 1))
-        self.show(
+        self.show_page(
             "approvals.html",
             status,
             decides=viewer.all or bool(viewer.teams),
@@ -75,9 +67,8 @@ class _Shows(PageHandler):
             typed=typed,
             at=at,
             longest=LONGEST_REASON,
-            now=desk.book.now(),
             page=f"{self.manager.service.prefix}approvals",
-            told=told_to(self.manager, self.identity),
+            told=told_to(self.manager, self.identity, besides=frozenset({notices.Kind.APPROVALS})),
         )
 
     async def _done(self, viewer: Viewer) -> Request | None:
@@ -85,8 +76,7 @@ class _Shows(PageHandler):
         id_ = self.get_query_argument("done", "")
         if not id_:
             return None
-        acting, _ = api.acting_of(self.manager)
-        found = await acting.ledger.requests(api.seen_by(viewer, id=id_))
+        found = await self.acting().ledger.requests(api.seen_by(viewer, id=id_))
         return next((one for one in found if one.by == viewer.name), None)
 
     def _shown(self, request: Request, more: str = "") -> Shown:
@@ -98,8 +88,7 @@ class _Shows(PageHandler):
         return words.waits_for(request, self._team(request))
 
     def _team(self, request: Request) -> Team:
-        _, desk = api.acting_of(self.manager)
-        return desk.book.world.team(request.team) or Team(request.team)
+        return self.desk().book.world.team(request.team) or Team(request.team)
 
 
 class Page(_Shows):
@@ -116,10 +105,10 @@ class _Button(_Shows):
         self.redirect(f"{self.manager.service.prefix}approvals")
 
     async def post(self, id_: str) -> None:
-        viewer, reason = self.viewer_of(Right.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
+        self.person()
+        viewer, reason = self.viewer(Right.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
         try:
-            acting, _ = api.acting_of(self.manager)
-            found = await acting.ledger.requests(api.seen_by(viewer, id=id_))
+            found = await self.acting().ledger.requests(api.seen_by(viewer, id=id_))
             if not found:
                 raise Problem(404, NOTHING_HERE)
             request = await api.asked(self.manager, viewer, found[0].job, id_)

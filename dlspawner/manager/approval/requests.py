@@ -87,3 +87,24 @@ def made(job: Job, need: Need, now: datetime) -> Request:
 def withdrawn(requests: Iterable[Request], now: datetime, why: str) -> tuple[Request, ...]:
     """Those of them that wait, as they are when nobody has to decide them any more."""
     return tuple(replace(one, standing=Standing.WITHDRAWN, at=now, reason=why) for one in requests if one.waits)
+
+
+def as_json(request: Request) -> dict[str, object]:
+    """A request as programs read it."""
+    return {
+        "id": request.id,
+        "job": request.job,
+        "kind": request.kind.value,
+        "user": request.user,
+        "server": request.server,
+        "team": request.team,
+        "gpus": request.gpus / 1000,
+        "gpu_type": request.gpu_type,
+        "what": request.what,
+        "why": request.why,
+        "asked": request.asked.isoformat(),
+        "state": request.standing.value,
+        "decided": request.at.isoformat() if request.at else None,
+        "by": request.by or None,
+        "reason": request.reason,
+    }

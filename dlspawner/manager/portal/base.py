@@ -75,5 +75,5 @@ class Page(PageHandler):
 
     def show_page(self, template: str, status: int = 200, **values: object) -> None:
         """Render a page with what every page of the portal has."""
-        told = told_to(self.manager, self.identity)
-        self.show(template, status, told=told, now=self.desk().book.now(), every=EVERY_SECONDS, **values)
+        usual = {"told": told_to(self.manager, self.identity), "now": self.desk().book.now(), "every": EVERY_SECONDS}
+        self.show(template, status, **{**usual, **values})

@@ -89,7 +89,7 @@ class Resource(ApiHandler):
         desk = self.desk
         record = desk.book.records.get(kept.id)
         now = desk.book.now()
-        waits = record is not None and record.job.state is State.QUEUED
+        waits = record is not None and record.job.state in {State.QUEUED, State.WAITING_APPROVAL}
         advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
         return {
             **self.shown(kept, self.setting(), now),
@@ -111,6 +111,8 @@ def live(desk: Desk, kept: Kept, now: datetime) -> view.Live | None:
     job = record.job
     if job.state is State.WAITING_LOGIN:
         return view.Live(LOG_IN)
+    if job.state is State.WAITING_APPROVAL:
+        return view.Live(desk.looks.why(job, now))
     if job.state is not State.QUEUED:
         return None
     return view.Live(desk.looks.why(job, now), queueing.position(job, desk.book.world, now))

@@ -9,7 +9,7 @@
     submitted, started, ended, notice   ISO 8601 in UTC; ``notice`` is when a victim will be stopped
     endpoints                           ways into it, while it runs
     stop                                {reason, sentence, at} when it was decided to stop it
-    approval                            where its approval stands, when it needs one
+    approval                            where its latest request for an approval stands, if it ever made one
 
 GPUs and cores are numbers; times that have not come are null.
 """
@@ -25,6 +25,7 @@ from dlspawner.core.endpoints import Target, ssh_command, ssh_login
 from dlspawner.core.jobs import State
 from dlspawner.core.model import Priority
 from dlspawner.core.template import Protocol, Template
+from dlspawner.manager.approval.requests import as_json
 from dlspawner.manager.kept import Event, Kept
 from dlspawner.manager.portal.words import ENDS
 
@@ -80,7 +81,7 @@ def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, obj
         "endpoints": endpoints(kept, setting) if kept.state is State.RUNNING else [],
         "stop": _stop(kept),
         "notice": time(kept.notice),
-        "approval": None,
+        "approval": as_json(kept.approval) if kept.approval else None,
     }
 
 

@@ -17,7 +17,7 @@ from dlspawner.manager.desk import Question
 from tests.edges.test_manager.asking import asked, decides, set_caps
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import ask as ask_desk
-from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.queued import cancelled, state
 from tests.edges.test_manager.world import World
 
@@ -267,3 +267,56 @@ async def test_the_page_has_room_for_many(world: World, served: Served) -> None:
     page = await read(served, world.token("vera"))
     assert page[1].count("approved") == 50
     assert "Earlier ones" in page[1]
+
+
+# Who is told that something waits for them
+
+
+async def told(served: Served, world: World, user: str) -> list[str]:
+    """What the Hub shows this person at home."""
+    headers = {"Authorization": f"token {served.hubs_token}"}
+    url = f"{served.url}/api/users/{user}/notices?admin={int(user == 'root-admin')}"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        found = (await answer.json())["notices"]
+    on_pages = "approval. See them" in (await read(served, world.token(user), "notices"))[1]
+    assert on_pages == any(one["page"] == "approvals" for one in found)
+    return [one["text"] for one in found]
+
+
+async def test_the_team_s_admins_are_told_what_waits_for_them_until_it_is_decided(world: World, served: Served) -> None:
+    question = await waits(served)
+    assert await told(served, world, "vera") == ["1 request waits for your approval."]
+    await waits(served, "vera")
+    assert await told(served, world, "vera") == ["1 request waits for your approval."], "her own is not hers to decide"
+    assert await told(served, world, "victor") == ["2 requests wait for your approval."]
+    assert await told(served, world, "root-admin") == [], "others can"
+    assert await told(served, world, "bob") == []
+    assert "See them" not in (await read(served, world.token("vera")))[1], "the page itself says more"
+    await decides(served.acting, asked(served.acting, question), by="victor")
+    assert await told(served, world, "vera") == []
+
+
+async def test_what_no_admin_of_the_team_can_decide_is_told_to_the_hub_s(world: World, served: Served) -> None:
+    await waits(served)
+    file = served.acting.files.teams
+    file.write_text(file.read_text().replace("[vera, victor]", "[alice]"))
+    await until(lambda: not served.book.world.teams.teams[0].admins[1:], "the file was read")
+    assert await told(served, world, "root-admin") == ["1 request waits for your approval."]
+    assert await told(served, world, "vera") == await told(served, world, "alice") == []
+    assert "an administrator of the Hub can approve it" in (await read(served, world.token("alice")))[1]
+
+
+async def test_a_job_s_detail_says_that_it_waits_for_an_approval(world: World, served: Served) -> None:
+    question = await waits(served)
+    status, job = await ask(served, world.token("alice"), f"jobs/{question.job}")
+    assert (status, job["state"], job["position"]) == (200, "waiting-approval", None)
+    assert job["why"].startswith("Team Everybody gives one person at most 2 GPUs without approval")
+    assert job["alternatives"] == [{"gpus": 2, "gpu_type": "gpu", "preemptible": False}]
+    assert (job["approval"]["state"], job["approval"]["by"]) == ("waiting", None)
+    await decides(served.acting, asked(served.acting, question), why="Go")
+    approval = (await ask(served, world.token("alice"), f"jobs/{question.job}"))[1]["approval"]
+    assert (approval["state"], approval["by"], approval["reason"]) == ("approved", "vera", "Go")
+    (listed,) = (await ask(served, world.token("alice"), "jobs?state=live"))[1]["items"]
+    assert listed["approval"]["state"] == "approved"
+    await ask_desk(served.acting, wants("bob", gpus=1))
+    assert (await ask(served, world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None

@@ -73,6 +73,7 @@ async def test_a_file_that_breaks_is_told_to_administrators_until_it_is_whole(wo
     file.write_text("teams: [")
     board = served.book.board
     await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is not None, "administrators are told")
+    await served.book.turn(lambda _: None)  # and it is on the disk, so that readers are told, too
     _, text = await read(served, world.token("root-admin"), "keys")
     assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
     assert "cluster.yaml" not in text

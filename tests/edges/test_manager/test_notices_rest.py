@@ -108,6 +108,7 @@ async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(worl
         "until": posted.until.isoformat(),
         "keep": True,
         "seen": False,
+        "page": None,
     }
 
 

@@ -1,0 +1,34 @@
+"""That something waits for somebody's word, as a notice among theirs.
+
+It is made when they look, from what waits now and who may decide it now, so nothing has to be taken back when somebody
+has decided it, or `teams.yaml` names other admins. Administrators of the Hub are told of what nobody else may decide.
+"""
+
+from __future__ import annotations
+
+from dlspawner.core.approval import Kind, approvers
+from dlspawner.core.model import Team, Teams
+from dlspawner.manager import notices
+from dlspawner.manager.approval import words
+from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.book import Book
+from dlspawner.manager.notices import Notice
+
+_ID = "0" * 16  # of no notice that was posted
+
+
+def waiting_for(book: Book, name: str, *, admin: bool) -> tuple[Notice, ...]:
+    """What this person is told, an administrator of the Hub or not: one notice, or none."""
+    teams = book.world.teams
+    found = [one for some in book.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
+    if not found:
+        return ()
+    posted = min(one.asked for one in found)
+    return (Notice(_ID, notices.Kind.APPROVALS, "", words.waits_for_you(len(found)), posted),)
+
+
+def _concerns(request: Request, teams: Teams, name: str, *, admin: bool) -> bool:
+    if request.kind is Kind.SPECIAL:
+        return admin
+    able = approvers(teams.paying(request.team) or Team(request.team), request.user)
+    return name in able or (admin and not able)

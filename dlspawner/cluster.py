@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import yaml
@@ -37,14 +37,38 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import OpenApiException
 
 from dlspawner.backoff import delays
+from dlspawner.kinds import (
+    CLAIMS,
+    CONFIG_MAPS,
+    DEADLINE_SECONDS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLUMES,
+    Kind,
+    Printed,
+)
 
 log = logging.getLogger(__name__)
+
+# Of `kinds`; what else there is to import is made here.
+# fmt: off
+__all__ = [
+    "CLAIMS", "CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "NODES", "PODS", "PRIORITY_CLASSES",
+    "SECRETS", "SERVICES", "SERVICE_ACCOUNTS", "VOLUMES", "Kind", "Printed",
+]
+# fmt: on
 
 Object = dict[str, Any]
 Objects = list[Object]
 PatchType = Literal["merge", "strategic", "json"]
 
-DEADLINE_SECONDS = 30.0
 PAGE = 200
 # The server ends a watch itself after this long; a connection that died without a word is noticed a little later.
 WATCH_SECONDS = 240
@@ -85,38 +109,6 @@ class Refused(ClusterError):
 
 class Unavailable(ClusterError):
     """No answer, or an answer that says nothing about the request: it may or may not have been carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A resource as the API's paths name it."""
-
-    group_version: str
-    plural: str
-    namespaced: bool = True
-
-    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """``namespace=None`` with a namespaced kind means all namespaces."""
-        prefix = "/api/" if "/" not in self.group_version else "/apis/"
-        parts = [prefix + self.group_version]
-        if self.namespaced and namespace is not None:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts += [part for part in (self.plural, quote(name, safe=""), subresource) if part]
-        return "/".join(parts)
-
-
-PODS = Kind("v1", "pods")
-SERVICES = Kind("v1", "services")
-SECRETS = Kind("v1", "secrets")
-CONFIG_MAPS = Kind("v1", "configmaps")
-EVENTS = Kind("v1", "events")
-SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts")
-CLAIMS = Kind("v1", "persistentvolumeclaims")
-VOLUMES = Kind("v1", "persistentvolumes", namespaced=False)
-NODES = Kind("v1", "nodes", namespaced=False)
-PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
-NAMESPACES = Kind("v1", "namespaces", namespaced=False)
-LEASES = Kind("coordination.k8s.io/v1", "leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +221,23 @@ class Cluster:
             options["preconditions"] = {"uid": uid}
         await self._call("DELETE", kind.path(namespace, name), body=options)
 
+    async def log(self, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+        """What a container has printed, piece by piece. The next piece is read when the last one was taken.
+
+        Refused where there is nothing yet, or no earlier run; Unavailable when `seconds` are over before the end.
+        """
+        timeout = aiohttp.ClientTimeout(total=wanted.seconds, sock_connect=DEADLINE_SECONDS)
+        response = await self._send("GET", PODS.path(namespace, pod, "log"), wanted.query, None, "", timeout)
+        left = wanted.most
+        try:
+            async for chunk in _chunks(response):
+                yield chunk[:left]
+                left -= len(chunk)
+                if left <= 0:
+                    return
+        finally:
+            response.close()
+
     async def watch(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Change]:
@@ -337,7 +346,7 @@ class Cluster:
         content_type: str,
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json, */*"}  # a log is plain text
         if content_type:
             headers["Content-Type"] = content_type
         url = self._api.configuration.host + path
@@ -385,7 +394,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unavailable(f"watch: {error or type(error).__name__}") from error
+        raise Unavailable(f"the answer broke off: {error or type(error).__name__}") from error
 
 
 def _identity(item: Object) -> Object:

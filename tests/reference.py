@@ -24,10 +24,11 @@ def configurables() -> list[type[Configurable]]:
     """Every class of ours that an administrator configures."""
     from dlspawner.manager.app import Manager
     from dlspawner.manager.gpu_metrics import GpuMetrics
+    from dlspawner.manager.logs.settings import JobLogs
     from dlspawner.spawner import DLSpawner
     from ssh_gateway.app import Gateway
 
-    return [DLSpawner, Manager, GpuMetrics, Gateway]
+    return [DLSpawner, Manager, GpuMetrics, JobLogs, Gateway]
 
 
 def default_of(trait: TraitType[object, object]) -> str:

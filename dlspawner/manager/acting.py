@@ -34,6 +34,7 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.history.keeping import Keeper, Retention
 from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.logs.keeper import Keeping, LogKeeper
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.namespaces import Namespaces
@@ -84,8 +85,10 @@ class Acting:
     orphan_seconds: float = 900.0
     retention: Retention = field(default_factory=Retention)
     meters: Meters = field(default_factory=Meters)
+    keeping: Keeping = field(default_factory=Keeping)
     desk: Desk | None = None
     culler: Culler | None = None
+    logs: LogKeeper | None = None
     holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
@@ -159,7 +162,7 @@ class Acting:
                 group.create_task(_keep_usage(book), name="write down what teams have used")
                 group.create_task(self._look_at_the_clock(clock), name="look at the clock")
         finally:
-            self.desk = self.culler = None
+            self.desk = self.culler = self.logs = None
             book.board.close()
 
     def _steady(self) -> Callable[[], datetime]:
@@ -192,7 +195,7 @@ class Acting:
             until = asked + self.lease_seconds
 
     async def _reconcile(self, book: Book, clock: Callable[[], datetime]) -> None:
-        async with await Cluster.connect() as cluster:
+        async with await Cluster.connect() as cluster, await Cluster.connect() as for_logs:
             reconciler = Reconciler(
                 book,
                 self.ledger,
@@ -203,6 +206,9 @@ class Acting:
                 self.other_namespaces,
             )
             stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
+            logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, clock, self.keeping)
+            await logs.load()
+            reconciler.tell = logs.see
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
@@ -217,6 +223,8 @@ class Acting:
                 keeper = Keeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
                 group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
+                group.create_task(logs.run(), name="keep logs")
+                self.logs = logs
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")
                 looks = Looks(book, self._offers_preemptible)

@@ -53,6 +53,7 @@ from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history.keeping import Retention
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.logs.settings import JobLogs
 from dlspawner.manager.metrics import api as metrics_api
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store
@@ -80,7 +81,7 @@ class Manager(Application):
     name = "dlspawner-manager"
     description = __doc__ or ""
     version = getattr(dlspawner, "__version__", "")
-    classes = [ServiceAuth, GpuMetrics]  # noqa: RUF012 — traitlets' way to say what else can be configured
+    classes = [ServiceAuth, GpuMetrics, JobLogs]  # noqa: RUF012 — traitlets' way to say what else can be configured
 
     db_url = Unicode(
         help="""Where the Manager keeps its data, as an SQLAlchemy URL: sqlite:////path/manager.sqlite for one Manager,
@@ -305,6 +306,7 @@ class Manager(Application):
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.owner_look_seconds,
             orphan_seconds=self.orphan_seconds,
+            keeping=JobLogs(parent=self).keeping(),
             other_namespaces=self.other_namespaces,
             now=_now,
             starts_at_once=self.starts_at_once,

@@ -196,6 +196,10 @@ class Ledger:
                 raise Known(known) from None
             raise
 
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """What a `*rows` module asks."""
+        return await self._store.read(query)
+
     async def fenced(self, epoch: int, change: Callable[[Connection], T]) -> T:
         """Another change of the Manager that acts; Fenced when a later epoch has begun."""
 

@@ -66,6 +66,7 @@ class Reconciler:
     namespaces: Namespaces
     now: Callable[[], datetime]
     other_namespaces: bool = True
+    tell: Callable[[Change], None] | None = None  # is told of every change of a pod, before it is written down
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
@@ -80,6 +81,11 @@ class Reconciler:
     def named(self) -> dict[str, naming.Job]:
         """What pods say of the jobs that they are, by uid."""
         return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
+
+    def job_of(self, uid: str) -> str | None:
+        """The job that a pod was seen to be of; None for pods that nothing covers."""
+        job = self._jobs.get(uid)
+        return None if job is None or job.startswith(OF_POD) else job
 
     async def run(self) -> None:
         nodes_known = asyncio.Event()
@@ -140,6 +146,8 @@ class Reconciler:
         async for change in self.cluster.watch(PODS, namespace):
             if change.type == "SYNCED":
                 self._unseen.discard(namespace)
+            if self.tell is not None:
+                self.tell(change)
             await self._persist(change)
 
     async def _persist(self, change: Change) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -187,6 +188,53 @@ job_events = Table(
     Column("state", String(20), nullable=False),
     Column("reason", String(40), nullable=False),
     Column("detail", Text, nullable=False),
+)
+
+# What the runs of a job's containers have printed, as far as it was read: the mark where the next reading goes on
+# (`stamp`, `lines`), the size of what is kept, whether more was printed than that, and whether all of it was read.
+log_runs = Table(
+    "log_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job", ondelete="CASCADE"), nullable=False, index=True),
+    Column("pod_uid", String(64), nullable=False),
+    Column("pod_name", String(255), nullable=False),
+    Column("container", String(255), nullable=False),
+    Column("run", Integer, nullable=False),
+    Column("stamp", String(64), nullable=False),
+    Column("lines", Integer, nullable=False),
+    Column("read", UtcDateTime, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("lost", Boolean, nullable=False),
+    Column("whole", Boolean, nullable=False),
+    UniqueConstraint("pod_uid", "container", "run"),
+    sqlite_autoincrement=True,
+)
+
+# The text itself, compressed, in parts of one size at most; only the last one still grows.
+log_parts = Table(
+    "log_parts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("log", Integer, ForeignKey("log_runs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("size", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What Kubernetes has told of a job's pods, in our words; `key` is what makes it the same one when it is told again.
+pod_events = Table(
+    "pod_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job", ondelete="CASCADE"), nullable=False, index=True),
+    Column("key", String(64), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("count", Integer, nullable=False),
+    UniqueConstraint("job", "key"),
+    sqlite_autoincrement=True,
 )
 
 # What people are told about their jobs and have not been told the end of; "" as job and user: for administrators.

@@ -37,7 +37,12 @@ RIGHTS = {
         *(("persistentvolumeclaims", verb) for verb in ("get", "create")),
         ("events", "list"),
     },
-    ("manager", JOBS): {("pods", "delete")},  # and what it may everywhere
+    ("manager", JOBS): {  # and what it may everywhere
+        ("pods", "delete"),
+        ("pods/log", "get"),
+        ("events", "list"),
+        ("events", "watch"),
+    },
 }
 EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
 

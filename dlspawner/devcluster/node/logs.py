@@ -7,6 +7,7 @@ is rotated at 10 MiB and three are kept, so a chatty container cannot fill the d
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -198,7 +199,7 @@ def _from(path: Path, offset: int, query: Query) -> tuple[list[bytes], int]:
 def _render(data: bytes, query: Query) -> Iterator[bytes]:
     since = query.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if query.since else b""
     whole = True
-    for line in data.splitlines(keepends=True):
+    for line in io.BytesIO(data):  # by line feeds alone: splitlines() breaks at a progress bar's carriage returns, too
         stamp, _, rest = line.partition(b" ")
         _, _, rest = rest.partition(b" ")
         tag, _, message = rest.partition(b" ")

@@ -21,6 +21,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
 from dlspawner.manager.files import Files
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.logs.keeper import Keeping
 from dlspawner.manager.owners import NEEDED
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.store import Store
@@ -125,6 +126,7 @@ class Office:
     special_namespace: str = ""
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
     prometheus: Prometheus | None = None
+    keeping: Keeping = field(default_factory=Keeping)
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
@@ -148,6 +150,7 @@ class Office:
             idle_look_seconds=3600,
             orphan_seconds=self.orphan_seconds,
             special_namespace=self.special_namespace,
+            keeping=self.keeping,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -1,0 +1,338 @@
+"""Reads what jobs print, and keeps the end of it: Kubernetes has a log only as long as the pod is there.
+
+* Of a container whose pod is being deleted the log is *followed* until the container has ended, so an ordinary stop
+  loses nothing, however long its grace period is.
+* Of a container that has ended by itself it is read at once; its pod stays until the Hub has noticed.
+* Of one that runs it is read every so often, from where the last reading ended: what a lost node or a forced deletion
+  takes is what was printed since. Who prints nothing is asked less often, up to `_QUIETEST` times as seldom.
+
+A reading asks for what is new, holds no more than is kept of one log, and few go on at one time, over connections of
+their own, so that no log holds up a decision. All that is remembered of a container between two readings is its mark.
+Only the acting Manager keeps logs; another one goes on at the marks in the database.
+
+Refused: following every container from its start. It would lose nothing at all, and cost a connection through the API
+server, and the node's kubelet, for each container of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from dlspawner.cluster import Change, Cluster, ClusterError, NotFound, Printed, Refused, Unavailable
+from dlspawner.core import naming
+from dlspawner.core.manifest import Manifest
+from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.logs import rows
+from dlspawner.manager.logs.rows import Key, Reading
+from dlspawner.manager.logs.sources import Container, Source, read_source
+from dlspawner.manager.logs.tail import Mark, Stamped
+from dlspawner.manager.store import StoreUnavailable
+
+LINES = 50_000  # of one reading; what is kept of a log has seldom as many
+_READERS, _FOLLOWERS = 8, 48
+_READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
+_QUIETEST = 4
+_AGAIN_SECONDS = 1.0
+_SILENT_SECONDS = 10.0  # for which a node that gave no log is not asked: it would keep all readers waiting
+_SWEEP_SECONDS = 600.0
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How much is kept of one log, for how long after its job's end, and how often a running container is read."""
+
+    most: int = 2**20
+    days: float = 7.0
+    seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class LogKeeper:
+    """Keeps the logs of one epoch; `run` never ends by itself. `job_of` tells which job a pod is, by its uid."""
+
+    cluster: Cluster
+    ledger: Ledger
+    epoch: int
+    job_of: Callable[[str], str | None]
+    now: Callable[[], datetime]
+    keeping: Keeping = field(default_factory=Keeping)
+    sources: dict[str, Source] = field(default_factory=dict)
+    _marks: dict[Key, Mark] = field(default_factory=dict)
+    _whole: set[Key] = field(default_factory=set)
+    _due: dict[Key, float] = field(default_factory=dict)  # when running containers are read again, in the loop's time
+    _quiet: dict[Key, int] = field(default_factory=dict)  # how often nothing new was found
+    _urgent: dict[Key, None] = field(default_factory=dict)  # containers that have ended
+    _usual: dict[Key, None] = field(default_factory=dict)
+    _silent: dict[str, float] = field(default_factory=dict)  # nodes, and until when they are not asked
+    _forbidden: bool = False
+    _busy: set[Key] = field(default_factory=set)
+    _some: asyncio.Event = field(default_factory=asyncio.Event)
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)
+    _going: dict[Key, asyncio.Task[None]] = field(default_factory=dict)  # followers
+    _seats: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FOLLOWERS))
+    _readings: list[tuple[Reading, asyncio.Future[None]]] = field(default_factory=list)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self) -> None:
+        """Go on where an earlier epoch ended."""
+        for kept in await self.ledger.read(rows.live):
+            self._marks[kept.key] = kept.mark
+            if kept.whole:
+                self._whole.add(kept.key)
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(_READERS):
+                    group.create_task(self._work(), name=f"read logs {number}")
+                group.create_task(self._look_again(), name="logs that are due")
+                group.create_task(self._sweep(), name="forget old logs")
+        finally:
+            for task in self._going.values():
+                task.cancel()
+            await asyncio.gather(*self._going.values(), return_exceptions=True)
+
+    # What the watch tells
+
+    def see(self, change: Change) -> None:
+        """A pod as the watch tells it; never waits."""
+        if change.type == "SYNCED":
+            return
+        manifest: Manifest = change.object
+        uid = str(manifest["metadata"]["uid"])
+        if change.type == "DELETED":
+            self._forget(uid)
+        elif uid in self.sources or naming.JOB_LABEL in (manifest["metadata"].get("labels") or {}):
+            source, before = read_source(manifest), self.sources.get(uid)
+            self.sources[uid] = source
+            for container in source.containers:
+                self._notice(source, container, before)
+
+    def _notice(self, source: Source, container: Container, before: Source | None) -> None:
+        key = (source.uid, container.name, container.run)
+        if container.run:
+            self._want((source.uid, container.name, container.run - 1))
+        if container.ended:
+            self._want(key)
+        elif container.running:
+            if source.leaving and not (before and before.leaving and key in self._going):
+                self._follow(key)
+            # At once when it has just begun; after a restart of ours spread over the time.
+            spread = 0.0 if before else zlib.crc32(repr(key).encode()) % 100 / 100 * self.keeping.seconds
+            self._due.setdefault(key, asyncio.get_running_loop().time() + spread)
+
+    def _forget(self, uid: str) -> None:
+        source = self.sources.pop(uid, None)
+        for container in source.containers if source else ():
+            for run in (container.run, container.run - 1):
+                key = (uid, container.name, run)
+                self._marks.pop(key, None)
+                self._due.pop(key, None)
+                self._quiet.pop(key, None)
+                self._urgent.pop(key, None)
+                self._usual.pop(key, None)
+                self._whole.discard(key)
+
+    def of_job(self, job: str) -> list[Source]:
+        """The pods of a job that are there."""
+        return [source for uid, source in self.sources.items() if self.job_of(uid) == job]
+
+    # Readers
+
+    def _want(self, key: Key) -> None:
+        """A run that has ended: the rest of its log."""
+        if key not in self._whole and self.keeping.days:
+            self._urgent[key] = None
+            self._some.set()
+
+    async def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.keeping.days:
+                now = loop.time()
+                self._usual.update(dict.fromkeys(key for key, at in self._due.items() if at <= now))
+                if self._usual:
+                    self._some.set()
+            await asyncio.sleep(min(1.0, self.keeping.seconds))
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._next()
+            self._busy.add(key)
+            try:
+                await self._read(key)
+            except (ClusterError, StoreUnavailable) as problem:
+                log.warning("log of pod=%s container=%s has to wait: %s", key[0], key[1], problem)
+                self._later(key)
+            finally:
+                self._free(key)
+
+    async def _next(self) -> Key:
+        while True:
+            for wanted in (self._urgent, self._usual):
+                key = next((one for one in wanted if one not in self._busy), None)
+                if key is not None:
+                    del wanted[key]
+                    return key
+            self._some.clear()
+            await self._some.wait()
+
+    def _free(self, key: Key) -> None:
+        self._busy.discard(key)
+        self._some.set()
+        self._freed.set()
+
+    def _later(self, key: Key, seconds: float = _AGAIN_SECONDS) -> None:
+        """Try again soon, as long as the pod is there."""
+        if key[0] in self.sources:
+            asyncio.get_running_loop().call_later(seconds, self._want, key)
+
+    async def _read(self, key: Key) -> None:
+        source, loop = self.sources.get(key[0]), asyncio.get_running_loop()
+        current = _current(source, key[1])
+        if source is None or current is None or key in self._whole or key[2] not in {current.run, current.run - 1}:
+            self._due.pop(key, None)
+            return
+        ended = current.ended or current.run > key[2]
+        if self._silent.get(source.node, 0.0) > loop.time():
+            self._later(key, _SILENT_SECONDS)
+            return
+        if not ended:
+            pause = self.keeping.seconds * min(_QUIETEST, 2 ** self._quiet.get(key, 0))
+            self._due[key] = loop.time() + pause
+        wanted = self._printed(key, previous=key[2] < current.run)
+        try:
+            news = await self._take(source, key, wanted, ended=ended)
+        except Unavailable:
+            self._silent[source.node] = loop.time() + _SILENT_SECONDS
+            raise
+        except Refused as problem:  # nothing is there yet, or not any more
+            news = False
+            if problem.status == 403 and not self._forbidden:
+                self._forbidden = True
+                log.warning("no logs can be kept, the Manager's account needs get on pods/log: %s", problem)
+        self._quiet[key] = 0 if news else min(_QUIETEST, self._quiet.get(key, 0) + 1)
+
+    def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> Printed:
+        return Printed(
+            container=key[1],
+            previous=previous,
+            follow=follow,
+            timestamps=True,
+            tail=None if follow else LINES,
+            since=self._marks.get(key, Mark()).stamp,
+            seconds=_FOLLOW_SECONDS if follow else _READ_SECONDS,
+        )
+
+    async def _take(self, source: Source, key: Key, wanted: Printed, *, ended: bool) -> bool:
+        """Read, and keep what is new; whether there was any. What came before a reading broke off is kept as well."""
+        job = self.job_of(key[0])
+        if job is None:  # the watch has not told yet what it is
+            self._later(key)
+            return False
+        reader = Stamped(self._marks.get(key, Mark()), source.secrets, self.keeping.most)
+        broken: Unavailable | None = None
+        try:
+            async for piece in self.cluster.log(source.pod, source.namespace, wanted):
+                reader.feed(piece)
+        except NotFound:
+            ended = False  # the pod went while it was read: nobody knows whether this is all
+        except Unavailable as problem:
+            broken, ended = problem, False
+        text, mark, lost = reader.take(ended=ended)
+        if text or ended:
+            await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended), text)
+        if broken is not None:
+            raise broken
+        return bool(text)
+
+    async def _keep(self, reading: Reading, text: bytes) -> None:
+        key = reading.key
+        last = await self.ledger.read(lambda connection: rows.last_part(connection, key)) if text else None
+        parts = await asyncio.to_thread(_joined, last, text)
+        await self._write(replace(reading, parts=parts, replaces=last.id if last else 0))
+        if key[0] in self.sources:
+            self._marks[key] = reading.mark
+        if reading.whole:
+            self._whole.add(key)
+            self._due.pop(key, None)
+
+    async def _write(self, reading: Reading) -> None:
+        """Whoever comes first writes for all that wait: many small readings are one transaction."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readings.append((reading, written))
+        async with self._writing:
+            if not written.done():
+                some, self._readings = self._readings, []
+                await self._write_all(some)
+        await written
+
+    async def _write_all(self, some: list[tuple[Reading, asyncio.Future[None]]]) -> None:
+        readings = [reading for reading, _ in some]
+        try:
+            await self.ledger.fenced(self.epoch, lambda connection: rows.write(connection, readings, self.keeping.most))
+        except (StoreUnavailable, Fenced) as problem:
+            for _, written in some:
+                written.set_exception(problem)
+        else:
+            for _, written in some:
+                written.set_result(None)
+
+    # Followers
+
+    def _follow(self, key: Key) -> None:
+        if key not in self._going and key not in self._whole and self.keeping.days:
+            task = asyncio.create_task(self._follow_to_the_end(key), name=f"follow the log of {key[0]} {key[1]}")
+            self._going[key] = task
+            task.add_done_callback(lambda _: self._going.pop(key, None))
+
+    async def _follow_to_the_end(self, key: Key) -> None:
+        if self._seats.locked():
+            self._want(key)  # at least what there is
+        async with self._seats:
+            while key in self._busy:
+                self._freed.clear()
+                await self._freed.wait()
+            source = self.sources.get(key[0])
+            if source is None:
+                return
+            self._busy.add(key)
+            try:
+                await self._take(source, key, self._printed(key, follow=True), ended=True)
+            except (ClusterError, StoreUnavailable) as problem:
+                log.warning("log of pod=%s container=%s is not followed: %s", source.pod, key[1], problem)
+                self._later(key)
+            except Fenced:
+                return  # the readers end with it, and this epoch with them
+            finally:
+                self._free(key)
+
+    # The end
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self._forget_old(self.now() - timedelta(days=self.keeping.days))
+            except StoreUnavailable as problem:
+                log.warning("old logs are not forgotten: %s", problem)
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def _forget_old(self, before: datetime) -> None:
+        """In small transactions: others want to write as well."""
+        some = True
+        while some:
+            some = await self.ledger.fenced(self.epoch, lambda connection: rows.sweep(connection, before))
+
+
+def _current(source: Source | None, name: str) -> Container | None:
+    return next((one for one in source.containers if one.name == name), None) if source else None
+
+
+def _joined(last: rows.Part | None, text: bytes) -> tuple[rows.Part, ...]:
+    return rows.compressed((zlib.decompress(last.body) if last else b"") + text)

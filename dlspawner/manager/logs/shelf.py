@@ -1,0 +1,139 @@
+"""A job's logs as people find them: those that Kubernetes has while the pod is there, and those that are kept.
+
+Of a container whose pod is there Kubernetes is asked, because it knows what was printed a moment ago; when it does not
+answer what is kept is shown, and said to be that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.cluster import ClusterError, NotFound, Printed, Refused
+from dlspawner.manager.logs import rows
+from dlspawner.manager.logs.keeper import LINES, LogKeeper
+from dlspawner.manager.logs.rows import Kept, Key
+from dlspawner.manager.logs.sources import Source, main_container
+from dlspawner.manager.logs.tail import Ring
+from dlspawner.manager.logs.text import Masker
+
+_READ_SECONDS = 15.0
+_READERS = 8  # of Kubernetes, for people
+SHORT = "Only its end was kept."
+OLD = "The cluster does not answer now; this was read {}."
+NOT_YET = "It has not started yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one container: whether Kubernetes has its log, and what is kept of it."""
+
+    key: Key
+    pod: str
+    source: Source | None = None
+    previous: bool = False
+    running: bool = False
+    kept: Kept | None = None
+
+    @property
+    def container(self) -> str:
+        return self.key[1]
+
+    @property
+    def number(self) -> int:
+        """The run's number for people, from 1."""
+        return self.key[2] + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A log, without secrets, and what there is to say about it."""
+
+    body: bytes = b""
+    note: str = ""
+
+
+class Shelf:
+    """The logs of one Manager that acts."""
+
+    def __init__(self, keeper: LogKeeper) -> None:
+        self._keeper = keeper
+        self._seats = asyncio.Semaphore(_READERS)
+
+    async def runs(self, job: str) -> list[Run]:
+        """All logs of a job, the oldest first."""
+        kept = await self._keeper.ledger.read(lambda connection: rows.of_job(connection, job))
+        found = {one.key: Run(one.key, one.pod, kept=one) for one in kept}
+        for source in self._keeper.of_job(job):
+            for run in _live(source):
+                known = found.get(run.key)
+                found[run.key] = Run(run.key, run.pod, source, run.previous, run.running, known.kept if known else None)
+        return [*found.values()]
+
+    async def text(self, run: Run) -> Text:
+        """The end of one log."""
+        if run.source is not None:
+            try:
+                async with self._seats:
+                    return await self._read(run, run.source)
+            except (NotFound, Refused):
+                pass
+            except ClusterError:
+                return await self._kept(run, OLD)
+        return await self._kept(run, "")
+
+    async def follow(self, run: Run, seconds: float) -> AsyncIterator[bytes]:
+        """The last lines, and what is printed from now on, until the container or the time ends."""
+        if run.source is None:
+            return
+        masker = Masker(run.source.secrets)
+        wanted = Printed(run.container, follow=True, tail=10, seconds=seconds)
+        try:
+            async for piece in self._keeper.cluster.log(run.pod, run.source.namespace, wanted):
+                if shown := masker.feed(piece):
+                    yield shown
+        except ClusterError:
+            pass  # the time is over, or the cluster away: whoever follows asks again
+        yield masker.end()
+
+    async def _read(self, run: Run, source: Source) -> Text:
+        ring, masker = Ring(self._keeper.keeping.most), Masker(source.secrets)
+        wanted = Printed(run.container, previous=run.previous, tail=LINES, seconds=_READ_SECONDS)
+        async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+            ring.put(masker.feed(piece))
+        ring.put(masker.end())
+        body = ring.take()
+        return Text(body, SHORT if ring.lost else "")
+
+    async def _kept(self, run: Run, note: str) -> Text:
+        kept = run.kept
+        if kept is None:
+            return Text(note=NOT_YET)
+        body = await self._keeper.ledger.read(lambda connection: rows.text(connection, kept.id))
+        said = note.format(_moment(kept.read)) if note else ""
+        return Text(body, " ".join(filter(None, (said, SHORT if kept.lost else ""))))
+
+
+def choose(runs: Sequence[Run], container: str, pod: str, number: int | None, previous: bool) -> Run | None:
+    """The run that is meant: of this container, or of people's own program; the newest one, or the one before."""
+    mine = [run for run in runs if pod in {"", run.pod, run.key[0]}]
+    wanted = container or main_container(dict.fromkeys(run.container for run in mine))
+    mine = [run for run in mine if run.container == wanted and number in {None, run.number}]
+    if previous:
+        mine = mine[:-1]
+    return mine[-1] if mine else None
+
+
+def _live(source: Source) -> list[Run]:
+    found = []
+    for one in source.containers:
+        if one.run:
+            found.append(Run((source.uid, one.name, one.run - 1), source.pod, source, previous=True))
+        found.append(Run((source.uid, one.name, one.run), source.pod, source, running=one.running))
+    return found
+
+
+def _moment(at: datetime) -> str:
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,117 @@
+"""What containers print, made fit to be kept and shown. PURE.
+
+*Kept* is what was printed, byte for byte, but for secrets: those that are known (the job's own tokens) and what looks
+like one where our own programs might print it (private keys, tokens in addresses and headers). *Shown* is text without
+anything that moves a cursor, rings, or turns a line around: a log is written by whoever wants to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MASK = b"[secret]"
+LONGEST_SECRET = 4096
+_SHORTEST_SECRET = 8
+_HELD = 2 * LONGEST_SECRET  # of a line without end, so that no secret is cut in two
+_LONGEST_LINE = 64 * 1024  # that is held until its end is known
+
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_LONGEST_KEY = 32 * 1024
+_LONGEST_MARK = 80
+_LOOKS = (
+    re.compile(rb"([?&](?:token|access_token|code|state)=)[^\s&\"'<>]{8,}", re.IGNORECASE),
+    re.compile(rb"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:token|bearer|basic)\s{1,4})[^\s\"']+", re.IGNORECASE),
+)
+
+# Sequences that colour text or move the cursor say nothing; what is left of others is shown as what it is.
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78cDEHM])")
+_ENDS = re.compile(r"\r*\n|\r+")
+_HARMLESS: dict[int, str] = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: "\u2421",
+    **{code: f"\\x{code:02x}" for code in range(0x80, 0xA0)},
+    # What turns text around or hides in it, and line ends that only some programs know.
+    **{
+        code: f"\\u{code:04x}"
+        for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+    },
+}
+
+
+class Masker:
+    """Hides secrets in a stream of bytes, in whatever pieces it comes; what it gives back ends with whole lines."""
+
+    def __init__(self, secrets: Iterable[bytes] = ()) -> None:
+        known = {part for one in secrets for part in one[:LONGEST_SECRET].split(b"\n") if len(part) >= _SHORTEST_SECRET}
+        longest_first = sorted(known, key=lambda one: (-len(one), one))
+        self._known = re.compile(b"|".join(map(re.escape, longest_first))) if known else None
+        self._held = b""
+        self._key_bytes = -1  # of a private key whose end has not come yet; none while negative
+        self._key_tail = b""  # of it, in which its end may have begun
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be shown of everything so far and was not given back before."""
+        if self._key_bytes < 0:
+            data, self._held = self._held + data, b""
+        text = self._hide(self._held + self._without_keys(data))
+        cut = text.rfind(b"\n") + 1
+        if not cut and len(text) > _LONGEST_LINE:
+            cut = len(text) - _HELD
+        self._held = text[cut:]
+        return text[:cut]
+
+    def end(self) -> bytes:
+        """The rest."""
+        rest, self._held = self._hide(self._held), b""
+        return rest
+
+    def _hide(self, text: bytes) -> bytes:
+        if self._known is not None:
+            text = self._known.sub(MASK, text)
+        for pattern in _LOOKS:
+            text = pattern.sub(rb"\1" + MASK, text)
+        return text
+
+    def _without_keys(self, text: bytes) -> bytes:
+        """A key begins in what is held, and ends in any later piece."""
+        shown = []
+        while text:
+            if self._key_bytes < 0:
+                begin = _KEY_BEGINS.search(text)
+                if begin is None:
+                    break
+                shown += [text[: begin.start()], MASK]
+                text, self._key_bytes, self._key_tail = text[begin.end() :], 0, b""
+            self._key_bytes += len(text)
+            text = self._key_tail + text
+            end = _KEY_ENDS.search(text)
+            # Longer is nobody's key: whoever prints such a begin does not silence the rest.
+            if end is None and self._key_bytes <= _LONGEST_KEY:
+                self._key_tail = text[-_LONGEST_MARK:]
+                return b"".join(shown)
+            text, self._key_bytes = text[end.end() if end else 0 :], -1
+        return b"".join((*shown, text))
+
+
+def readable(data: bytes) -> str:
+    """Text that is harmless wherever it is shown; every line ends with a line feed, the last one too."""
+    text = _ENDS.sub("\n", _SEQUENCES.sub("", data.decode(errors="replace"))).translate(_HARMLESS)
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def last_lines(text: str, count: int) -> str:
+    """The last lines of a text whose lines end with a line feed."""
+    at = len(text)
+    for _ in range(count + 1):
+        at = text.rfind("\n", 0, at)
+        if at < 0:
+            return text
+    return text[at + 1 :]
+
+
+def matching(text: str, wanted: str) -> str:
+    """The lines in which these words are, in capitals or not."""
+    needle = wanted.casefold()
+    return "".join(f"{line}\n" for line in text.split("\n")[:-1] if needle in line.casefold())

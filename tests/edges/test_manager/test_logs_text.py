@@ -1,0 +1,100 @@
+"""What containers print, made fit to be kept and shown."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from dlspawner.manager.logs.text import Masker, last_lines, matching, readable
+
+TOKEN = b"0123456789abcdef0123456789abcdef"
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\nAAAAB3NzaC\n-----END OPENSSH PRIVATE KEY-----"
+
+
+def masked(data: bytes, size: int = 0) -> bytes:
+    masker = Masker([TOKEN])
+    size = size or len(data) or 1
+    parts = [masker.feed(data[at : at + size]) for at in range(0, len(data), size)]
+    return b"".join((*parts, masker.end()))
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        pytest.param(b"hello\nworld", b"hello\nworld", id="what is no secret is kept byte for byte"),
+        pytest.param(b"\xff\x00\x1b[1m\r\n", b"\xff\x00\x1b[1m\r\n", id="also what is no text"),
+        pytest.param(b"T=" + TOKEN + b"!\n", b"T=[secret]!\n", id="the job's own token is hidden"),
+        pytest.param(TOKEN + TOKEN, b"[secret][secret]", id="as often as it is printed"),
+        pytest.param(b"a\n" + KEY + b"\nb\n", b"a\n[secret]\nb\n", id="a private key is hidden"),
+        pytest.param(b"GET /x?token=abcdefgh123&y=1 200", b"GET /x?token=[secret]&y=1 200", id="a token in an address"),
+        pytest.param(b"Authorization: token abc\n", b"Authorization: token [secret]\n", id="and one in a header"),
+        pytest.param(b"?state=ok", b"?state=ok", id="a word is no token"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
+def test_secrets_are_hidden_in_whatever_pieces_they_come(printed: bytes, kept: bytes, size: int) -> None:
+    assert masked(printed, size) == kept
+
+
+def test_a_secret_anywhere_in_an_endless_line_is_hidden() -> None:
+    chance = random.Random(7)
+    for _ in range(30):
+        filler = b"x" * chance.randrange(300_000)
+        shown = masked(filler + TOKEN + filler, chance.randrange(1, 100_000))
+        assert TOKEN not in shown
+        assert shown == filler + b"[secret]" + filler
+
+
+def test_who_prints_the_begin_of_a_key_hides_no_more_than_a_key() -> None:
+    shown = masked(b"-----BEGIN PRIVATE KEY-----\n" + b"line\n" * 20_000 + b"the end\n", 4096)
+    assert b"the end" in shown
+
+
+def test_ten_mebibytes_in_one_line_take_little_time_and_are_given_on_as_they_come() -> None:
+    masker, began = Masker([TOKEN]), time.process_time()
+    given = sum(len(masker.feed(b"x" * 65536)) for _ in range(160))
+    assert given > 10 * 2**20 - 2 * 65536
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        pytest.param(b"", "", id="nothing"),
+        pytest.param(b"one\ntwo", "one\ntwo\n", id="the last line ends as well"),
+        pytest.param(b"\x1b[31mred\x1b[0m\n", "red\n", id="colours are left out"),
+        pytest.param(b"\x1b]0;title\x07x\n", "x\n", id="so is a terminal's title"),
+        pytest.param(b"\x1b[2J\x1b[Hx\n", "x\n", id="nothing clears a screen"),
+        pytest.param(b"a\x07\x00\x1bb\n", "a␇␀␛b\n", id="what is left is shown as what it is"),
+        pytest.param(b" 1%\r 2%\r\n", " 1%\n 2%\n", id="a progress bar is lines, and hides none"),
+        pytest.param(b"\xff\xfe\n", "��\n", id="what is no UTF-8"),
+        pytest.param("a\u202eb\u2066\n".encode(), "a\\u202eb\\u2066\n", id="nothing turns a line around"),
+        pytest.param("a\u2028b\x85\n".encode(), "a\\u2028b\\x85\n", id="odd line ends are none"),
+        pytest.param(b"</script><b>\n", "</script><b>\n", id="markup is text: the page escapes it"),
+        pytest.param("日本 🦄\tx\n".encode(), "日本 🦄\tx\n", id="everybody's letters"),
+    ],
+)
+def test_what_is_shown_is_harmless(printed: bytes, shown: str) -> None:
+    assert readable(printed) == shown
+
+
+@pytest.mark.parametrize(
+    "printed", [b"\x1b]" * 500_000, b"\x1b[" * 500_000, b"\x1b[" + b"0;" * 500_000, b"\r" * 1_000_000]
+)
+def test_no_mebibyte_takes_long_to_show(printed: bytes) -> None:
+    began = time.process_time()
+    readable(printed)
+    matching(readable(printed), "x")
+    assert time.process_time() - began < 5
+
+
+def test_the_last_lines_and_those_with_certain_words() -> None:
+    text = "One\ntwo\n\nthree one\n"
+    assert last_lines(text, 1) == "three one\n"
+    assert last_lines(text, 2) == "\nthree one\n"
+    assert last_lines(text, 0) == ""
+    assert last_lines(text, 99) == text
+    assert matching(text, "one") == "One\nthree one\n"
+    assert matching(text, "nothing") == ""

@@ -27,6 +27,7 @@ from dlspawner.errors import Problem
 from dlspawner.hubapi import HubApi
 from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.changes import Changes
 from dlspawner.manager.clock import JUMP, put_right
 from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
@@ -86,6 +87,7 @@ class Acting:
     retention: Retention = field(default_factory=Retention)
     meters: Meters = field(default_factory=Meters)
     keeping: Keeping = field(default_factory=Keeping)
+    changes: Changes = field(default_factory=Changes)
     desk: Desk | None = None
     culler: Culler | None = None
     logs: LogKeeper | None = None
@@ -149,7 +151,8 @@ class Acting:
         clock = self._steady()
         reservation = timedelta(seconds=self.reservation_seconds)
         book = Book(self.ledger, epoch, self.settings, clock, reservation)
-        book.hears.append(self.meters.note)
+        book.hears += [self.meters.note, self.changes.heard]
+        book.board.hears.append(self.changes.noticed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(epoch), name="renew the lease")
@@ -159,11 +162,13 @@ class Acting:
                 self._jump = timedelta(0)
                 group.create_task(self._reconcile(book, clock), name="reconcile")
                 group.create_task(self._reload(book), name="read the files anew")
+                group.create_task(self.changes.run(), name="tell who listens")
                 group.create_task(_keep_usage(book), name="write down what teams have used")
                 group.create_task(self._look_at_the_clock(clock), name="look at the clock")
         finally:
             self.desk = self.culler = self.logs = None
             book.board.close()
+            self.changes.end()
 
     def _steady(self) -> Callable[[], datetime]:
         begun, ticks = self.now(), self.ticks()

@@ -159,7 +159,7 @@ class Book:
         self._ended: dict[str, None] = {}  # in their order
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
-        self.hears: list[Callable[[Sequence[Entry]], None]] = []  # what hears of entries that are on the disk
+        self.hears: list[Callable[[Sequence[Entry]], None]] = []  # of entries on the disk; none: of nodes, files
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
@@ -217,19 +217,25 @@ class Book:
         if self.nodes.get(node.name) != node:
             self.nodes[node.name] = node
             self.world.put_node(node)
-            self.stirred.set()
+            self._stir()
 
     def remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.world.remove_node(name)
+        self._stir()
+
+    def _stir(self) -> None:
+        """What there is has changed, and no job."""
         self.stirred.set()
+        for hear in self.hears:
+            hear(())
 
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """The files were read anew."""
         had = self.world.teams.has_limits(self.world.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
         self.world.configure(cluster, teams)
-        self.stirred.set()
+        self._stir()
 
     def waiter(self, user: str, server: str) -> Record | None:
         """The job that waits for this server."""

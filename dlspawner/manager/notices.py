@@ -26,7 +26,7 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -215,6 +215,7 @@ class Board:
     _shown: dict[str, dict[Key, Notice]] = field(default_factory=dict)  # by user, "" for administrators
     _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
     _closed: bool = False
+    hears: list[Callable[[Sequence[Change]], None]] = field(default_factory=list)  # what hears of what readers may know
 
     def load(self, notices: Iterable[Notice]) -> None:
         """Everything is as the database has it."""
@@ -232,8 +233,10 @@ class Board:
         """A turn's change, which is not committed yet."""
         _put(self._pending, change)
 
-    def publish(self, changes: Iterable[Change]) -> None:
+    def publish(self, changes: Sequence[Change]) -> None:
         """These changes are on the disk: readers may know."""
+        for hear in self.hears:
+            hear(changes)
         users: set[str | None] = set()
         for change in changes:
             user = change.notice.user

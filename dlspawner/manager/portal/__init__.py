@@ -6,7 +6,7 @@ Every page is made of the Hub's templates, works without JavaScript, and says no
 
 from __future__ import annotations
 
-from dlspawner.manager.portal import job, lists, pages
+from dlspawner.manager.portal import events, job, lists, pages
 from dlspawner.manager.web import Routes
 
 JOB = r"(j-[a-z2-7]{12})"
@@ -15,6 +15,7 @@ ROUTES: Routes = (
     ("", pages.MyJobs),
     ("start", pages.Start),
     ("tensorboard", pages.TensorBoard),
+    ("api/events", events.Events),
     ("queue", lists.Queue),
     ("cluster", lists.Cluster),
     ("teams", lists.Teams),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from playwright.async_api import Page, Route, async_playwright
+from playwright.async_api import Page, async_playwright
 
 from dlspawner.manager.desk import Question
 from tests.e2e.conftest import CHROMIUM, FLAGS
@@ -70,6 +70,16 @@ class Portal:
             text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
             return Read(answer.status, text, body, answer.headers.get("Location", ""))
 
+    async def read_status(self, user: str, path: str) -> int:
+        """The status alone, of an answer that may have no end."""
+        token = await asyncio.to_thread(self.world.token, user)
+        headers = {"Authorization": f"token {token}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"{self.served.url}/{path}") as answer,
+        ):
+            return answer.status
+
     async def runs(self, question: Question, **metadata: object) -> Question:
         """A job of these wishes that runs, as Hub and cluster know it."""
         assert (await ask(self.served.acting, question)).decision == "admit"
@@ -102,24 +112,39 @@ async def portals(world: World, folder: Path) -> AsyncIterator[Portal]:
 
 @contextlib.asynccontextmanager
 async def browsing(portal: Portal, user: str, **context: Any) -> AsyncIterator[Page]:
-    """Somebody's browser: logged in by a token, with the Hub's styles and scripts; complaints fail the test."""
-    token = await asyncio.to_thread(portal.world.token, user)
+    """Somebody's browser, logged in at the Hub, whose proxy leads to this Manager; its complaints fail the test."""
     complaints: list[str] = []
-
-    async def from_hub(route: Route) -> None:
-        path = route.request.url.split("/hub/", 1)[1]
-        await route.fulfill(response=await route.fetch(url=f"{portal.world.public}/hub/{path}"))
-
-    async with async_playwright() as playwright:
+    async with proxied(portal), async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         made = await chromium.new_context(reduced_motion="reduce", **context)
         page = await made.new_page()
         page.set_default_timeout(30_000)
+        await page.goto(f"{portal.world.public}/hub/login?next=/hub/token")
+        await page.fill("#username_input", user)
+        await page.fill("#password_input", "any")
+        await page.press("#password_input", "Enter")
+        await page.wait_for_url("**/hub/token")
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        await page.set_extra_http_headers({"Authorization": f"token {token}"})
-        await page.route("**/hub/**", from_hub)
         yield page
-        await page.unroute_all()
         await chromium.close()
     assert complaints == []
+
+
+@contextlib.asynccontextmanager
+async def proxied(portal: Portal) -> AsyncIterator[None]:
+    """The Hub's proxy leads to this Manager, and in the end to the one that was there before."""
+    route = f"http://127.0.0.1:{portal.world.proxy_port}/api/routes/services/jobs"
+    headers = {"Authorization": "token proxy-token"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+
+        async def lead(target: str) -> None:
+            data = {"target": target, "service": "jobs", "hub": True}
+            async with session.post(route, json=data) as answer:
+                assert answer.status == 201
+
+        await lead(portal.served.url.removesuffix("/services/jobs"))
+        try:
+            yield
+        finally:
+            await lead(portal.world.manager)

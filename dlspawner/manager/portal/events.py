@@ -1,0 +1,79 @@
+"""GET api/events: server-sent events for pages and programs, with a login or a token that may see jobs.
+
+    event: changed
+    data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices": true}
+
+Each part is there when it has changed. Jobs are those that the reader may see; ``more``: there were too many to name.
+The first event, ``ready``, comes at once. A comment every few seconds keeps the connection; a stream ends in a while,
+so that nobody listens for longer than they may, and ``retry`` says when to come back. 429: this person has too many of
+them open; 503: this Manager does not decide now. Who cannot listen asks again now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+from tornado.iostream import StreamClosedError
+
+from dlspawner.manager.access import Right
+from dlspawner.manager.changes import PER_PERSON, Changes, Listener
+from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.web import ApiHandler, Problem
+
+RETRY_MILLISECONDS = 3000
+BEAT_SECONDS = 20.0
+LONGEST_SECONDS = 600.0
+_PATIENCE_SECONDS = 30.0  # with somebody who does not read
+
+
+class Events(ApiHandler):
+    """One stream."""
+
+    _listener: Listener | None = None
+
+    async def get(self) -> None:
+        self.known()
+        viewer = self.viewer(Right.SEE)
+        listener = self._listener = self._changes().join(viewer)
+        if listener is None:
+            self.set_header("Retry-After", "60")
+            raise Problem(429, f"You have {PER_PERSON} pages that are kept up to date; close one.")
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("X-Accel-Buffering", "no")
+        self.manager.running.end()  # a stop of this process does not wait for streams
+        try:
+            await self._tell(listener)
+        except (StreamClosedError, TimeoutError):
+            return
+        finally:
+            self.manager.running.begin()
+            self._changes().leave(listener)
+
+    def _changes(self) -> Changes:
+        acting = self.manager.acting
+        if acting is None:
+            raise Problem(501, NOT_HERE)
+        if acting.desk is None and self._listener is None:
+            raise Problem(503, NOT_YET)
+        return acting.changes
+
+    async def _tell(self, listener: Listener) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + LONGEST_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - so that not all come back at once
+        await self._send(f"retry: {RETRY_MILLISECONDS}\nevent: ready\ndata: {{}}\n\n")
+        while not listener.over and clock() < until:
+            await listener.wait(min(BEAT_SECONDS, max(0.0, until - clock())))
+            news = listener.take()
+            await self._send(f"event: changed\ndata: {json.dumps(news.as_json())}\n\n" if news else ": \n\n")
+
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await self.flush()
+
+    def on_connection_close(self) -> None:
+        if self._listener is not None:
+            self._listener.over = True
+            self._listener.there_is.set()

@@ -1,0 +1,195 @@
+"""Server-sent events: who is told what, and pages that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from playwright.async_api import expect
+
+from dlspawner.core.jobs import State
+from dlspawner.manager import changes
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.changes import Changes, Listener
+from dlspawner.manager.records import Entry, Record
+from tests.edges.test_manager.office import until, wants
+from tests.edges.test_manager.portals import Portal, browsing, portals
+from tests.edges.test_manager.test_portal_views import NOW, job
+from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def streaming(portal: Portal, user: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """Somebody who listens; what they are told, after they have been told that they listen."""
+    token = await asyncio.to_thread(portal.world.token, user)
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
+        session.get(f"{portal.served.url}/api/events") as answer,
+    ):
+        assert (answer.status, answer.content_type) == (200, "text/event-stream")
+
+        async def told() -> AsyncIterator[dict[str, Any]]:
+            async for line in answer.content:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))
+
+        events = told()
+        assert await anext(events) == {}
+        yield events
+
+
+async def first(events: AsyncIterator[dict[str, Any]], part: str) -> Any:
+    """The first of the events that has this part."""
+    async with asyncio.timeout(20):
+        async for event in events:
+            if part in event:
+                return event[part]
+    raise AssertionError(part)
+
+
+async def test_an_owner_is_told_of_a_job_and_others_that_the_queue_has_changed(portal: Portal) -> None:
+    async with (
+        streaming(portal, "alice") as alice,
+        streaming(portal, "vera") as vera,
+        streaming(portal, "bob") as bob,
+    ):
+        question = await portal.runs(wants("alice", server="train"))
+        (mine,) = await first(alice, "jobs")
+        assert (mine["id"], mine["user"], mine["server"]) == (question.job, "alice", "train")
+        assert (await first(vera, "jobs"))[0]["id"] == question.job
+        async with asyncio.timeout(20):
+            event = await anext(bob)
+        assert event == {"queue": True, "cluster": True}
+
+
+async def test_a_node_is_news_for_everybody(portal: Portal) -> None:
+    async with streaming(portal, "bob") as bob:
+        await portal.office.make_node("gpu-2")
+        assert await first(bob, "cluster") is True
+
+
+async def test_when_this_manager_stops_acting_streams_end_and_new_ones_are_refused(portal: Portal) -> None:
+    acting = portal.served.acting
+    async with streaming(portal, "alice") as alice:
+        acting.changes.end()
+        async with asyncio.timeout(20):
+            assert [event async for event in alice] == []
+    acting.desk = None
+    assert (await portal.read("alice", "api/events")).status == 503
+
+
+async def test_a_person_has_so_many_streams_and_gets_another_when_one_is_closed(portal: Portal) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(changes.PER_PERSON - 1):
+            await stack.enter_async_context(streaming(portal, "alice"))
+        async with streaming(portal, "alice"):
+            answer = await portal.read("alice", "api/events")
+            assert (answer.status, "close one" in answer.body) == (429, True)
+            async with streaming(portal, "bob"):
+                pass
+
+        async def is_free() -> bool:
+            return await portal.read_status("alice", "api/events") == 200
+
+        await until(is_free, "the closed one does not count")
+
+
+@pytest.mark.parametrize("user", ["", "in a job"])
+async def test_who_may_not_see_jobs_hears_nothing(portal: Portal, user: str) -> None:
+    token = await asyncio.to_thread(portal.world.server_token, "alice", "train") if user else ""
+    assert (await portal.read("", "api/events", token=token)).status == (403 if user else 401)
+
+
+# The fan-out
+
+
+def entry(user: str = "alice", team: str = "vision", number: int = 2) -> Entry:
+    return Entry(Record(job(State.QUEUED, id=f"j-{number}", user=user, team=team)), NOW, "queued")
+
+
+def joined(fan_out: Changes, *viewers: Viewer) -> list[Listener]:
+    found = [fan_out.join(viewer) for viewer in viewers]
+    return [one for one in found if one is not None]
+
+
+async def handed_on(fan_out: Changes, *listeners: Listener) -> list[dict[str, Any]]:
+    """What each of them was told, once one was told."""
+    task = asyncio.create_task(fan_out.run())
+    try:
+        await asyncio.wait_for(asyncio.wait([asyncio.create_task(one.wait(5)) for one in listeners]), 10)
+    finally:
+        task.cancel()
+    return [one.take().as_json() for one in listeners]
+
+
+VIEWERS = (
+    Viewer("alice"),
+    Viewer("vera", frozenset({"vision"})),
+    Viewer("lars", frozenset({"language"})),
+    Viewer("root", all=True),
+)
+
+
+async def test_everybody_is_told_of_what_they_may_see_and_of_no_more() -> None:
+    fan_out = Changes()
+    listeners = joined(fan_out, *VIEWERS)
+    fan_out.heard([entry(), entry("bob", "language", 3)])
+    told = await handed_on(fan_out, *listeners)
+    assert [[one["id"] for one in news.get("jobs", ())] for news in told] == [["j-2"], ["j-2"], ["j-3"], ["j-2", "j-3"]]
+
+
+async def test_who_does_not_read_costs_no_more_than_who_does() -> None:
+    fan_out = Changes()
+    (listener,) = joined(fan_out, Viewer("root", all=True))
+    fan_out.heard([entry(number=number) for number in range(10_000)])
+    (news,) = await handed_on(fan_out, listener)
+    assert (len(news["jobs"]), news["more"]) == (50, True)
+
+
+async def test_what_nobody_listens_to_is_not_kept() -> None:
+    fan_out = Changes()
+    fan_out.heard([entry()])
+    assert fan_out._entries == []
+    (listener,) = joined(fan_out, Viewer("alice"))
+    fan_out.leave(listener)
+    assert fan_out._listeners == {}
+
+
+# In a browser
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+async def test_an_open_page_follows_and_says_it(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlspawner.manager.portal.base.EVERY_SECONDS", 3600)  # it does not poll
+    await portal.runs(wants("holder", gpus=8, server="all"))
+    async with browsing(portal, "alice") as page:
+        async with page.expect_response("**/api/events"):
+            await page.goto(f"{portal.world.jobs}/")
+        await expect(page.get_by_text("No jobs yet")).to_be_visible()
+        portal.knows("alice", "train")
+        question = await portal.waits(wants("alice", server="train"))
+        await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()
+        await expect(page.locator("#said")).to_have_text("train: waiting, number 1")
+        await page.get_by_role("button", name="Cancel: train").focus()
+        second = await portal.waits(wants("alice", server="later"))
+        portal.knows("alice", "later")
+        await expect(page.get_by_role("button", name="Cancel: later")).to_be_visible()
+        await expect(page.get_by_role("button", name="Cancel: train")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
+        assert question.job not in portal.served.book.records
+        assert second.job in portal.served.book.records

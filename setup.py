@@ -45,6 +45,7 @@ setup(
             "pytest-randomly>=3",
             "pytest-xdist>=3",
             "hypothesis>=6",
+            "schemathesis>=4.32",
             "playwright>=1.50",
             "tensorboardX>=2.6",
         ],

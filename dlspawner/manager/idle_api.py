@@ -14,6 +14,7 @@ import math
 from typing import Any
 
 from dlspawner.core.idle import Keep, Stop, Warn
+from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubError, has_scope, own_server
 from dlspawner.manager.activity import Session
 from dlspawner.manager.api import as_name, fields
@@ -82,6 +83,8 @@ class KeepAlive(_AboutUse):
         server = own_server(identity)
         if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
             raise Problem(404, "You have no such job.")
+        if record.job.state is not State.RUNNING:
+            raise Problem(409, "This job does not run.")
         try:
             kept = await culler.keep(record)
         except (HubError, Fenced):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlspawner.manager import web
-from dlspawner.manager.rest import acts, cluster, jobs, one
+from dlspawner.manager.rest import acts, cluster, jobs, one, openapi
 
 JOB = r"(j-[a-z2-7]{12})"
 ROUTES: web.Routes = (
@@ -15,4 +15,5 @@ ROUTES: web.Routes = (
     ("api/cluster", cluster.Cluster),
     ("api/quota", cluster.Quota),
     ("api/queue", cluster.Queue),
+    (r"api/openapi\.json", openapi.OpenApi),
 )

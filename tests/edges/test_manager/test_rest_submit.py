@@ -150,6 +150,7 @@ def test_a_job_is_killed_wherever_it_stands(hub: RestHub) -> None:
     running, waiting = new_name("s"), new_name("s")
     job = hub.runs("alice", 4, running)["id"]
     waits = submit(hub, "alice", waiting).json()["id"]
+    assert hub.ask("alice", "POST", f"jobs/{waits}/keep-alive").status_code == 409, "it does not run"
     assert hub.ask("alice", "DELETE", f"jobs/{waits}").status_code == 204
     assert hub.job("alice", waiting)["reason"] == "cancelled"
     assert hub.ask("alice", "POST", f"jobs/{job}/cancel").status_code == 409, "it runs"

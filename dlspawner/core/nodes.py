@@ -105,13 +105,14 @@ class Placement:
         """Whether the pod may ever be on this node; whether it is open today is not asked."""
         if self.node is not None and self.node != node.name:
             return False
-        if self.selector or self.terms:
+        for label in self.selector:
+            if label not in node.labels:
+                return False
+        if self.terms:
             labels = {**dict(node.labels), "metadata.name": node.name}
-            if any(labels.get(key) != value for key, value in self.selector):
+            if not any(all(one.holds(labels) for one in term) for term in self.terms):
                 return False
-            if self.terms and not any(all(one.holds(labels) for one in term) for term in self.terms):
-                return False
-        return all(self._tolerates(taint) for taint in node.taints)
+        return not node.taints or all(self._tolerates(taint) for taint in node.taints)
 
     def _tolerates(self, taint: Taint) -> bool:
         if taint.effect == "PreferNoSchedule" or taint.key.startswith(_PASSING):

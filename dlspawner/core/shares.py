@@ -86,13 +86,17 @@ def lay_out(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> Layo
     free = {name: nodes[name] for name in sorted(nodes, key=lambda name: (-nodes[name], name)) if nodes[name] > 0}
     layout: Layout = {team: {} for team, quota in quotas if quota > 0}
     rests: list[tuple[int, str]] = []
+    whole = list(free)
     for team, quota in quotas:
         left = quota
-        for name in [name for name in free if free[name] == nodes[name]]:
-            if 0 < nodes[name] <= left:
+        for name in whole if left > 0 else ():
+            if nodes[name] <= left:
                 layout[team][name] = nodes[name]
                 left -= nodes[name]
                 free[name] = 0
+            if not left:
+                break
+        whole = [name for name in whole if free[name]] if left < quota else whole
         if left > 0:
             rests.append((left, team))
     rests.sort(key=lambda rest: -rest[0])

@@ -50,6 +50,7 @@ from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.history import api as history_api
+from dlspawner.manager.history import page as history_page
 from dlspawner.manager.history.keeping import Retention
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
@@ -63,6 +64,7 @@ MAX_REQUEST = 256 * 1024
 # The addresses of every part that keeps its own list, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
     history_api.ROUTES,
+    history_page.ROUTES,
     metrics_api.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
@@ -318,7 +320,15 @@ class Manager(Application):
     def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:
         templates = pages.make_environment(self.template_paths)
         try:
-            for name in ("keys.html", "wait.html", "told.html", "approvals.html", "error.html", *portal.TEMPLATES):
+            for name in (
+                "keys.html",
+                "wait.html",
+                "told.html",
+                "approvals.html",
+                "error.html",
+                *portal.TEMPLATES,
+                *history_page.TEMPLATES,
+            ):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import html
 import io
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -152,6 +154,24 @@ def test_as_csv_it_is_the_same_and_no_name_is_a_formula(hub: HistoryHub) -> None
     assert (rows["alice"]["asked"], rows["alice"]["held"], rows["alice"]["used"]) == ("6.0000", "4.0000", "")
     by_type = hub.manager(hub.token("admin"), "GET", "history/gpu-hours.csv?by=gpu_type").text
     assert by_type.splitlines()[0].endswith("total,free,closed,fragmented")
+
+
+@pytest.mark.slow
+def test_a_browser_follows_the_page_s_link_to_the_table(hub: HistoryHub) -> None:
+    browser = requests.Session()
+    form = browser.get(f"{hub.url}/hub/login", timeout=60).text
+    token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
+    assert token is not None
+    body = {"username": "alice", "password": hub.password, "_xsrf": token[1]}
+    browser.post(f"{hub.url}/hub/login", data=body, timeout=60)
+    page = browser.get(f"{hub.url}/services/jobs/history?by=user", timeout=60)
+    assert page.status_code == 200, page.text
+    link = re.search(r'href="([^"]+gpu-hours[.]csv[^"]*)">CSV', page.text)
+    assert link is not None
+    address = hub.url + html.unescape(link[1])
+    table = browser.get(address, headers={"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}, timeout=60)
+    assert table.status_code == 200, table.text
+    assert table.text.startswith("day,user,asked,held,measured,used,reclaimed")
 
 
 @pytest.mark.slow

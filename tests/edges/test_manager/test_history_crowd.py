@@ -1,0 +1,91 @@
+"""A hundred thousand jobs that have ended: a report of three months is quick, and nothing of them is read for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, func, select
+
+from dlspawner.core.gpu_hours import PER_HOUR
+from dlspawner.manager.access import Viewer
+from dlspawner.manager.history import hoursrows
+from dlspawner.manager.history.questions import By, Question
+from dlspawner.manager.schema import jobs
+from dlspawner.manager.store import Store
+from tests.edges.test_manager.history import NOON, Past, day, write_past
+
+pytestmark = pytest.mark.slow
+
+JOBS, DAYS, LIVE = 100_000, 90, 500
+SECONDS = 1.0  # for a report, on a machine that does other things as well
+ALL = Viewer("", all=True)
+NOW = NOON + timedelta(days=DAYS + 2)
+
+
+def _past(number: int, dice: random.Random) -> Past:
+    hours = dice.randrange(1, 30)
+    told = f"Q0 T{dice.randrange(1, 5)} R5 X{5 + hours} E{6 + hours}" if number >= LIVE else "Q0 T1 R1"
+    user = number % 200
+    noon = NOON + timedelta(days=number % DAYS, seconds=dice.randrange(3600))
+    return Past(told, f"user-{user}", f"team-{user % 10}", 1 + number % 8, f"type-{number % 3}", noon=noon)
+
+
+async def _fill(store: Store) -> None:
+    dice = random.Random(7)
+    for first in range(0, JOBS, 5000):
+        await write_past(store, *(_past(number, dice) for number in range(first, first + 5000)))
+
+
+async def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    begun = time.perf_counter()
+    answer = await work()
+    return time.perf_counter() - begun, answer
+
+
+async def test_a_report_over_a_hundred_thousand_jobs_takes_less_than_a_second(
+    db_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = await asyncio.to_thread(Store.open, db_url)
+    try:
+        await _fill(store)
+        question = Question(By.USER, day(0), day(DAYS + 2))
+
+        async def report(viewer: Viewer = ALL) -> Any:
+            return await store.read(lambda connection: hoursrows.read(connection, question, viewer, NOW))
+
+        slow, before = await _timed(report)
+        longest, total = 0.0, 0.0
+        while True:
+            took, done = await _timed(lambda: store.write(lambda connection: hoursrows.fold(connection, NOW, 200)))
+            if not done:
+                break
+            longest, total = max(longest, took), total + took
+        statements: list[str] = []
+        event.listen(store._engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+        quick, after = await _timed(report)
+        assert before == after, "exactly"
+        assert len(statements) <= 6
+        one, mine = await _timed(lambda: report(Viewer("user-7")))
+        assert {name for _, name in mine} == {"user-7"}
+        left = await store.read(
+            lambda connection: connection.scalar(select(func.count()).where(jobs.c.folded.is_(False)))
+        )
+        assert left == LIVE
+        held = sum(amount.held for amount in after.values()) / PER_HOUR
+        with capsys.disabled():
+            print(
+                f"\n{db_url[:6]}: {JOBS} jobs, {held:.0f} GPU-hours held: report {quick * 1000:.0f} ms, one "
+                f"person's {one * 1000:.0f} ms; before they were folded {slow:.1f} s; folding {total:.1f} s, the "
+                f"longest transaction {longest * 1000:.0f} ms"
+            )
+        assert quick < SECONDS
+        assert one < SECONDS
+        assert longest < SECONDS
+    finally:
+        await store.close()

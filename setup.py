@@ -30,6 +30,7 @@ setup(
         "cryptography>=42",
         "jinja2>=3.1",
         "PyYAML>=6",
+        "shtab>=1.7,<2",
         "SQLAlchemy>=2.0",
         "alembic>=1.13",
     ],

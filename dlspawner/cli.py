@@ -1,10 +1,11 @@
-"""The command ``dlspawner``: what administrators run by hand.
+"""The command ``dlspawner``: what administrators run by hand, and what people run on their own machines.
 
+People's commands (``login``, ``submit``, ``list``, …) are those of ``dlspawner.client``; they speak to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
 makes the secrets of a deployment on Kubernetes. ``dlspawner run`` and ``dlspawner devcluster`` are other programs of
 this package under one name; their arguments are theirs.
 
-Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own).
+Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own); people's commands know more of them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlspawner import bootstrap, settings
-from dlspawner.errors import InvalidConfiguration
-from dlspawner.spawner.refusal import limit_problem
+import shtab
+
+from dlspawner.client import arguments as people
+from dlspawner.client import commands
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
@@ -30,16 +32,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _PROGRAMS:
         return _run_program(given[0], given[1:])
-    parsed = _parser().parse_args(given)
+    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "completion"})
+    parsed = parser.parse_args(given)
+    if parsed.command == "completion":
+        print(shtab.complete(parser, parsed.shell))
+        return 0
+    if parsed.command == "validate":
+        return _validate(parsed)
     if parsed.command == "bootstrap":
+        from dlspawner import bootstrap
+
         return bootstrap.main(parsed)
-    return _validate(parsed)
+    return commands.run(parsed)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, whole: bool) -> argparse.ArgumentParser:
+    """All commands; ``whole``: with the arguments of those whose modules take a second to import."""
     parser = argparse.ArgumentParser(prog="dlspawner", description="JupyterHub for deep-learning clusters.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    validate = commands.add_parser(
+    programs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    people.add(programs)
+    validate = programs.add_parser(
         "validate",
         help="check templates, cluster and teams",
         description="Check the files as the Hub does at its start, and print every problem with file, line and path.",
@@ -70,19 +82,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the Hub's special_namespace, without which no special permission can be switched on (default: none)",
     )
-    bootstrap.add_arguments(
-        commands.add_parser(
-            "bootstrap",
-            help="make the secrets of a deployment on Kubernetes",
-            description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
-        )
+    secrets = programs.add_parser(
+        "bootstrap",
+        help="make the secrets of a deployment on Kubernetes",
+        description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
     )
+    if whole:
+        from dlspawner import bootstrap
+
+        bootstrap.add_arguments(secrets)
     for name, (_, what) in _PROGRAMS.items():
-        commands.add_parser(name, help=what, add_help=False)
+        programs.add_parser(name, help=what, add_help=False)
     return parser
 
 
 def _validate(given: argparse.Namespace) -> int:
+    from dlspawner import settings
+    from dlspawner.errors import InvalidConfiguration
+    from dlspawner.spawner.refusal import limit_problem
+
     limit = limit_problem(given.consecutive_failure_limit)
     problems: list[object] = [limit] if limit else []
     try:

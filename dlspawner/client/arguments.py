@@ -1,0 +1,99 @@
+"""The arguments of people's commands; what each does is in ``commands``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import shtab
+
+from dlspawner.client import commands as do
+
+EXIT_CODES = """exit codes:
+  0  done
+  1  the service said no, or the job that was waited for has ended
+  2  wrong usage, or a file with mistakes
+  3  there is no such job
+  4  not logged in, or the token is not taken
+  5  nobody answers"""
+
+
+def add(commands: Any) -> None:
+    """Add every command to the parser of the program."""
+    _add_login(commands)
+    _add_submit(commands)
+    shown = _add(commands, "list", do.list_jobs, "your jobs that have not ended")
+    shown.add_argument("-A", "--everybody", action="store_true", help="everybody's that you may see")
+    shown.add_argument("-a", "--all", action="store_true", help="those that have ended, too")
+    for name in ("user", "team", "template", "gpu-type"):
+        shown.add_argument(f"--{name}", help=f"only of this {name.replace('-', ' ')}")
+    _add(commands, "show", do.show, "everything about a job", job=True)
+    _add_logs(commands)
+    _add(commands, "kill", do.kill, "stop a job, or end its waiting; its files stay", job=True)
+    _add(
+        commands,
+        "requeue",
+        do.act("requeue", "is asked for again"),
+        "start a job again with the same options",
+        job=True,
+    )
+    _add(commands, "keep-alive", do.act("keep-alive", ""), "keep an unused job from being stopped", job=True)
+    _add_ssh(commands)
+    _add(commands, "quota", do.quota, "what your teams are entitled to and use")
+    _add(commands, "cluster", do.cluster, "GPUs by type: how many, free, and most on one node")
+    _add(commands, "queue", do.queue, "what waits, in its order")
+    _add(commands, "approvals", do.approvals, "what waits for your approval, and what you asked for")
+    for name, what in (("approve", "approve a job, so that it may start"), ("deny", "deny a job its approval")):
+        one = _add(commands, name, do.judge(name), what, job=True)
+        one.add_argument("--reason", default="", help="what its owner reads")
+    completion = commands.add_parser("completion", help="print completion for a shell")
+    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="whose")
+
+
+def _add(commands: Any, name: str, run: do.Command, what: str, *, job: bool = False) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if job:
+        parser.add_argument(
+            "job",
+            nargs="?",
+            default="",
+            metavar="JOB",
+            help="a server, NAME/SERVER, or an id (default: your default one)",
+        )
+    parser.add_argument("--json", action="store_true", help="print what the service answers")
+    parser.set_defaults(run=run, asks=True)
+    return parser
+
+
+def _add_login(commands: Any) -> None:
+    parser = commands.add_parser("login", help="keep the Hub's address and a token of yours")
+    parser.add_argument("url", metavar="URL", help="the Hub's address, such as https://hub.example.org")
+    parser.set_defaults(run=do.log_in, asks=False)
+
+
+def _add_submit(commands: Any) -> None:
+    parser = _add(commands, "submit", do.submit, "ask for a job that a file describes")
+    parser.add_argument("file", metavar="FILE", help="as the form exports it; - for standard input")
+    parser.add_argument("--server", metavar="NAME", help="start it as this server, instead of the file's")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change an option of the file")
+    parser.add_argument("--wait", action="store_true", help="until it runs; say what it waits for")
+
+
+def _add_logs(commands: Any) -> None:
+    parser = _add(commands, "logs", do.logs, "what a job has printed", job=True)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on while the job prints")
+    parser.add_argument("-c", "--container", help="of this container (default: the one that runs the job)")
+    parser.add_argument("-p", "--previous", action="store_true", help="of the container before its last restart")
+    parser.add_argument("--tail", metavar="N", type=int, help="only the last N lines")
+    parser.add_argument("--search", metavar="TEXT", help="only lines that hold this text")
+
+
+def _add_ssh(commands: Any) -> None:
+    parser = _add(commands, "ssh", do.ssh, "log in to a job with the ssh of this machine", job=True)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="a command, or arguments of ssh before it")

@@ -1,0 +1,321 @@
+"""The commands of people: what they ask for, and how it is printed.
+
+JOB is the name of a server of one's own, ``NAME/SERVER`` of somebody else's, or a job's id; without it the default
+server is meant. A server's name means its latest job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dlspawner.client import login, submission, text
+from dlspawner.client.service import ClientProblem, Refused, Service, part
+
+_ID = re.compile(r"j-[a-z2-7]{12}")
+_LOOK_SECONDS = 2.0
+_LOOKS = 60  # for a job of a start that the Hub has begun
+Given = argparse.Namespace
+Command = Callable[[Given, Service], int]
+
+
+def run(given: Given) -> int:
+    """Carry a command out; the exit code."""
+    try:
+        code: int = given.run(given, login.service(os.environ)) if given.asks else given.run(given)
+    except ClientProblem as problem:
+        print(f"dlspawner: {text.printable(str(problem))}", file=sys.stderr)
+        return problem.code
+    except submission.Malformed as problem:
+        print(f"dlspawner: {text.printable(str(problem))}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # somebody has read enough: `dlspawner logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def log_in(given: Given) -> int:
+    url = login.url_of(given.url)
+    asked = f"Token, from {url}/hub/token: "
+    token = login.checked((getpass.getpass(asked) if sys.stdin.isatty() else sys.stdin.readline()).strip())
+    service = Service(url, token)
+    name = service.me()
+    service.get("jobs", {"limit": "1"})
+    login.keep(login.kept_file(os.environ), url, token)
+    print(f"Logged in to {url} as {text.printable(name)}.")
+    return 0
+
+
+def submit(given: Given, service: Service) -> int:
+    wanted = submission.changed(_read(given.file), given.set, given.server)
+    before = _latest(service, wanted.user or service.me(), wanted.server) if given.wait else None
+    job = service.post("jobs", wanted.body(), key=str(uuid.uuid4()))
+    if given.wait:
+        job = _until_it_runs(service, _until_it_is_one(service, job, before), say=not given.json)
+    if given.json:
+        return _print_json(job)
+    named = f" ({job['id']})" if job["id"] else ""
+    print(f"{text.printable(text.title(job, job.get('user', '')))}{named}: {text.standing(job)}")
+    if job.get("why"):
+        print(text.printable(job["why"]))
+    return 1 if given.wait and job["state"] == "ended" else 0
+
+
+def _read(name: str) -> submission.Submission:
+    try:
+        content = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
+        raise submission.Malformed(f"{name} cannot be read: {reason}.") from None
+    return submission.read(content, "standard input" if name == "-" else name)
+
+
+def _until_it_is_one(service: Service, job: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+    """The job of a start that the Hub still prepares: the first one after the server's latest before."""
+    for _ in range(_LOOKS):
+        if job.get("id"):
+            return job
+        service.sleep(_LOOK_SECONDS)
+        found = _latest(service, job["user"], job["server"])
+        if found is not None and (before is None or found["id"] != before["id"]):
+            return found
+    raise ClientProblem("The Hub has begun the start, and nothing came of it. Its home page says why.", 1)
+
+
+def _until_it_runs(service: Service, job: dict[str, Any], *, say: bool) -> dict[str, Any]:
+    """The job once it runs or has ended; what it waits for is said whenever that changes."""
+    said = ""
+    while job["state"] not in {"running", "ended"}:
+        told = f"{text.standing(job)}. {text.printable(job.get('why') or '')}".strip()
+        if say and told != said:
+            print(told, file=sys.stderr)
+            said = told
+        service.sleep(_LOOK_SECONDS)
+        job = service.get(f"jobs/{part(job['id'])}")
+    return job
+
+
+def list_jobs(given: Given, service: Service) -> int:
+    me = service.me()
+    filters = {"user": given.user, "team": given.team, "template": given.template, "gpu_type": given.gpu_type}
+    query = {name: value for name, value in filters.items() if value}
+    if not given.everybody and "user" not in query:
+        query["user"] = me
+    if not given.all:
+        query["state"] = "live"
+    jobs = list(service.items("jobs", {**query, "limit": "500"}))
+    if given.json:
+        return _print_json(jobs)
+    if not jobs:
+        print("No jobs." if given.all else "No jobs that run or wait; --all shows those that have ended.")
+        return 0
+    now = datetime.now(UTC)
+    rows = [
+        (
+            text.title(job, me),
+            text.standing(job),
+            job["template"],
+            text.gpus(job),
+            job["team"],
+            _age(job, now),
+            job["id"],
+        )
+        for job in jobs
+    ]
+    print(text.table(("JOB", "STATE", "TEMPLATE", "GPUS", "TEAM", "AGE", "ID"), rows))
+    return 0
+
+
+def _age(job: Mapping[str, Any], now: datetime) -> str:
+    return text.age(job.get("started") or job.get("submitted"), now)
+
+
+def show(given: Given, service: Service) -> int:
+    job = _find(service, given.job)
+    events = service.get(f"jobs/{part(job['id'])}/events")["items"]
+    if given.json:
+        return _print_json({**job, "events": events})
+    stop, ways = job.get("stop") or {}, job.get("endpoints") or ()
+    pairs = [
+        ("Job", text.title(job)),
+        ("Id", job["id"]),
+        ("State", text.standing(job)),
+        ("Why", job.get("why")),
+        ("Template", job["template"]),
+        ("Team", job["team"]),
+        ("Priority", job.get("priority")),
+        ("GPUs", text.gpus(job)),
+        ("CPUs", job.get("cpu")),
+        ("Memory", text.size(job.get("memory_bytes"))),
+        ("Preemptible", "yes, outside the quota" if job.get("preemptible") else "no"),
+        ("Nodes", ", ".join(node for node in job.get("nodes") or () if node)),
+        ("Asked for", job.get("submitted")),
+        ("Started", job.get("started")),
+        ("Leaves at", job.get("notice")),
+        ("Ended", job.get("ended")),
+        ("Stopped", stop.get("sentence")),
+        *((way["name"].capitalize(), way.get("command") or way.get("url")) for way in ways),
+    ]
+    print(text.facts(pairs))
+    if events:
+        print()
+        print(
+            text.table(
+                ("WHEN", "STATE", "REASON", ""), ((e["at"], e["state"], e["reason"], e["detail"]) for e in events)
+            )
+        )
+    return 0
+
+
+def _find(service: Service, name: str) -> dict[str, Any]:
+    """The job that was meant; the latest one of a server."""
+    if _ID.fullmatch(name):
+        job: dict[str, Any] = service.get(f"jobs/{name}")
+        return job
+    owner, slash, server = name.rpartition("/")
+    user = owner if slash else service.me()
+    found = _latest(service, user, server)
+    if found is None:
+        which = f"server {server!r}" if server else "default server"
+        raise Refused(404, f"{user} has had no job on the {which} that you may see.")
+    return found
+
+
+def _latest(service: Service, user: str, server: str) -> dict[str, Any] | None:
+    """The latest job of a server."""
+    return next(service.items("jobs", {"user": user, "server": server, "limit": "1"}), None)
+
+
+def logs(given: Given, service: Service) -> int:
+    job = _find(service, given.job)
+    flags = {"follow": given.follow, "previous": given.previous}
+    texts = {"container": given.container, "search": given.search, "tail": given.tail}
+    query = {name: "true" for name, wanted in flags.items() if wanted}
+    query |= {name: str(value) for name, value in texts.items() if value is not None}
+    with service.stream(f"jobs/{part(job['id'])}/log", query) as lines:
+        for line in lines:
+            shown = line.decode("utf-8", "replace")
+            # To a file everything as it is; to a terminal nothing that moves its cursor.
+            sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
+            if given.follow:
+                sys.stdout.flush()
+    return 0
+
+
+def kill(given: Given, service: Service) -> int:
+    job = _find(service, given.job)
+    if job["state"] == "ended":
+        raise Refused(409, f"{text.title(job)} has ended already.")
+    service.delete(f"jobs/{part(job['id'])}")
+    if given.json:
+        return _print_json(service.get(f"jobs/{part(job['id'])}"))
+    print(f"{text.printable(text.title(job))} ({job['id']}): asked to stop. Its files stay.")
+    return 0
+
+
+def act(action: str, done: str) -> Command:
+    def act(given: Given, service: Service) -> int:
+        job = _find(service, given.job)
+        answer = service.post(f"jobs/{part(job['id'])}/{action}", key=str(uuid.uuid4()))
+        if given.json:
+            return _print_json(answer)
+        print(text.printable(answer.get("sentence") or f"{text.title(job)} {done}: {text.standing(answer)}"))
+        return 0
+
+    return act
+
+
+def judge(action: str) -> Command:
+    def judge(given: Given, service: Service) -> int:
+        job = _find(service, given.job)
+        answer = service.post(f"jobs/{part(job['id'])}/{action}", {"reason": given.reason})
+        if given.json:
+            return _print_json(answer)
+        print(f"{text.printable(text.title(job))}: {'approved' if action == 'approve' else 'denied'}.")
+        return 0
+
+    return judge
+
+
+def ssh(given: Given, service: Service) -> int:
+    job = _find(service, given.job)
+    command = next((way["command"] for way in job.get("endpoints") or () if way.get("command")), None)
+    if command is None:
+        raise ClientProblem(f"{text.title(job)} is {text.standing(job)} and offers no SSH.", 1)
+    words = shlex.split(command)
+    program = shutil.which("ssh")
+    if words[:1] != ["ssh"] or program is None:
+        raise ClientProblem(f"There is no ssh on this machine. The command is: {command}", 1)
+    rest = given.rest[1:] if given.rest[:1] == ["--"] else given.rest
+    sys.stdout.flush()
+    os.execv(program, [*words, *rest])  # noqa: S606 - no shell is wanted
+
+
+def quota(given: Given, service: Service) -> int:
+    items = list(service.items("quota"))
+    if given.json:
+        return _print_json(items)
+    columns = ("entitled", "used", "free", "borrowed", "borrow_limit")
+    rows = [
+        (one["title"], one["gpu_type"], *(str(one.get(name) if one.get(name) is not None else "-") for name in columns))
+        for one in items
+    ]
+    print(text.table(("TEAM", "GPU TYPE", "QUOTA", "USED", "FREE", "BORROWED", "MAY BORROW"), rows))
+    return 0
+
+
+def cluster(given: Given, service: Service) -> int:
+    found = service.get("cluster")
+    if given.json:
+        return _print_json(found)
+    columns = ("name", "total", "free", "most_on_one_node", "closed", "waiting_gpus")
+    rows = [[str(one[name]) for name in columns] for one in found["gpu_types"]]
+    print(text.table(("GPU TYPE", "TOTAL", "FREE", "MOST ON ONE NODE", "CLOSED", "WAITED FOR"), rows))
+    return 0
+
+
+def queue(given: Given, service: Service) -> int:
+    items = list(service.items("queue", {"limit": "500"}))
+    if given.json:
+        return _print_json(items)
+    if not items:
+        print("Nothing that you may see waits.")
+        return 0
+    me, now = service.me(), datetime.now(UTC)
+    rows = [
+        (str(one["position"]), text.title(one, me), text.gpus(one), one["team"], _age(one, now), one["why"])
+        for one in items
+    ]
+    print(text.table(("PLACE", "JOB", "GPUS", "TEAM", "AGE", "WHY"), rows))
+    return 0
+
+
+def approvals(given: Given, service: Service) -> int:
+    items = list(service.items("approvals"))
+    if given.json:
+        return _print_json(items)
+    if not items:
+        print("Nothing waits for an approval.")
+        return 0
+    rows = [(text.title(one), *(one.get(name) for name in ("state", "what", "why", "job"))) for one in items]
+    print(text.table(("JOB", "STATE", "WHAT", "WHY", "ID"), rows))
+    return 0
+
+
+def _print_json(content: object) -> int:
+    print(json.dumps(content, indent=2))
+    return 0

@@ -1,0 +1,77 @@
+"""Where the Hub is and which token opens it: from the environment, or from what ``dlspawner login`` has kept.
+
+``DLSPAWNER_URL`` and ``DLSPAWNER_TOKEN`` count before the file, which only its owner may read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dlspawner.client.service import ClientProblem, Service
+
+NOT_LOGGED_IN = (
+    "Run dlspawner login URL first, with the Hub's address and a token of its token page; or set DLSPAWNER_URL and "
+    "DLSPAWNER_TOKEN."
+)
+
+
+def kept_file(environ: Mapping[str, str]) -> Path:
+    """Where the login is kept."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".config")
+    return Path(base) / "dlspawner" / "login.json"
+
+
+def service(environ: Mapping[str, str]) -> Service:
+    """The service of whoever runs the command."""
+    url, token = environ.get("DLSPAWNER_URL", ""), environ.get("DLSPAWNER_TOKEN", "")
+    if not (url and token):
+        kept = _read(kept_file(environ))
+        # A token is for the Hub that it was kept with, and goes to no other.
+        if url and url_of(url) != kept.get("url"):
+            raise ClientProblem(NOT_LOGGED_IN, 4)
+        url, token = kept.get("url", ""), token or kept.get("token", "")
+    if not (url and token):
+        raise ClientProblem(NOT_LOGGED_IN, 4)
+    return Service(url_of(url), checked(token))
+
+
+def url_of(text: str) -> str:
+    """The Hub's public address, whatever page of it was copied."""
+    parts = urlsplit(text if "://" in text else f"https://{text}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        raise ClientProblem(f"{text!r} is no address of a Hub; it looks like https://hub.example.org.", 2)
+    path = parts.path.split("/hub/")[0].split("/services/")[0].rstrip("/").removesuffix("/hub")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def checked(token: str) -> str:
+    """A token that can be sent."""
+    if not (0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)):
+        raise ClientProblem("That is no token: it is one word of letters and digits.", 2)
+    return token
+
+
+def keep(file: Path, url: str, token: str) -> None:
+    """Write the login, readable for nobody else at any moment."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        json.dump({"url": url, "token": token}, out)
+    fresh.replace(file)
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise ClientProblem(f"{file} cannot be read ({problem}). Run dlspawner login again.", 4) from None
+    return (
+        {name: value for name, value in content.items() if isinstance(value, str)} if isinstance(content, dict) else {}
+    )

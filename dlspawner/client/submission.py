@@ -1,0 +1,75 @@
+"""The file that ``dlspawner submit`` reads and the form writes: a server and its options, as YAML. PURE.
+
+    server: train            # left out: the default server
+    options:
+      template: ipython
+      gpus: 2
+
+What the options may be is the service's to say; here only what is no such file is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import yaml
+
+Value = str | int | float | bool | None
+_KEYS = ("server", "options", "user")
+
+
+class Malformed(ValueError):
+    """What is wrong with the file, or with an argument that changes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that is wanted."""
+
+    options: dict[str, Value]
+    server: str = ""
+    user: str = ""  # somebody else; empty: whoever asks
+
+    def body(self) -> dict[str, object]:
+        """As the service takes it."""
+        owner = {"user": self.user} if self.user else {}
+        return {"server": self.server, "options": self.options, **owner}
+
+
+def read(text: str, name: str) -> Submission:
+    """The file's content; ``name`` is for sentences."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise Malformed(f"{name}{where} is not YAML.") from None
+    if not isinstance(content, dict):
+        raise Malformed(f"{name} must say options:, and may say server:.")
+    unknown = [key for key in content if key not in _KEYS]
+    if unknown:
+        raise Malformed(
+            f"{name} has {unknown[0]!r}; known are {', '.join(_KEYS)}. What is chosen belongs below options."
+        )
+    options = content.get("options")
+    server, user = content.get("server") or "", content.get("user") or ""
+    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+        raise Malformed(f"{name} needs options, such as {{template: ipython, gpus: 1}}.")
+    if not isinstance(server, str) or not isinstance(user, str):
+        raise Malformed(f"In {name} server and user must be text; put quotes around a number.")
+    wrong = [key for key, value in options.items() if not isinstance(value, str | int | float | bool | None)]
+    if wrong:
+        raise Malformed(f"In {name} the option {wrong[0]!r} must be one text, number, true or false.")
+    return Submission(options, server, user)
+
+
+def changed(submission: Submission, settings: Iterable[str], server: str | None) -> Submission:
+    """With options set by arguments such as ``gpus=2``, and another server where one is named."""
+    options = dict(submission.options)
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise Malformed(f"--set takes NAME=VALUE, such as gpus=2; this was {setting!r}.")
+        options[name] = value
+    return Submission(options, submission.server if server is None else server, submission.user)

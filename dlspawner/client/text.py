@@ -1,0 +1,77 @@
+"""What is printed: tables, facts, amounts and times. PURE.
+
+Names and log lines are other people's text: nothing of it reaches a terminal that is not printable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+DEFAULT_SERVER = "(default)"
+
+
+def printable(text: str, *, besides: str = "") -> str:
+    """Text that moves no cursor and colours nothing; what is not printable is shown escaped."""
+    return "".join(
+        char if char.isprintable() or char in besides else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns beside each other, the first line the headers; nothing is cut."""
+    lines = [tuple(headers), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
+    lines = [tuple(printable(cell) for cell in line) for line in lines]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> str:
+    """One fact a line; those that are not known are left out."""
+    known = [(name, printable(str(value))) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in known), default=0) + 2
+    return "\n".join(f"{f'{name}:'.ljust(width)}{value}" for name, value in known)
+
+
+def title(job: Mapping[str, Any], me: str = "") -> str:
+    """A job's name for people: the server, with its owner where that is somebody else."""
+    server = str(job.get("server") or DEFAULT_SERVER)
+    return server if job.get("user") == me else f"{job.get('user')}/{server}"
+
+
+def gpus(job: Mapping[str, Any]) -> str:
+    """How many GPUs of which type."""
+    count = job.get("gpus") or 0
+    return f"{count} {job.get('gpu_type')}" if count else "-"
+
+
+def age(at: str | None, now: datetime) -> str:
+    """How long ago, as short as ``kubectl`` says it."""
+    if not at:
+        return "-"
+    seconds = max(0, int((now - datetime.fromisoformat(at)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units."""
+    if count is None:
+        return "-"
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:g} {unit}" if unit == "B" else f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} TiB"
+
+
+def standing(job: Mapping[str, Any]) -> str:
+    """Where a job stands, with its place while it waits."""
+    state, place = str(job.get("state")), job.get("position")
+    return f"{state} (number {place})" if place else state

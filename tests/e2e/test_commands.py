@@ -1,0 +1,91 @@
+"""The command line of people, as a program of its own: from the form's file to a shell in the job and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from playwright.sync_api import Page
+
+from tests.e2e.browsing import log_in
+from tests.e2e.people import Person, Stack
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def carla(stack: Stack) -> Iterator[Person]:
+    person = stack.person("carla")
+    yield person
+    person.close()
+
+
+@pytest.fixture
+def run(stack: Stack, carla: Person, tmp_path: Path) -> Run:
+    """`dlspawner …` of somebody who has logged in on a machine of theirs."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+
+    def command(*words: str, text: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "dlspawner.cli", *words]
+        done = subprocess.run(
+            line, env=environ, input=text, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    said = command("login", f"{stack.url}/hub/home", text=f"{carla.token}\n").stdout
+    assert said == f"Logged in to {stack.url} as carla.\n"
+    return command
+
+
+def test_a_job_from_the_forms_file_to_its_end(
+    page: Page, stack: Stack, carla: Person, run: Run, tmp_path: Path
+) -> None:
+    log_in(page, stack, "carla")
+    page.goto(f"{stack.url}/hub/spawn/carla/train")
+    page.check("#template-ssh", force=True)
+    page.fill(".job-panel[data-template=ssh] [data-option=gpus]", "1")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download these choices as a file").click()
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    assert file.name == "train.yaml"
+    wanted = yaml.safe_load(file.read_text())
+    assert (wanted["server"], wanted["options"]["template"], wanted["options"]["gpus"]) == ("train", "ssh", 1)
+
+    run("submit", "train.yaml", "--set", "gpus=0", "--wait")
+    listed = run("list").stdout
+    assert re.search(r"^train +running +ssh +- +\S+ +\d+s +j-", listed, re.MULTILINE), listed
+    shown = json.loads(run("show", "train", "--json").stdout)
+    assert (shown["server"], shown["state"], shown["gpus"]) == ("train", "running", 0)
+    assert run("show", shown["id"]).stdout == run("show", "carla/train").stdout
+
+    client = carla.ssh(tmp_path / "keys")
+    assert run("ssh", "train", "-F", str(client.config), "id", "-un").stdout == "carla\n"
+
+    assert "asked to stop" in run("kill", "train").stdout
+    ended = json.loads(run("submit", "train.yaml", "--set", "gpus=0", "--wait", "--json").stdout)
+    assert ended["id"] != shown["id"]
+    run("kill", "train")
+
+
+def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("server: no\noptions: {template: nonsense}\n")
+    assert "nonsense" in run("submit", "job.yaml", code=1).stderr
+    assert "has had no job" in run("show", "nothing", code=3).stderr
+    assert "no such job" in run("kill", "j-aaaaaaaaaaaa", code=3).stderr
+    assert "cannot be read" in run("submit", "nowhere.yaml", code=2).stderr
+    assert run("list").stdout == "No jobs that run or wait; --all shows those that have ended.\n"
+
+
+def test_the_cluster_and_the_quota_are_tables(run: Run) -> None:
+    assert run("cluster").stdout.splitlines()[0].split("  ")[0] == "GPU TYPE"
+    assert "a100" in run("quota").stdout
+    assert json.loads(run("queue", "--json").stdout) == []

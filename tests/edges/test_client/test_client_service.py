@@ -1,0 +1,180 @@
+"""The client and a server that is not as it should be: what is asked again, what is not, and how a command ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner import cli
+from dlspawner.client import login
+from dlspawner.client.service import ClientProblem, Refused, Service, Unreachable
+from tests.ports import free_port
+
+
+@dataclass
+class Scripted:
+    """A server that answers what a test has put down, one after the other; the last one for ever."""
+
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    url: str = ""
+
+    def next(self) -> tuple[int, Any]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    script = Scripted()
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            script.asked.append((self.command, self.path, dict(self.headers.items())))
+            status, body = script.next()
+            if status == 0:
+                self.close_connection = True
+                return
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", f"{script.url}/elsewhere")
+            content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815 - names of http.server
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    script.url = f"http://127.0.0.1:{http.server_address[1]}"
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield script
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def service(server: Scripted) -> Service:
+    return Service(server.url, "secret", sleep=lambda _: None)
+
+
+def test_a_question_is_asked_again_until_somebody_answers(server: Scripted) -> None:
+    server.answers = [(0, ""), (503, {"detail": "not yet"}), (200, {"items": []})]
+    assert service(server).get("jobs") == {"items": []}
+    assert len(server.asked) == 3
+
+
+def test_a_submission_is_asked_again_with_the_same_key(server: Scripted) -> None:
+    server.answers = [(0, ""), (201, {"id": "j"})]
+    service(server).post("jobs", {}, key="k")
+    assert [headers["Idempotency-Key"] for _, _, headers in server.asked] == ["k", "k"]
+
+
+def test_what_has_no_key_is_done_once(server: Scripted) -> None:
+    server.answers = [(0, ""), (200, {})]
+    with pytest.raises(Unreachable):
+        service(server).post("jobs/j/approve")
+    assert len(server.asked) == 1
+
+
+def test_a_token_goes_to_no_other_address(server: Scripted) -> None:
+    server.answers = [(302, "")]
+    with pytest.raises(Unreachable, match="as a Hub with dlspawner"):
+        service(server).get("jobs")
+    assert [path for _, path, _ in server.asked] == ["/services/jobs/api/jobs"]
+
+
+def test_a_no_is_told_in_its_own_words(server: Scripted) -> None:
+    server.answers = [(403, {"detail": "Your team may borrow at most 4 GPUs."})]
+    with pytest.raises(Refused, match="at most 4") as no:
+        service(server).get("jobs")
+    assert no.value.code == 1
+
+
+@pytest.mark.parametrize(
+    "body", ["<html>", "[]", "{}", '{"items": 1, "next": null}'], ids=["a page", "a list", "nothing", "a number"]
+)
+def test_an_answer_of_something_else_is_nobodys(server: Scripted, body: str) -> None:
+    server.answers = [(200, body)]
+    with pytest.raises(Unreachable, match="as a Hub"):
+        list(service(server).items("jobs"))
+
+
+def test_pages_are_followed_to_the_end(server: Scripted) -> None:
+    server.answers = [(200, {"items": [1], "next": "c&d"}), (200, {"items": [2], "next": None})]
+    assert list(service(server).items("jobs", {"limit": "1"})) == [1, 2]
+    assert server.asked[1][1].endswith("?limit=1&cursor=c%26d")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("DLSPAWNER_URL", raising=False)
+    monkeypatch.delenv("DLSPAWNER_TOKEN", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, 3), (401, 4), (403, 1), (422, 1), (500, 1)], ids=str)
+def test_exit_codes_say_what_went_wrong(
+    server: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: int
+) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    server.answers = [(status, {"detail": "No."})]
+    assert cli.main(["quota"]) == code
+
+
+def test_nobody_there_is_5_and_not_logged_in_4(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 4
+    assert "dlspawner login" in capsys.readouterr().err
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), f"http://127.0.0.1:{free_port()}", "secret")
+    assert cli.main(["list"]) == 5
+
+
+def test_a_login_is_readable_for_its_owner_alone(server: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    server.answers = [(200, {"name": "alice"}), (200, {"items": [], "next": None})]
+    assert cli.main(["login", f"{server.url}/hub/home"]) == 0
+    file = home / "dlspawner" / "login.json"
+    assert (file.stat().st_mode & 0o777, json.loads(file.read_text())) == (
+        0o600,
+        {"url": server.url, "token": "secret"},
+    )
+
+
+def test_a_kept_token_is_not_sent_to_another_hub(server: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), "https://hub.example.org", "secret")
+    monkeypatch.setenv("DLSPAWNER_URL", server.url)
+    server.answers = [(200, {})]
+    assert cli.main(["quota"]) == 4
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("hub.example.org", "https://hub.example.org"),
+        ("https://hub.example.org/lab/hub/home?x=1", "https://hub.example.org/lab"),
+        ("http://127.0.0.1:8000/services/jobs/", "http://127.0.0.1:8000"),
+        ("https://hub.example.org/lab/hub", "https://hub.example.org/lab"),
+    ],
+)
+def test_any_page_of_the_hub_will_do(given: str, url: str) -> None:
+    assert login.url_of(given) == url
+
+
+@pytest.mark.parametrize("given", ["ftp://hub", "file:///etc/passwd", "https://", "https://me:pw@hub.example.org"])
+def test_other_addresses_are_none_of_a_hub(given: str) -> None:
+    with pytest.raises(ClientProblem, match="no address of a Hub"):
+        login.url_of(given)

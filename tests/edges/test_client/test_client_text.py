@@ -1,0 +1,103 @@
+"""What the client prints, and which files it takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dlspawner.client import text
+from dlspawner.client.submission import Malformed, changed, read
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def test_a_table_is_as_wide_as_its_widest_cells() -> None:
+    assert text.table(("JOB", "GPUS"), [("train", "2 a100"), ("x", None)]) == "JOB    GPUS\ntrain  2 a100\nx      -"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\rb", "a\\rb"),
+        ("\x9b1m", "\\x9b1m"),
+        ("\u202eexe", "\\u202eexe"),
+        ("ü 字", "ü 字"),
+    ],
+    ids=["an escape", "a carriage return", "a C1 control", "writing from right to left", "letters of any language"],
+)
+def test_nothing_of_a_name_moves_the_cursor(hostile: str, shown: str) -> None:
+    assert text.printable(hostile) == shown
+    assert text.table(("JOB",), [(hostile,)]) == f"JOB\n{shown}"
+    assert shown in text.facts([("Job", hostile)])
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        (None, "-"),
+        ("2026-01-02T11:59:30Z", "30s"),
+        ("2026-01-02T11:59:00Z", "60s"),
+        ("2026-01-02T11:57:00Z", "3m"),
+        ("2026-01-01T09:00:00Z", "27h"),
+        ("2025-12-31T11:00:00Z", "2d"),
+        ("2026-01-02T13:00:00Z", "0s"),
+    ],
+)
+def test_ages_are_short(at: str | None, shown: str) -> None:
+    assert text.age(at, NOW) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(None, "-"), (0, "0 B"), (1536, "1.5 KiB"), (30 * 2**30, "30 GiB")])
+def test_memory_is_in_binary_units(count: int | None, shown: str) -> None:
+    assert text.size(count) == shown
+
+
+def test_a_job_of_somebody_else_is_named_with_its_owner() -> None:
+    job = {"user": "alice", "server": ""}
+    assert (text.title(job, "alice"), text.title(job, "bob")) == ("(default)", "alice/(default)")
+
+
+def test_a_file_says_server_and_options() -> None:
+    found = read("server: train\noptions: {template: ipython, gpus: 2, preemptible: true}\n", "job.yaml")
+    options = {"template": "ipython", "gpus": 2, "preemptible": True}
+    assert found.body() == {"server": "train", "options": options}
+
+
+def test_arguments_count_before_the_file() -> None:
+    found = changed(read("server: train\noptions: {template: ipython, gpus: 2}", "f"), ["gpus=4", "x=a=b"], "")
+    assert found.body() == {"server": "", "options": {"template": "ipython", "gpus": "4", "x": "a=b"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("a: [", "line 1 is not YAML"),
+        ("[1]", "must say options"),
+        ("options: {}\ngpus: 2", "has 'gpus'"),
+        ("server: train", "needs options"),
+        ("server: 7\noptions: {}", "must be text"),
+        ("options: {gpus: [1]}", "option 'gpus'"),
+        ("options: {1: 2}", "needs options"),
+        ("!!python/object/apply:os.system [x]", "is not YAML"),
+    ],
+    ids=[
+        "no YAML",
+        "a list",
+        "an option at the top",
+        "no options",
+        "a number as server",
+        "a list as option",
+        "a number as name",
+        "code",
+    ],
+)
+def test_a_file_with_mistakes_is_told_in_a_sentence(content: str, sentence: str) -> None:
+    with pytest.raises(Malformed, match=sentence):
+        read(content, "job.yaml")
+
+
+def test_a_setting_without_a_value_is_none() -> None:
+    with pytest.raises(Malformed, match="NAME=VALUE"):
+        changed(read("options: {}", "f"), ["gpus"], None)

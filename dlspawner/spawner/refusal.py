@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from jupyterhub.apihandlers.base import APIHandler
 from tornado import web
 
+from dlspawner.core.decisions import Reason
+
 try:
     from jupyterhub.spawner import SpawnException as _Base
 except ImportError:  # JupyterHub 5.5
@@ -74,7 +76,7 @@ class Refused(_Base):
 
 
 class Waits(Refused):
-    """Not now: the job waits in the Manager's queue, whose page about it is at ``page``.
+    """Not now: the job waits in the Manager's queue, or for an approval; the Manager's page about it is at ``page``.
 
     The Hub's own form handler would draw the form again; while it has not answered, it is made to lead to the page.
     Whoever asks by REST, and whoever looks later, reads the sentences.
@@ -86,8 +88,9 @@ class Waits(Refused):
         self._handler = None if handler is None or isinstance(handler, APIHandler) else handler
         super().__init__(*sentences, reason=reason, status=429)
         self.page = page
-        self.message = self.jupyterhub_message = f"{self.message} Its place in the queue: {page}"
-        link = f'<p><a data-waits href="{html.escape(page)}">Its place in the queue</a></p>'
+        what = "Where its approval stands" if reason == Reason.APPROVAL.value else "Its place in the queue"
+        self.message = self.jupyterhub_message = f"{self.message} {what}: {page}"
+        link = f'<p><a data-waits href="{html.escape(page)}">{what}</a></p>'
         self.message_html = self.jupyterhub_html_message = f"{self.message_html}{link}"
         self.log_message = self.message.replace("%", "%%")  # what JupyterHub 5.5 answers by REST
 

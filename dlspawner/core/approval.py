@@ -14,6 +14,7 @@ from enum import Enum
 from dlspawner.core.amounts import GPU, counted, shown
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
+from dlspawner.core.permissions import named
 from dlspawner.core.world import World
 
 
@@ -38,8 +39,7 @@ class Need:
 
 def needs(job: Job, world: World) -> tuple[Need, ...]:
     """What has to be approved before this job may wait for its turn, as things are."""
-    over = _over_soft_cap(job, world)
-    return (over,) if over is not None else ()
+    return tuple(need for need in (_over_soft_cap(job, world), _special(job)) if need is not None)
 
 
 def approvers(team: Team, user: str) -> tuple[str, ...]:
@@ -59,6 +59,21 @@ def who_decides(team: Team, user: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """Names as people say them: ``ann``, ``ann or bob``, ``ann, bob or carl``."""
     return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
+
+
+def _special(job: Job) -> Need | None:
+    """Special permissions: nobody has them by being in a team, and an approval is for this job alone."""
+    asked = job.special
+    if asked is None or asked.approved:
+        return None
+    words = named(asked.special)
+    image = f" for the image {asked.image}" if asked.image else ""
+    return Need(
+        Kind.SPECIAL,
+        f"Special permissions ({words}){image}",
+        f"Template {job.template} asks for them. They reach beyond the job, and are approved job by job.",
+        f"It needs special permissions ({words}): an administrator of the Hub approves each such job.",
+    )
 
 
 def _over_soft_cap(job: Job, world: World) -> Need | None:

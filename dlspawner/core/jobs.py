@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 
 from dlspawner.core.charge import Charge
+from dlspawner.core.model import Special
 
 
 class State(Enum):
@@ -29,6 +30,15 @@ class State(Enum):
 
 # Asked so often that even looking them up in the class would be seen.
 _QUEUED, _STARTING, _RUNNING, _STOPPING = State.QUEUED, State.STARTING, State.RUNNING, State.STOPPING
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The special permissions that a job asks for and the image that gets them; ``approved``: exactly these, for it."""
+
+    special: tuple[Special, ...]
+    image: str = ""
+    approved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,7 @@ class Job:
     requeue: bool = False
     approved: bool = False
     before_quota: bool = False
+    special: Permissions | None = None
 
     @property
     def holds(self) -> bool:

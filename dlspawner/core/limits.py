@@ -14,6 +14,7 @@ from dlspawner.core.charge import PodCharge
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
+from dlspawner.core.permissions import named
 from dlspawner.core.placing import ranked
 from dlspawner.core.world import World
 
@@ -39,6 +40,10 @@ def by_files(request: Job, world: World) -> Refuse | None:
         return Refuse(Reason.BLOCKED, "You can not start jobs here; ask an administrator why.")
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
+    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
+    if off:
+        sentence = f"Special permissions ({named(off)}) are not switched on any more; choose another template."
+        return Refuse(Reason.NOT_ALLOWED, sentence)
     kind = request.charge.gpu_type
     if kind is not None:
         found = world.cluster.gpu_type(kind)
@@ -107,12 +112,12 @@ def approvals(request: Job, world: World) -> tuple[approval.Need, ...]:
 
 def caps(request: Job, world: World) -> Blocked | None:
     """What a job waits for that is not the cluster's: an approval, or that the person or the team ends another job."""
-    team = world.team(request.team)
-    if team is None:
-        return None
     needs = approval.needs(request, world)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
+    team = world.team(request.team)
+    if team is None:
+        return None
     asked, title = request.charge.gpus, team.title or team.name
     own = asked if request.promised and request.id in world.jobs else 0
     if request.charge.gpu_type is None:

@@ -21,7 +21,7 @@ from dlspawner.core import queueing, quota
 from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
 from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Special, Team
@@ -43,7 +43,6 @@ BEHIND = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_PLACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
-NOT_APPROVED = "Special permissions cannot be approved here yet, so this job cannot be started."
 NOT_YOURS = "Another job has this id already. Start the job again."
 
 
@@ -105,8 +104,6 @@ class Desk:
             return _logged(
                 question, Answer("refuse", "other-namespace", (NO_PLACE if question.special else ELSEWHERE,))
             )
-        if question.special:
-            return _logged(question, Answer("refuse", "special", (NOT_APPROVED,)))
         answer = await self.book.turn(lambda turn: self._answer(turn, question))
         waits = self.book.records.get(question.job)
         if answer.decision != "wait" or waits is None:
@@ -211,6 +208,7 @@ class Desk:
             priority=level.level,
             preemptible=question.preemptible,
             requeue=question.requeue,
+            special=Permissions(question.special, question.image) if question.special else None,
         )
 
     def _again(self, turn: Turn, question: Question, known: Record, wanted: Job) -> Answer:
@@ -280,7 +278,8 @@ def _no_more(wanted: Job, known: Job) -> bool:
 
 def _options(job: Job) -> tuple[object, ...]:
     """What a turn was given for, beside team and GPU type."""
-    return (job.charge, job.template, job.priority, job.requeue)
+    special = None if job.special is None else (job.special.special, job.special.image)
+    return (job.charge, job.template, job.priority, job.requeue, special)
 
 
 def _amounts(job: Job) -> tuple[int, int, int]:

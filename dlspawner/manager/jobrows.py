@@ -20,7 +20,18 @@ from dlspawner.manager import approvalrows
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.approval.requests import Request
 from dlspawner.manager.kept import Event, Filter, Kept, Place
-from dlspawner.manager.records import OF_POD, Entry, Record, Stop, read_charge, read_pods, write_charge, write_pods
+from dlspawner.manager.records import (
+    OF_POD,
+    Entry,
+    Record,
+    Stop,
+    read_charge,
+    read_pods,
+    read_special,
+    write_charge,
+    write_pods,
+    write_special,
+)
 from dlspawner.manager.schema import UtcDateTime, job_events, jobs
 
 _MOST = 2**63 - 1
@@ -171,6 +182,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "requeue": job.requeue,
         "before_quota": job.before_quota,
         "approved": job.approved,
+        "special": write_special(job.special),
         "stop_reason": record.stop.reason if record.stop else None,
         "stop_sentence": record.stop.sentence if record.stop else None,
         "pods": write_pods(record.pods),
@@ -198,6 +210,7 @@ def record(row: Row[Any]) -> Record:
         notice=row.notice,
         requeue=row.requeue,
         approved=row.approved,
+        special=read_special(row.special),
         before_quota=row.before_quota,
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None

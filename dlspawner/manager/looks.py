@@ -109,7 +109,7 @@ class Looks:
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
         """What would start at once, of what the job's person can choose."""
         held = self.book.world.held_by(job.team, job.user)
-        wish = (job.team, job.charge, job.preemptible, job.priority, job.approved, job.template, held)
+        wish = (job.team, job.charge, job.preemptible, job.priority, job.approved, job.template, job.special, held)
         kept = self._kept.get(wish)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}

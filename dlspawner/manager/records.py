@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Toleration
+from dlspawner.core.jobs import Job, Permissions, State
+from dlspawner.core.model import Special, Toleration
 from dlspawner.core.nodes import Expression, Placement
 from dlspawner.manager.approval.requests import Request
 
@@ -122,6 +122,21 @@ class Entry:
 def write_charge(charge: Charge) -> str:
     """A charge as JSON."""
     return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
+
+
+def write_special(special: Permissions | None) -> str | None:
+    """Special permissions as JSON."""
+    if special is None:
+        return None
+    return json.dumps({**asdict(special), "special": [one.value for one in special.special]})
+
+
+def read_special(text: str | None) -> Permissions | None:
+    """What ``write_special`` wrote."""
+    if not text:
+        return None
+    content = json.loads(text)
+    return Permissions(**{**content, "special": tuple(map(Special, content["special"]))})
 
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:

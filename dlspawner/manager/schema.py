@@ -145,6 +145,7 @@ jobs = Table(
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
     Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
+    Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON
     Column("approved", Boolean, nullable=False, server_default=false()),  # soft caps do not count for it
     # For pages of jobs, the newest first: all, a person's, a team's.
     Index(None, "submitted", "job"),

@@ -17,6 +17,7 @@ the exemption as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from traitlets import Unicode
@@ -50,6 +51,7 @@ class SpecialSpawner(BaseSpawner):
     )
 
     _special = False  # whether the job is in the second namespace
+    _kept_claim: Any = None  # that is made with the pod
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), **({STATE_SPECIAL: True} if self._special else {})}
@@ -63,12 +65,27 @@ class SpecialSpawner(BaseSpawner):
         self._to_namespace(special=False)
 
     def _to_namespace(self, *, special: bool) -> None:
-        """Where the next job is. KubeSpawner keeps the namespace of the last one for ever."""
+        """Where the next job is. KubeSpawner remembers for ever where the last one was, and that it has a claim."""
+        if special or self._special:
+            self._pvc_exists = False
         if special:
             self.namespace = self.special_namespace
         elif self._special:
             self.namespace = str(self.configured("namespace") or self._namespace_default())
         self._special = special
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        """Of a job with special permissions nothing is made before it is approved, not even a home directory."""
+        if not self._special:
+            return await super()._make_create_pvc_request(pvc, request_timeout)
+        self._kept_claim = pvc
+        return True
+
+    async def _create(self, manifest: dict[str, Any]) -> Mapping[str, Any]:
+        claim, self._kept_claim = self._kept_claim, None
+        if claim is not None:
+            await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
+        return await super()._create(manifest)
 
     def _check_place(self, template: Template, *, has_manager: bool) -> None:
         """Refused when there is no place for a job of this template, or nobody to approve it."""

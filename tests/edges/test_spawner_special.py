@@ -82,6 +82,19 @@ async def test_a_job_with_special_permissions_is_in_the_second_namespace_and_the
     assert restarted.namespace == "jobs"
 
 
+async def test_each_namespace_has_a_claim_of_its_own_that_is_made_with_the_first_job_there(make: Make) -> None:
+    spawner = make(storage_pvc_ensure=True)
+    spawner._pvc_exists = True  # KubeSpawner's, of the ordinary job before
+    await final(spawner, "admin")
+    assert spawner._pvc_exists is False
+    spawner._pvc_exists = True
+    await final(spawner, "ipython")
+    assert spawner._pvc_exists is False
+    spawner._pvc_exists = True
+    await final(spawner, "ipython")
+    assert spawner._pvc_exists is True
+
+
 async def test_a_start_that_chooses_an_ordinary_template_comes_back_by_itself(make: Make) -> None:
     spawner = make()
     await final(spawner, "admin")

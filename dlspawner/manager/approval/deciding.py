@@ -105,4 +105,4 @@ def _granted(job: Job, kind: Kind) -> Job:
         case Kind.SOFT_CAP:
             return replace(job, approved=True)
         case Kind.SPECIAL:
-            return job
+            return replace(job, special=None if job.special is None else replace(job.special, approved=True))

@@ -19,8 +19,11 @@ CHANGED = "It has been changed since you looked: look again at what is asked for
 
 
 def may_decide(viewer: Viewer, request: Request) -> str | None:
-    """``None`` for who may decide it; for everybody else a sentence. Administrators of the Hub decide everything."""
-    if viewer.all:
+    """``None`` for who may decide it; for everybody else a sentence. Administrators of the Hub decide everything.
+
+    A service that may act on all jobs is nobody who could answer for a special permission.
+    """
+    if viewer.all and (viewer.name or request.kind is not Kind.SPECIAL):
         return None
     match request.kind:
         case Kind.SPECIAL:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from dlspawner.cluster import PODS
+from dlspawner.core.approval import Kind, Need
+from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.model import Special
+from dlspawner.manager.access import Viewer
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.approval.requests import Request, made
+from dlspawner.manager.approval.words import ONLY_HUB, may_decide
 from dlspawner.manager.desk import ELSEWHERE, NO_PLACE, Question
 from dlspawner.manager.namespaces import Namespaces
+from dlspawner.manager.notices import Audience
 from dlspawner.manager.records import PodRef, Record, read_pods, write_pods
 from dlspawner.manager.stopping import stop
+from tests.edges.test_manager.asking import asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, settled, until, wants
+from tests.edges.test_manager.queued import plays, state, told
 
 SECOND = "jobs-special"
 
@@ -142,3 +151,184 @@ def test_what_is_kept_of_a_pod_reads_as_before_there_was_a_second_namespace() ->
     assert read_pods(write_pods(pods)) == pods
     assert "namespace" not in write_pods(pods[:1])
     assert read_pods('[{"uid": "u", "name": "p", "running": true}]') == pods[:1]
+
+
+# Approval
+
+
+def switch_on(office: Office, *permissions: Special) -> None:
+    """Special permissions in cluster.yaml."""
+    text = (office.folder / "cluster.yaml").read_text().partition("special_permissions:")[0]
+    names = ", ".join(one.value for one in permissions)
+    (office.folder / "cluster.yaml").write_text(f"{text}special_permissions: [{names}]\n")
+
+
+@pytest.fixture
+def hub_admin(second: Office) -> Office:
+    """The same office where root and host paths are switched on."""
+    switch_on(second, Special.ROOT, Special.HOST_PATHS)
+    return second
+
+
+async def waits_for_word(acting: Acting, question: Question) -> Request:
+    answer = await ask(acting, question)
+    assert (answer.decision, answer.reason) == ("wait", "approval"), answer
+    assert state(acting, question) is State.WAITING_APPROVAL
+    request = asked(acting, question)
+    assert request is not None
+    assert request.kind is Kind.SPECIAL
+    return request
+
+
+async def test_a_job_with_special_permissions_waits_for_the_word_of_a_hub_admin_and_holds_nothing(
+    hub_admin: Office, db_url: str
+) -> None:
+    async with hub_admin.manager() as acting:
+        answer = await ask(acting, question := special(gpus=8))
+        assert "It needs special permissions (root): an administrator of the Hub approves each such job." in " ".join(
+            answer.sentences
+        )
+        (request,) = await written(acting, question)
+        assert (request.user, request.job, request.what) == (
+            "alice",
+            question.job,
+            "Special permissions (root) for the image example.org/x:1",
+        )
+        assert (await ask(acting, wants("bob", gpus=8))).decision == "admit", "it holds nothing"
+
+
+async def test_what_a_hub_admin_approves_starts_and_who_when_and_why_is_kept(hub_admin: Office, db_url: str) -> None:
+    async with hub_admin.manager() as acting:
+        request = await waits_for_word(acting, question := special())
+        plays(hub_admin, acting, question)
+        assert await decides(acting, request, by="root-admin", why="To install a driver.")
+        await until(lambda: told(acting, question), "the Hub was told")
+        await hub_admin.make_pod(question)
+        await until(lambda: records(acting)[question.job].seen, "its pod")
+        (kept,) = await written(acting, question)
+        assert (kept.standing.value, kept.by, kept.reason) == ("approved", "root-admin", "To install a driver.")
+        assert kept.at is not None
+        assert acting.desk is not None
+        shown = acting.desk.book.board.read(Audience("alice"), hub_admin.clock())
+        assert [one.kind.value for one in shown] == ["approved"]
+
+
+async def test_what_is_denied_makes_nothing(hub_admin: Office, db_url: str) -> None:
+    async with hub_admin.manager() as acting:
+        request = await waits_for_word(acting, question := special())
+        assert await decides(acting, request, yes=False, by="root-admin", why="Use the image with the driver.")
+        assert state(acting, question) is State.ENDED
+        assert await standings(acting, question) == ["denied"]
+        assert (await ask(acting, question)).decision == "refuse"
+        assert await staying(hub_admin, SECOND) == set()
+
+
+async def test_an_approval_is_for_one_job_and_a_restart_asks_again(hub_admin: Office) -> None:
+    async with hub_admin.manager() as acting:
+        request = await waits_for_word(acting, first := special())
+        plays(hub_admin, acting, first)
+        await decides(acting, request, by="root-admin")
+        await until(lambda: told(acting, first), "the Hub was told")
+        assert acting.desk is not None
+        await acting.desk.release(first.job, "alice")
+        second = await waits_for_word(acting, special())
+        assert second.id != request.id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"image": "example.org/other:1"}, id="another image"),
+        pytest.param({"special": (Special.ROOT, Special.HOST_PATHS)}, id="one permission more"),
+        pytest.param({"special": (Special.HOST_PATHS,)}, id="another permission"),
+    ],
+)
+@pytest.mark.parametrize("decided", [False, True], ids=["while it waits", "when it was approved"])
+async def test_who_asks_for_something_else_needs_another_word(
+    hub_admin: Office, change: dict[str, Any], decided: bool
+) -> None:
+    async with hub_admin.manager() as acting:
+        assert (await ask(acting, wants("holder", gpus=8))).decision == "admit"
+        request = await waits_for_word(acting, question := special())
+        if decided:
+            assert await decides(acting, request, by="root-admin")
+            assert state(acting, question) is State.QUEUED
+        changed = replace(question, **change)
+        again = await waits_for_word(acting, changed)
+        assert again.id != request.id
+        assert not await decides(acting, request, by="root-admin"), "that was for something else"
+        assert state(acting, question) is State.WAITING_APPROVAL
+
+
+async def test_whoever_asks_again_for_the_same_keeps_request_and_approval(hub_admin: Office) -> None:
+    async with hub_admin.manager() as acting:
+        assert (await ask(acting, wants("holder", gpus=8))).decision == "admit"
+        request = await waits_for_word(acting, question := special())
+        assert await waits_for_word(acting, question) == request
+        await decides(acting, request, by="root-admin")
+        assert (await ask(acting, question)).reason != "approval"
+        assert state(acting, question) is State.QUEUED
+
+
+async def test_it_survives_a_restart_of_the_manager_at_every_step(hub_admin: Office, db_url: str) -> None:
+    question = special()
+    async with hub_admin.manager() as acting:
+        request = await waits_for_word(acting, question)
+        before = records(acting)[question.job]
+        await settled(acting)
+    async with hub_admin.manager() as acting:
+        assert records(acting)[question.job] == before
+        assert asked(acting, question) == request
+        await decides(acting, request, by="root-admin")
+        await settled(acting)
+    async with hub_admin.manager() as acting:
+        assert records(acting)[question.job].job.special == Permissions((Special.ROOT,), "example.org/x:1", True)
+        plays(hub_admin, acting, question)
+        await until(lambda: told(acting, question), "the Hub was told")
+
+
+async def test_what_is_switched_off_is_approved_for_nobody(hub_admin: Office) -> None:
+    switch_on(hub_admin, Special.HOST_PATHS)
+    async with hub_admin.manager() as acting:
+        answer = await ask(acting, special())
+        assert (answer.decision, answer.reason) == ("refuse", "not-allowed")
+        assert "Special permissions (root) are not switched on any more" in answer.sentences[0]
+
+
+async def test_a_soft_cap_and_a_special_permission_need_both_words(hub_admin: Office) -> None:
+    set_caps(hub_admin)
+    async with hub_admin.manager() as acting:
+        assert acting.desk is not None
+        await ask(acting, question := special(gpus=3))
+        waiting = acting.desk.book.requests[question.job]
+        assert {one.kind for one in waiting} == {Kind.SOFT_CAP, Kind.SPECIAL}
+        for one in waiting:
+            assert state(acting, question) is State.WAITING_APPROVAL
+            await decides(acting, one, by="root-admin")
+        assert state(acting, question) is not State.WAITING_APPROVAL
+
+
+async def test_without_any_limit_special_permissions_are_approved_all_the_same(hub_admin: Office) -> None:
+    (hub_admin.folder / "teams.yaml").write_text("teams:\n  default: {title: Everybody}\n")
+    async with hub_admin.manager() as acting:
+        await waits_for_word(acting, special())
+
+
+SOMEBODY = made(
+    Job("j", "alice", "default", datetime(2026, 1, 1, tzinfo=UTC)),
+    Need(Kind.SPECIAL, "Special permissions (root)", "", ""),
+    datetime(2026, 1, 1, tzinfo=UTC),
+)
+
+
+@pytest.mark.parametrize(
+    ("viewer", "may"),
+    [
+        pytest.param(Viewer("root-admin", all=True), True, id="a Hub admin may"),
+        pytest.param(Viewer("vera", frozenset({"default"})), False, id="a team admin may not"),
+        pytest.param(Viewer("alice"), False, id="its person may not"),
+        pytest.param(Viewer("", all=True), False, id="a service may not, whatever it may do"),
+    ],
+)
+def test_who_decides_about_special_permissions(viewer: Viewer, may: bool) -> None:
+    assert may_decide(viewer, SOMEBODY) == (None if may else ONLY_HUB)

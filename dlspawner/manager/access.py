@@ -37,6 +37,13 @@ class Viewer:
         """Whether the right is over this person's jobs in this team."""
         return self.all or user == self.name or team in self.teams
 
+    def reads(self, user: str, team: str) -> bool:
+        """Whether this person's jobs in this team may be read from inside: owners and admins of the team, nobody else.
+
+        Administrators of the Hub and services see that a job is there, and not what it prints.
+        """
+        return bool(self.name) and (user == self.name or team in self.teams)
+
     def administers(self, team: str) -> bool:
         """Whether the right is over everybody's jobs in this team."""
         return self.all or team in self.teams

@@ -36,6 +36,7 @@ from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.history.keeping import Keeper, Retention
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.logs.keeper import Keeping, LogKeeper
+from dlspawner.manager.logs.shelf import Shelf
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.namespaces import Namespaces
@@ -90,7 +91,7 @@ class Acting:
     changes: Changes = field(default_factory=Changes)
     desk: Desk | None = None
     culler: Culler | None = None
-    logs: LogKeeper | None = None
+    logs: Shelf | None = None
     holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _epoch: int = 0
@@ -229,7 +230,7 @@ class Acting:
                 group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 group.create_task(logs.run(), name="keep logs")
-                self.logs = logs
+                self.logs = Shelf(logs)
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")
                 looks = Looks(book, self._offers_preemptible)

@@ -54,6 +54,7 @@ from dlspawner.manager.history import page as history_page
 from dlspawner.manager.history.keeping import Retention
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.logs import routes as log_routes
 from dlspawner.manager.logs.settings import JobLogs
 from dlspawner.manager.metrics import api as metrics_api
 from dlspawner.manager.metrics.meters import Meters
@@ -65,6 +66,7 @@ MAX_REQUEST = 256 * 1024
 PARTS: tuple[web.Routes, ...] = (
     history_api.ROUTES,
     history_page.ROUTES,
+    log_routes.ROUTES,
     metrics_api.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
@@ -328,6 +330,7 @@ class Manager(Application):
                 "error.html",
                 *portal.TEMPLATES,
                 *history_page.TEMPLATES,
+                *log_routes.TEMPLATES,
             ):
                 templates.get_template(name)
         except TemplateError as error:

@@ -7,7 +7,7 @@ answer what is kept is shown, and said to be that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -59,7 +59,8 @@ class Shelf:
     """The logs of one Manager that acts."""
 
     def __init__(self, keeper: LogKeeper) -> None:
-        self._keeper = keeper
+        self.keeper = self._keeper = keeper
+        self.followers: list[str] = []  # who follows a log now, as often as they do
         self._seats = asyncio.Semaphore(_READERS)
 
     async def runs(self, job: str) -> list[Run]:
@@ -72,19 +73,19 @@ class Shelf:
                 found[run.key] = Run(run.key, run.pod, source, run.previous, run.running, known.kept if known else None)
         return [*found.values()]
 
-    async def text(self, run: Run) -> Text:
-        """The end of one log."""
+    async def text(self, run: Run, lines: int = 0) -> Text:
+        """The end of one log: of one that Kubernetes has so many lines at most, unless there are none said."""
         if run.source is not None:
             try:
                 async with self._seats:
-                    return await self._read(run, run.source)
+                    return await self._read(run, run.source, lines or LINES)
             except (NotFound, Refused):
                 pass
             except ClusterError:
                 return await self._kept(run, OLD)
         return await self._kept(run, "")
 
-    async def follow(self, run: Run, seconds: float) -> AsyncIterator[bytes]:
+    async def follow(self, run: Run, seconds: float) -> AsyncGenerator[bytes, None]:
         """The last lines, and what is printed from now on, until the container or the time ends."""
         if run.source is None:
             return
@@ -98,9 +99,9 @@ class Shelf:
             pass  # the time is over, or the cluster away: whoever follows asks again
         yield masker.end()
 
-    async def _read(self, run: Run, source: Source) -> Text:
+    async def _read(self, run: Run, source: Source, lines: int) -> Text:
         ring, masker = Ring(self._keeper.keeping.most), Masker(source.secrets)
-        wanted = Printed(run.container, previous=run.previous, tail=LINES, seconds=_READ_SECONDS)
+        wanted = Printed(run.container, previous=run.previous, tail=lines, seconds=_READ_SECONDS)
         async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
             ring.put(masker.feed(piece))
         ring.put(masker.end())

@@ -43,7 +43,7 @@ class Ring:
             self.lost = True
 
     def take(self) -> bytes:
-        """All of it; where something before it is lost it begins with a line, if any begins in it."""
+        """All of it; where something before it is lost it begins with a line, if one begins in its first half."""
         text = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -52,7 +52,7 @@ class Ring:
             return text
         text = text[-self._most :]
         at = text.find(b"\n") + 1
-        return text[at:] if 0 < at < len(text) else text
+        return text[at:] if at <= len(text) // 2 else text
 
 
 class Stamped:

@@ -32,6 +32,7 @@ class JobPage(Page):
             job=kept,
             mine=kept.user == viewer.name,
             live=kept.state is not State.ENDED,
+            log=viewer.reads(kept.user, kept.team),
             facts=detail.facts(kept, titles, teams, priority),
             times=detail.times(kept),
             sentence=detail.says(kept, why, now),

@@ -152,7 +152,7 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
         await over(acting, ended)
         assert acting.logs is not None
         assert not await acting.ledger.fenced(
-            acting.logs.epoch, lambda connection: rows.sweep(connection, lively.clock() - timedelta(days=7))
+            acting.logs.keeper.epoch, lambda connection: rows.sweep(connection, lively.clock() - timedelta(days=7))
         )
         assert await kept(acting.ledger, ended)
     lively.clock.jumped = timedelta(days=8)

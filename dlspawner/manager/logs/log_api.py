@@ -1,0 +1,182 @@
+"""What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
+
+GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
+GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
+
+    pod, container, run   which one; run 1 is the container's first start
+    previous=true         the run before that
+    tail                  its last lines, 1,000 unless said; 0 for all that is kept
+    search                only lines with these words, in capitals or not
+    follow=true           go on with what is printed, for ten minutes at most; with pod and container only
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tornado.iostream import StreamClosedError
+
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.logs import text
+from dlspawner.manager.logs.shelf import Run, Shelf, choose
+from dlspawner.manager.rest import query
+from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.web import Problem
+
+NO_LOG = "There is no such log: this job's containers have printed nothing that is kept."
+NOT_YOURS = (
+    "Logs are for the job's owner and the admins of its team. An administrator of the Hub who has to read them becomes "
+    "one of those in teams.yaml."
+)
+TAIL, LONGEST_SEARCH = 1000, 200
+FOLLOW_SECONDS = 600.0
+_FOLLOWERS, _OF_ONE = 24, 4
+_PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What of which log is wanted; ``tail`` 0: all of it."""
+
+    pod: str = ""
+    container: str = ""
+    run: int | None = None
+    previous: bool = False
+    tail: int = TAIL
+    search: str = ""
+    follow: bool = False
+
+    @property
+    def lines(self) -> int:
+        """How many lines have to be read; 0 for all."""
+        return 0 if self.search else self.tail
+
+
+def read_wish(given: Mapping[str, Sequence[str]], *more: str) -> Wish:
+    """From a query; `query.Wrong` for what cannot be."""
+    query.known(given, *_PARAMETERS, *more)
+    found = {name: values[-1] for name, values in given.items()}
+    texts = [found.get(name, "") for name in ("pod", "container", "search")]
+    if any(len(value) > LONGEST_SEARCH or "\0" in value for value in texts):
+        raise query.Wrong(f"What is searched for, and names, have at most {LONGEST_SEARCH} letters.")
+    run, tail = _number(found, "run"), _number(found, "tail")
+    (pod, container, search), previous = texts, _flag(found, "previous")
+    return Wish(pod, container, run, previous, TAIL if tail is None else tail, search, _flag(found, "follow"))
+
+
+def shown(body: bytes, wish: Wish) -> str:
+    """What of a log was asked for, as harmless text."""
+    found = text.readable(body)
+    if wish.search:
+        found = text.matching(found, wish.search)
+    return text.last_lines(found, wish.tail) if wish.tail else found
+
+
+class LogResource(Resource):
+    """Something about a job's logs."""
+
+    @property
+    def shelf(self) -> Shelf:
+        shelf = self.acting.logs
+        if shelf is None:
+            raise Problem(503, NOT_YET)
+        return shelf
+
+    async def runs(self, job: str) -> list[Run]:
+        """The job's logs, for who may read them."""
+        viewer = self.sees()
+        kept = await self.seen(job, viewer)
+        if not viewer.reads(kept.user, kept.team):
+            raise Problem(403, NOT_YOURS)
+        return await self.shelf.runs(job)
+
+
+class Logs(LogResource):
+    """Which there are."""
+
+    async def get(self, job: str) -> None:
+        self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
+
+
+class Log(LogResource):
+    """One of them."""
+
+    _following: asyncio.Task[None] | None = None
+
+    async def get(self, job: str) -> None:
+        try:
+            wish = read_wish(self.given())
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None
+        run = choose(await self.runs(job), wish.container, wish.pod, wish.run, wish.previous)
+        if run is None:
+            raise Problem(404, NO_LOG)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        if wish.follow and run.running:
+            await self._follow(run)
+            return
+        found = await self.shelf.text(run, wish.lines)
+        if found.note:
+            self.set_header("Dlspawner-Note", found.note)
+        self.finish(await asyncio.to_thread(shown, found.body, wish))
+
+    def on_connection_close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def _follow(self, run: Run) -> None:
+        who, followers = self.known().name, self.shelf.followers
+        if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
+            raise Problem(429, "Too many logs are being followed: end one, or ask without follow.")
+        followers.append(who)
+        try:
+            # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
+            task = self._following = asyncio.create_task(self._stream(run), name=f"follow for {who}")
+            await asyncio.wait({task})
+        finally:
+            followers.remove(who)
+            self.on_connection_close()
+        if not task.cancelled():
+            task.result()
+
+    async def _stream(self, run: Run) -> None:
+        with contextlib.suppress(StreamClosedError):
+            await self.flush()
+            async with contextlib.aclosing(self.shelf.follow(run, FOLLOW_SECONDS)) as pieces:
+                async for piece in pieces:
+                    self.write(text.readable(piece))
+                    await self.flush()  # the next piece is read when this one has been taken
+
+
+def _told(run: Run) -> dict[str, object]:
+    kept = run.kept
+    return {
+        "pod": run.pod,
+        "container": run.container,
+        "run": run.number,
+        "running": run.running,
+        "kept": kept is not None,
+        "size": kept.size if kept else None,
+        "read": kept.read.isoformat() if kept else None,
+        "whole": kept.whole if kept else False,
+        "shortened": kept.lost if kept else False,
+    }
+
+
+def _number(found: Mapping[str, str], name: str) -> int | None:
+    value = found.get(name, "")
+    if not value:
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) < 8):
+        raise query.Wrong(f"{name} is a whole number.")
+    return int(value)
+
+
+def _flag(found: Mapping[str, str], name: str) -> bool:
+    value = found.get(name, "false")
+    if value not in {"true", "false"}:
+        raise query.Wrong(f"{name} is true or false.")
+    return value == "true"

@@ -1,0 +1,89 @@
+"""The page of a job's log: which container and run, the words that are searched for, and the text.
+
+GET  jobs/{id}/log    for the job's owner and the admins of its team; with ``download`` the text alone, as a file
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from urllib.parse import urlencode
+
+from dlspawner.manager.access import Right
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.kept import Kept
+from dlspawner.manager.logs.log_api import NOT_YOURS, Wish, read_wish, shown
+from dlspawner.manager.logs.shelf import Run, Text, choose
+from dlspawner.manager.portal.base import NO_JOB, Page
+from dlspawner.manager.rest import query
+from dlspawner.manager.web import Problem
+
+TAILS = (200, 1000, 5000, 0)
+EVERY_SECONDS = 10  # between two looks at a log that goes on
+_QUIET_SECONDS = 300  # and at one that does not
+_MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
+
+
+class LogPage(Page):
+    """The page itself."""
+
+    async def get(self, job: str) -> None:
+        kept, wish = await self._wanted(job)
+        shelf = self.acting().logs
+        if shelf is None:
+            raise Problem(503, NOT_YET)
+        runs = await shelf.runs(job)
+        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
+        found = await shelf.text(run, wish.lines) if run is not None else Text()
+        body = await asyncio.to_thread(shown, found.body, wish)
+        if run is not None and self.get_query_argument("download", ""):
+            self._give(job, run, body)
+            return
+        goes_on = run is not None and run.running and not wish.search
+        self.show_page(
+            "job_log.html",
+            job=kept,
+            wish=wish,
+            runs=list(enumerate(runs)),
+            run=run,
+            tails=TAILS,
+            note=found.note,
+            body=body[-_MOST_SHOWN:],
+            more=len(body) > _MOST_SHOWN,
+            printed=bool(found.body),
+            goes_on=goes_on,
+            file=f"?{self._query(run, wish)}" if run is not None else "",
+            every=EVERY_SECONDS if goes_on else _QUIET_SECONDS,
+        )
+
+    async def _wanted(self, job: str) -> tuple[Kept, Wish]:
+        self.person()
+        viewer = self.viewer(Right.SEE)
+        kept = await self.acting().ledger.kept(job)
+        if kept is None or not viewer.reaches(kept.user, kept.team):
+            raise Problem(404, NO_JOB)
+        if not viewer.reads(kept.user, kept.team):
+            raise Problem(403, NOT_YOURS)
+        given = {name: self.get_query_arguments(name, strip=False) for name in self.request.query_arguments}
+        try:
+            return kept, _chosen(read_wish(given, "log", "download"), given.get("log", [""])[-1])
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None
+
+    def _give(self, job: str, run: Run, body: str) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{job}-{run.container}-{run.number}.log"')
+        self.finish(body)
+
+    def _query(self, run: Run, wish: Wish) -> str:
+        named = {"pod": run.key[0], "container": run.container, "run": run.number, "search": wish.search}
+        return urlencode({**named, "tail": 0, "download": 1})
+
+
+def _chosen(wish: Wish, log: str) -> Wish:
+    """With what the page's list says: a pod's uid, a container and a run."""
+    pod, _, rest = log.partition("/")
+    container, _, run = rest.partition("/")
+    if not (run.isascii() and run.isdecimal() and len(run) < 8):
+        return wish
+    return replace(wish, pod=pod, container=container, run=int(run))

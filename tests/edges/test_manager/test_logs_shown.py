@@ -1,0 +1,181 @@
+"""Who reads what of a job's logs, as a program and on its page; jobs run on the embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dlspawner.core.jobs import State
+from dlspawner.manager.desk import Question
+from tests.edges.test_manager.noticing import serving
+from tests.edges.test_manager.office import ask, until
+from tests.edges.test_manager.portals import TEAMS, Portal, Read
+from tests.edges.test_manager.printing import WAITS, PrintingOffice, job, printed, printing
+from tests.edges.test_manager.world import World
+
+HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
+
+
+@dataclass
+class Reading(Portal):
+    """A portal whose jobs print."""
+
+    office: PrintingOffice
+
+    async def prints(self, script: str, user: str = "alice") -> Question:
+        """A job that has printed, and said done, and goes on."""
+        question = job(user)
+        await self.office.start(self.served.acting, question, f"{script}; echo done; {WAITS}")
+        await printed(self.served.acting.ledger, question, "done")
+        return question
+
+    async def ended(self, question: Question) -> None:
+        await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
+
+        async def over() -> bool:
+            found = await self.served.acting.ledger.find(question.job)
+            return found is not None and found.job.state is State.ENDED
+
+        await until(over, "it has ended")
+        await printed(self.served.acting.ledger, question, "goodbye")
+
+    async def log(self, user: str, question: Question, query: str = "") -> Read:
+        return await self.read(user, f"api/jobs/{question.job}/log{query}")
+
+    async def page(self, user: str, question: Question, query: str = "") -> Read:
+        return await self.read(user, f"jobs/{question.job}/log{query}")
+
+
+@pytest.fixture
+async def reading(world: World, tmp_path: Path) -> AsyncIterator[Reading]:
+    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
+        (tmp_path / "teams.yaml").write_text(TEAMS)
+        office.hub.servers = {("alice", "")}
+        async with serving(office, world) as served:
+            yield Reading(office, served, world)
+
+
+async def test_the_owner_and_the_teams_admins_read_a_log_and_nobody_else(reading: Reading) -> None:
+    question = await reading.prints("echo a secret plan")
+    found = {}
+    for user in ("alice", "vera", "bob", "lars", "root-admin", ""):
+        for kind in (reading.log, reading.page):
+            answer = await kind(user, question)
+            found.setdefault(user, []).append(answer.status)
+            assert ("a secret plan" in answer.body) == (user in {"alice", "vera"})
+    assert found == {
+        "alice": [200, 200],
+        "vera": [200, 200],
+        "bob": [404, 404],
+        "lars": [404, 404],
+        "root-admin": [403, 403],
+        "": [401, 302],
+    }
+    assert "the admins of its team" in (await reading.log("root-admin", question)).body
+    assert (await reading.read("root-admin", f"api/jobs/{question.job}/logs")).status == 403
+    service = await reading.read("", f"api/jobs/{question.job}/log", token=reading.world.tokens["gateway"])
+    assert service.status == 403
+
+
+async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what_is_kept(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    assert (await reading.log("alice", question)).body == "hello\ndone\n"
+    await reading.ended(question)
+    assert (await reading.log("alice", question)).body == "hello\ndone\ngoodbye\n"
+    page = await reading.page("alice", question)
+    assert "hello done goodbye" in page.text
+    assert "running" not in page.text
+    assert (
+        f'href="/services/jobs/jobs/{question.job}/log"' in (await reading.read("alice", f"jobs/{question.job}")).body
+    )
+
+
+async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading) -> None:
+    question = await reading.prints("seq 1 3000; echo One MORE thing")
+    assert (await reading.log("alice", question, "?tail=2")).body == "One MORE thing\ndone\n"
+    assert len((await reading.log("alice", question)).body.splitlines()) == 1000
+    assert len((await reading.log("alice", question, "?tail=0")).body.splitlines()) == 3002
+    assert (await reading.log("alice", question, "?search=one%20more")).body == "One MORE thing\n"
+    assert (await reading.log("alice", question, "?search=299&tail=3")).body == "2997\n2998\n2999\n"
+    assert "No line has these words." in (await reading.page("alice", question, "?search=nowhere")).text
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        pytest.param("?container=nobody", 404, id="a container that is not there"),
+        pytest.param("?run=7", 404, id="a run that was not"),
+        pytest.param("?previous=true", 404, id="the run before the first"),
+        pytest.param("?pod=another", 404, id="another pod"),
+        pytest.param("?tail=-1", 422, id="a number that is none"),
+        pytest.param("?follow=maybe", 422, id="neither true nor false"),
+        pytest.param(f"?search={'x' * 201}", 422, id="too many words"),
+        pytest.param("?typo=1", 422, id="a parameter that is none"),
+        pytest.param("?search=%FF", 422, id="no text"),
+    ],
+)
+async def test_what_is_not_there_and_what_cannot_be_is_answered_with_a_sentence(
+    reading: Reading, query: str, status: int
+) -> None:
+    question = await reading.prints("echo hello")
+    answer = await reading.log("alice", question, query)
+    assert (answer.status, "detail" in answer.body) == (status, True), answer.body
+
+
+async def test_hostile_lines_do_no_harm(reading: Reading) -> None:
+    question = await reading.prints(HOSTILE)
+    assert (await reading.log("alice", question)).body == "</script><script>alert(1)</script>\ufffd\ndone\n"
+    page = await reading.page("alice", question, "?search=%3C/script%3E%22%3E")
+    assert "alert(1)" not in page.body
+    page = await reading.page("alice", question)
+    assert "&lt;script&gt;alert(1)" in page.body
+    assert "<script>alert" not in page.body
+
+
+async def test_ten_mebibytes_in_one_line_are_shown_as_the_end_of_it(reading: Reading) -> None:
+    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
+    question = await reading.prints("head -c 10000000 /dev/zero | tr '\\0' x; echo")
+    page = await reading.page("alice", question)
+    assert page.status == 200
+    assert len(page.body) < 400_000
+    assert "The page shows the end" in page.text
+    answer = await reading.log("alice", question, "?tail=0")
+    assert len(answer.body) <= 2**20
+    assert answer.body.endswith("xx\ndone\n")
+
+
+async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
+    shelf = reading.served.acting.logs
+    assert shelf is not None
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        answers = [await session.get(url) for _ in range(4)]
+        assert await answers[0].content.readline() == b"hello\n"
+        assert await answers[0].content.readline() == b"done\n"
+        assert (await session.get(url)).status == 429
+        answers[1].close()
+        await until(lambda: len(shelf.followers) == 3, "it is free again")
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        assert await answers[0].content.read() == b"goodbye\n"
+    await until(lambda: not shelf.followers, "nobody follows")
+
+
+async def test_the_page_offers_the_text_as_a_file(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    answer = await reading.page("alice", question, "?download=1&tail=0")
+    assert answer.body == "hello\ndone\n"
+
+
+async def test_a_job_that_waits_has_printed_nothing(reading: Reading) -> None:
+    question = job("alice")
+    await ask(reading.served.acting, question)
+    page = await reading.page("alice", question)
+    assert "Nothing is kept of what this job has printed" in page.text
+    assert (await reading.log("alice", question)).status == 404

@@ -9,7 +9,7 @@ neither is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dlspawner.core import limits
@@ -28,12 +28,20 @@ log = logging.getLogger("dlspawner.manager")
 
 def sweep(turn: Turn) -> None:
     """Everything that waits is where it belongs, and nobody reads for ever that something was denied."""
-    for job in tuple(turn.book.waiting.values()):
-        record = turn.record(job)
-        if record is not None and record.job.state in {State.QUEUED, State.WAITING_APPROVAL}:
+    capped = {team.name for team in turn.world.teams.teams if team.user_caps.soft is not None}
+    for name in tuple(turn.book.waiting.values()):
+        record = turn.record(name)
+        if record is not None and _may_move(record.job, capped):
             settle(turn, record)
     for notice in turn.book.board.overdue(notices.Kind.DENIED, turn.now):
         notices.withdraw(turn, notice.job, notices.Kind.DENIED)
+
+
+def _may_move(job: Job, capped: Collection[str]) -> bool:
+    """A first look at a job that waits, for thousands wait: most are of teams that cap nobody."""
+    if job.state is State.QUEUED:
+        return job.special is not None or job.team in capped
+    return job.state is State.WAITING_APPROVAL
 
 
 def settle(turn: Turn, record: Record) -> Record:

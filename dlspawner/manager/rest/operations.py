@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dlspawner.core.approval import Kind
 from dlspawner.core.jobs import State
+from dlspawner.manager.approval.requests import LONGEST_REASON, Standing
 from dlspawner.manager.rest.query import LIVE, MOST
 
 Schema = Mapping[str, object]
@@ -97,6 +99,12 @@ KEY = Parameter(
 
 _SHARES = closed({"gpu_type": TEXT, "jobs": WHOLE, "gpus": NUMBER})
 _AMOUNTS = closed({"total": NUMBER, "free": NUMBER})
+_APPROVAL: Mapping[str, Schema] = {
+    **{"id": TEXT, "job": JOB_ID, "kind": {"type": "string", "enum": [kind.value for kind in Kind]}},
+    **{"user": TEXT, "server": TEXT, "team": TEXT, "gpus": NUMBER, "gpu_type": maybe(TEXT), "what": TEXT, "why": TEXT},
+    **{"asked": TIME, "state": {"type": "string", "enum": [standing.value for standing in Standing]}},
+    **{"decided": maybe(TIME), "by": maybe(TEXT), "reason": TEXT},
+}
 _JOB: Mapping[str, Schema] = {
     **{"id": JOB_ID, "user": TEXT, "server": TEXT, "team": TEXT, "template": TEXT},
     **{"state": {"type": "string", "enum": STATES}, "reason": TEXT, "why": TEXT},
@@ -104,7 +112,7 @@ _JOB: Mapping[str, Schema] = {
     **{"cpu": NUMBER, "memory_bytes": WHOLE, "nodes": several(maybe(TEXT)), "submitted": TIME},
     **{"started": maybe(TIME), "ended": maybe(TIME), "notice": maybe(TIME), "endpoints": several(ref("Endpoint"))},
     "stop": maybe(closed({"reason": TEXT, "sentence": TEXT, "at": maybe(TIME)})),
-    "approval": maybe(OBJECT),
+    "approval": maybe(closed(_APPROVAL)),
 }
 _DETAIL: Mapping[str, Schema] = {
     **_JOB,
@@ -114,6 +122,7 @@ _DETAIL: Mapping[str, Schema] = {
     "page": maybe(TEXT),
 }
 SCHEMAS: Mapping[str, Schema] = {
+    "Approval": closed({**_APPROVAL, "may_decide": BOOLEAN}),
     "Problem": {
         "type": "object",
         "properties": {"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT},
@@ -162,13 +171,15 @@ SCHEMAS: Mapping[str, Schema] = {
 _CLUSTER = closed({"at": TIME, "gpu_types": several(ref("GpuType")), "nodes": several(ref("Node"))})
 _DECISION = {
     "type": "object",
-    "properties": {"reason": NAME, "request": NAME},
+    "properties": {"reason": {"type": "string", "maxLength": LONGEST_REASON}, "request": NAME},
     "additionalProperties": False,
 }
 _STARTS: Mapping[int, Schema | None] = {201: ref("Submitted"), 202: ref("Submitted")}
 _ENDS: Mapping[int, Schema | None] = {202: None, 204: None}
 _LISTED = (LIMIT, CURSOR)
 _ANY: Mapping[int, Schema | None] = {200: OBJECT}
+_ASKED: Mapping[int, Schema | None] = {200: page(ref("Approval"))}
+_DECIDED: Mapping[int, Schema | None] = {200: ref("Approval")}
 _PERIOD = (
     Parameter("by", {"type": "string", "enum": ["team", "user", "gpu_type"]}, "What the rows are."),
     Parameter("since", {"type": "string", "format": "date"}, "The first day."),
@@ -201,17 +212,27 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("POST", "jobs/{id}/keep-alive", "KeepJobAlive", "Go on although it is not used", _ANY, (404, 409)),
     Operation(
-        *("POST", "jobs/{id}/approve", "ApproveJob", "It may wait for its turn", _ANY, (400, 404, 409, 413, 415, 422)),
+        *(
+            "POST",
+            "jobs/{id}/approve",
+            "ApproveJob",
+            "It may wait for its turn",
+            _DECIDED,
+            (400, 404, 409, 413, 415, 422),
+        ),
         body=_DECISION,
     ),
     Operation(
-        *("POST", "jobs/{id}/deny", "DenyJob", "It ends", _ANY, (400, 404, 409, 413, 415, 422)),
+        *("POST", "jobs/{id}/deny", "DenyJob", "It ends", _DECIDED, (400, 404, 409, 413, 415, 422)),
         body=_DECISION,
     ),
     Operation(
-        *("GET", "approvals", "ListApprovals", "Requests for approval, the newest first", _ANY, (422,)),
+        *("GET", "approvals", "ListApprovals", "Requests for approval, the newest first", _ASKED, (422,)),
         parameters=(
             Parameter("mine", {"type": "string", "enum": ["decide", "asked"]}, "Those to decide, or one's own."),
+            Parameter("state", _APPROVAL["state"], "Where it stands.", repeats=True),
+            Parameter("kind", _APPROVAL["kind"], "What is asked for.", repeats=True),
+            *(Parameter(name, NAME, f"Of this {name} only.") for name in ("team", "user", "job")),
             *_LISTED,
         ),
     ),

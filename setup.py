@@ -48,6 +48,7 @@ setup(
             "hypothesis>=6",
             "schemathesis>=4.32",
             "playwright>=1.50",
+            "axe-playwright-python>=0.1.4",
             "tensorboardX>=2.6",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-requests"],

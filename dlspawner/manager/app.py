@@ -31,19 +31,7 @@ import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import (
-    api,
-    idle_api,
-    jobs_api,
-    notices_api,
-    notices_page,
-    pages,
-    portal,
-    rest,
-    waiting_api,
-    waiting_page,
-    web,
-)
+from dlspawner.manager import pages, portal, rest, routes, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.database import DatabaseProblem
@@ -62,8 +50,9 @@ from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
 
 MAX_REQUEST = 256 * 1024
-# The addresses of every part that keeps its own list, as patterns below the service's prefix.
+# The addresses of every part, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
+    routes.ROUTES,
     history_api.ROUTES,
     history_page.ROUTES,
     log_routes.ROUTES,
@@ -367,48 +356,16 @@ def bind(address: str, port: int) -> list[socket.socket]:
         raise CannotStart(sentence) from error
 
 
+def addresses() -> web.Routes:
+    """Every address, as patterns below the service's prefix."""
+    return tuple(route for part in PARTS for route in part)
+
+
 def make_web(manager: web.Manager) -> WebApplication:
     """Every address, under the service's prefix."""
-    prefix = manager.service.prefix
     own: dict[str, Any] = {"manager": manager}
-    number, name = r"(\d{1,9})", r"([^/]*)"
-    parts = [(path, handler, own) for part in PARTS for path, handler in part]
-    routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
-        *parts,
-        ("health", api.Health, own),
-        ("ready", api.Ready, own),
-        ("oauth_callback", pages.LoginDone, own),
-        ("keys", pages.KeysPage, own),
-        (f"keys/{number}/remove", pages.RemoveKey, own),
-        (f"keys/suggestions/{number}/import", pages.ImportSuggestion, own),
-        ("api/keys", api.MyKeys, own),
-        (f"api/keys/{number}", api.MyKey, own),
-        ("api/key-suggestions", api.KeySuggestions, own),
-        (f"api/users/{name}/keys", api.UserKeys, own),
-        (f"api/users/{name}/keys/{number}/used", api.KeyUsed, own),
-        (f"api/users/{name}/account", api.Account, own),
-        ("notices", notices_page.Notices, own),
-        (r"notices/([0-9a-f]{16})/keep", notices_page.Keep, own),
-        ("api/notices", notices_api.Notices, own),
-        (r"api/notices/([0-9a-f]{16})/seen", notices_api.Seen, own),
-        (r"api/notices/([0-9a-f]{16})/keep", notices_api.Keep, own),
-        (f"api/users/{name}/notices", notices_api.UserNotices, own),
-        (r"api/jobs/(j-[a-z2-7]{12})/released", jobs_api.Released, own),
-        (r"api/jobs/(j-[a-z2-7]{12})/ending", jobs_api.Ending, own),
-        (f"api/users/{name}/waiting", jobs_api.Waiting, own),
-        (f"api/users/{name}/starting", jobs_api.Starting, own),
-        (f"api/users/{name}/interrupted", jobs_api.Interrupted, own),
-        (f"api/wait/{name}/{name}", waiting_api.Wait, own),
-        (f"wait/{name}/{name}", waiting_page.WaitPage, own),
-        (f"wait/{name}/{name}/cancel", waiting_page.Cancel, own),
-        (f"wait/{name}/{name}/go-on", waiting_page.GoOn, own),
-        (r"api/jobs/(j-[a-z2-7]{12})/keep-alive", idle_api.KeepAlive, own),
-        ("api/kernels", idle_api.Kernels, own),
-        ("api/ssh-sessions", idle_api.SshSessions, own),
-        ("api/idle", idle_api.Idle, own),
-    ]
     return WebApplication(
-        [(prefix + path, handler, arguments) for path, handler, arguments in routes],
+        [(manager.service.prefix + path, handler, own) for path, handler in addresses()],
         default_handler_class=web.NotFound,
         default_handler_args=own,
         cookie_secret=manager.service.cookie_secret(),

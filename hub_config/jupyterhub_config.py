@@ -137,6 +137,8 @@ load(
     start_timeout=next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one),
     special_namespace=c.DLSpawner.special_namespace,
 )
+if c.DLSpawner.special_namespace == c.KubeSpawner.namespace:
+    sys.exit("c.DLSpawner.special_namespace cannot be that of ordinary jobs, which refuses special permissions.")
 # The Manager counts one namespace: with limits every job of another one would be refused, one after the other.
 asks = c.DLSpawner.manager_url and c.DLSpawner.manager_token and wanted.teams.has_limits(wanted.cluster)
 apart = "enable_user_namespaces"

@@ -156,10 +156,15 @@ def account(user: str, numbers: Numbers, home: str) -> Account:
 
 
 def passwd(who: Account, shell: str = "/bin/bash") -> str:
-    """The accounts in the container: root, whose the image's files are, the person with their shell, nobody."""
+    """The accounts in the container: root, whose the image's files are, the person with their shell, nobody.
+
+    A person who is root (a special permission) logs in by their own name all the same; a sshd that root runs wants an
+    account of its own for who is not logged in yet.
+    """
     lines = ["root:x:0:0:root:/root:/bin/sh"]
-    if who.uid:
-        lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:{shell}")
+    lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:{shell}")
+    if not who.uid:
+        lines.append("sshd:x:65533:65534:sshd:/run/sshd:/usr/sbin/nologin")
     lines.append("nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin")
     return "\n".join(lines) + "\n"
 

@@ -114,6 +114,18 @@ def test_passwd_and_group_name_the_person_and_their_groups() -> None:
     assert "\nalice:x:5012:\nvision:x:7001:alice\n" in accounts.group(alice)
 
 
+def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None:
+    alice = Account("alice", 0, 0, (), "/home/alice")
+
+    assert accounts.passwd(alice).splitlines() == [
+        "root:x:0:0:root:/root:/bin/sh",
+        "alice:x:0:0:alice:/home/alice:/bin/bash",
+        "sshd:x:65533:65534:sshd:/run/sshd:/usr/sbin/nologin",
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
+    ]
+    assert "sshd:" not in accounts.passwd(Account("alice", 5012, 5012, (), "/home/alice"))
+
+
 def test_an_own_group_that_has_a_name_keeps_it() -> None:
     staff = accounts.account("alice", Numbers(5012, 100, (Group("users", 100),)), "/home/alice")
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from traitlets.config import Config
 
+from dlspawner import settings
 from dlspawner.core.model import Special
 from dlspawner.core.template import Access, Mounts
 from dlspawner.settings import Settings
@@ -31,6 +32,7 @@ ADMIN = replace(
 )
 HOST = replace(NOTEBOOK, name="host", special=frozenset({Special.HOST_NETWORK}), pod={"hostNetwork": True})
 BOTH = Settings((NOTEBOOK, ADMIN, HOST), replace(CLUSTER, special=frozenset(Special)), TEAMS)
+ROOT = Path(__file__).parents[2]
 Make = Callable[..., Any]
 
 
@@ -47,19 +49,21 @@ async def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     ca.write_text("ssh-ed25519 AAAA gateway\n")
     async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as url:
 
-        def made(settings: Settings = BOTH, **config: Any) -> Any:
+        def made(found: Settings = BOTH, **config: Any) -> Any:
             given = {"special_namespace": "jobs-special", "ssh_ca_public_key_file": str(ca), **config}
             manager = {"manager_url": url, "manager_token": "manager's token"}
-            spawner = make_spawner(monkeypatch, settings=settings, config={**manager, **given})
+            spawner = make_spawner(monkeypatch, settings=found, config={**manager, **given})
             spawner.config = Config({"KubeSpawner": {"namespace": "jobs"}})
             return spawner
 
         yield made
 
 
-async def final(spawner: Any, template: str, change: Callable[[dict[str, Any]], object] | None = None) -> Any:
+async def final(
+    spawner: Any, template: str, change: Callable[[dict[str, Any]], object] | None = None, **options: object
+) -> Any:
     """The manifest that would be sent, after a hook's ``change``."""
-    spawner.user_options = {"template": template}
+    spawner.user_options = {"template": template, **options}
     await spawner.load_user_options()
     pod = spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest())
     if change:
@@ -166,6 +170,17 @@ async def test_what_the_cluster_has_switched_off_meanwhile_is_refused(make: Make
 async def test_without_a_second_namespace_a_hook_is_kubernetes_to_judge_as_before(make: Make) -> None:
     pod = await final(make(special_namespace=""), "ipython", _privileged)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is True
+
+
+SHIPPED = settings.load(ROOT / "templates" / "jobs", ROOT / "hub_config" / "cluster.yaml")
+CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "command": "sleep 60"}}
+
+
+@pytest.mark.parametrize("template", [one.name for one in SHIPPED.templates])
+async def test_no_shipped_template_has_more_rights_than_it_asks_for(make: Make, template: str) -> None:
+    spawner = make(SHIPPED, ssh_image="example.org/ssh:1")
+    assert await final(spawner, template, **CHOICES.get(template, {}))
+    assert spawner.namespace == "jobs"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,22 @@ def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_di
         load()
 
 
+def test_special_permissions_want_a_namespace_of_their_own(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
+    assert load().DLSpawner.special_namespace == ""
+    cluster = config_dir / "cluster.yaml"
+    text = cluster.read_text()
+    assert "special_permissions: []" in text
+    cluster.write_text(text.replace("special_permissions: []", "special_permissions: [root]"))
+    with pytest.raises(SystemExit, match=r"cluster\.yaml:\d+: special_permissions: there is no namespace for jobs"):
+        load()
+    monkeypatch.setenv("DLSPAWNER_SPECIAL_NAMESPACE", "dlspawner-jobs")
+    with pytest.raises(SystemExit, match="cannot be that of ordinary jobs"):
+        load()
+    monkeypatch.setenv("DLSPAWNER_SPECIAL_NAMESPACE", "dlspawner-special")
+    assert load().DLSpawner.special_namespace == "dlspawner-special"
+
+
 APART = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.enable_user_namespaces = True\n'
 
 

@@ -109,6 +109,7 @@ serve_ssh() {
     else
         set --
     fi
+    if [ "$(id -u)" = 0 ]; then mkdir -p /run/sshd; fi # where root's sshd keeps who is not logged in yet
     wait_seconds=1
     while :; do
         started=$(date +%s)

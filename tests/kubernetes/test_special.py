@@ -1,0 +1,186 @@
+"""Special permissions in real containers: each is in effect in the second namespace, and refused in the ordinary one.
+
+How a job comes to be approved, and that the Hub makes it there, is shown with the embedded cluster
+(tests/edges/test_manager/test_special_hub.py); here pods are what the spawner makes of templates that ask.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner.core.manifest import Manifest, merge_pod
+from dlspawner.core.model import Special
+from dlspawner.core.permissions import uses
+from dlspawner.core.template import Access, Template
+from dlspawner.settings import Settings
+from tests.contract.client import Client
+from tests.core.test_permissions import USES, ordinary
+from tests.edges.test_spawner_asking import answering
+from tests.edges.test_spawner_special import _answer
+from tests.kubernetes.conftest import Image, Kubectl
+from tests.kubernetes.jobs import TEAMS, Job, World, shipped
+
+pytestmark = pytest.mark.kubernetes
+
+ALICE = 11_001  # of the authenticator: none that the Manager gives
+ROOT = {"runAsUser": 0, "allowPrivilegeEscalation": True, "capabilities": {"drop": []}}
+AS_ROOT: Manifest = {"containers": [{"name": "notebook", "securityContext": ROOT}]}
+PRIVILEGED = {"runAsUser": 0, "privileged": True}
+
+
+def templates(scratch: str) -> dict[str, Template]:
+    """The shell, as templates with special permissions make it."""
+    found = shipped().template("ssh")
+    assert found is not None
+    shell = replace(found, mounts=replace(found.mounts, team_data=Access.NONE))
+    volume = {"name": "scratch", "hostPath": {"path": scratch, "type": "DirectoryOrCreate"}}
+    mounted = {"containers": [{"name": "notebook", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}]}
+    asked: dict[str, tuple[set[Special], Manifest]] = {
+        "root": ({Special.ROOT}, AS_ROOT),
+        "privileged": (
+            {Special.ROOT, Special.PRIVILEGED},
+            {"containers": [{"name": "notebook", "securityContext": PRIVILEGED}]},
+        ),
+        "host-network": ({Special.HOST_NETWORK}, {"hostNetwork": True}),
+        "host-paths": ({Special.ROOT, Special.HOST_PATHS}, merge_pod({**AS_ROOT, "volumes": [volume]}, mounted)),
+    }
+    return {
+        name: replace(shell, name=name, special=frozenset(special), pod=merge_pod(shell.pod, pod))
+        for name, (special, pod) in asked.items()
+    }
+
+
+NAMES = tuple(templates("/"))
+
+
+@dataclass
+class SpecialWorld(World):
+    """The second namespace, in which the spawner puts jobs by itself."""
+
+    ordinary: str = ""
+    manager: str = ""
+    made: Any = None
+
+    def spawner(self, person: str, uid: int, server: str) -> Any:
+        self.made = super().spawner(person, uid, server)
+        self.made.namespace, self.made.special_namespace = self.ordinary, self.namespace
+        self.made.manager_url, self.made.manager_token = self.manager, "token"
+        return self.made
+
+    async def final(self, template: str) -> Job:
+        """A job, after the judgement on its final manifest."""
+        job = await self.render("alice", ALICE, template, gpus=0, cpu="100m", memory="256Mi")
+        assert self.made.namespace == self.namespace
+        job.pod = self.made._final(job.pod)
+        return job
+
+
+@pytest.fixture
+def second(kubernetes: Client) -> Iterator[str]:
+    """A namespace as components/special makes it."""
+    name = f"special-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
+    yield name
+    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def world(  # noqa: PLR0917 - fixtures
+    kubernetes: Client,
+    kubectl: Kubectl,
+    jobs_namespace: str,
+    second: str,
+    image: Image,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[SpecialWorld]:
+    cluster = replace(shipped().cluster, special=frozenset(Special))
+    settings = Settings(tuple(templates(f"/var/tmp/{second}").values()), cluster, TEAMS)
+    async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as manager:
+        yield SpecialWorld(
+            *(kubernetes, kubectl, second, image("job"), tmp_path, monkeypatch),
+            settings=settings,
+            ordinary=jobs_namespace,
+            manager=manager,
+        )
+
+
+async def runs(world: SpecialWorld, template: str) -> Job:
+    """A job whose shell stays, and answers ssh."""
+    job = await world.final(template)
+    for container in job.pod["spec"]["containers"]:
+        container["args"] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
+        container["resources"] = {}
+    return job.start()
+
+
+async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(world: SpecialWorld) -> None:
+    job = await runs(world, "root")
+    assert job.run("id -u") == "0"
+    assert job.run("touch /tmp/f && chown 7:7 /tmp/f && stat -c %u /tmp/f") == "7"
+    assert job.run("apt-get --version >/dev/null && touch /usr/bin/more-of-it && echo written") == "written"
+    # And no more than that.
+    assert job.run("mount -t tmpfs none /mnt 2>/dev/null || echo refused") == "refused"
+    assert job.ssh("id", "-u") == "0"
+
+
+async def test_privileged_is_privileged(world: SpecialWorld) -> None:
+    job = await runs(world, "privileged")
+    assert job.run("mount -t tmpfs none /mnt && echo mounted") == "mounted"
+    assert int(job.run("ls /dev | wc -l")) > 20, "the node's devices"
+
+
+async def test_the_network_is_the_node_s_with_the_cluster_s_names(world: SpecialWorld) -> None:
+    job = await runs(world, "host-network")
+    status = world.kubernetes.get(job.path)["status"]
+    assert status["podIP"] == status["hostIP"]
+    assert job.run("id -u") == str(ALICE), "and nothing else is special about it"
+    assert "svc.cluster.local" in job.run("cat /etc/resolv.conf")
+    assert job.ssh("echo", "here") == "here"
+
+
+async def test_a_path_is_the_node_s_and_the_same_for_two_jobs(world: SpecialWorld) -> None:
+    one, other = await runs(world, "host-paths"), await runs(world, "host-paths")
+    one.run("echo from-one > /scratch/file")
+    assert other.run("cat /scratch/file") == "from-one"
+    other.run("rm -rf /scratch/*")
+
+
+@pytest.mark.parametrize("template", NAMES)
+async def test_the_ordinary_namespace_refuses_the_same_pod(template: str, world: SpecialWorld) -> None:
+    job = await world.final(template)
+    pods = "/api/v1/namespaces/{}/pods"
+    answer = world.kubernetes.request("POST", pods.format(world.ordinary), job.pod, query={"dryRun": "All"})
+    assert answer.code == 403, answer.raw.decode()
+    assert 'violates PodSecurity "restricted' in answer.json["message"]
+    answer = world.kubernetes.request("POST", pods.format(world.namespace), job.pod, query={"dryRun": "All"})
+    assert answer.code == 201, answer.raw.decode()
+
+
+@pytest.mark.parametrize("change", [change for change, _ in USES.values()], ids=list(USES))
+def test_the_judgement_is_never_looser_than_pod_security(
+    change: Manifest, kubernetes: Client, jobs_namespace: str
+) -> None:
+    """What Kubernetes' own *restricted* refuses is a use of a permission, and what is none it admits."""
+    pod = merge_pod(ordinary(), change)
+    for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]:
+        container.setdefault("image", "localhost/none:1")
+    for volume in pod["spec"]["volumes"]:
+        if set(volume) == {"name"}:
+            volume["emptyDir"] = {}
+    pods = f"/api/v1/namespaces/{jobs_namespace}/pods"
+    answer = kubernetes.request("POST", pods, pod, query={"dryRun": "All"})
+    refused = answer.code == 403 and "violates PodSecurity" in answer.json["message"]
+    if refused:
+        assert uses(pod), answer.json["message"]
+    if not uses(pod):
+        assert answer.code == 201, answer.raw.decode()

@@ -35,6 +35,7 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.history.keeping import Keeper, Retention
 from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.logs.hearing import Hearing
 from dlspawner.manager.logs.keeper import Keeping, LogKeeper
 from dlspawner.manager.logs.shelf import Shelf
 from dlspawner.manager.looks import Looks
@@ -214,7 +215,11 @@ class Acting:
             stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
             logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, clock, self.keeping)
             await logs.load()
-            reconciler.tell = logs.see
+            hearing = Hearing(
+                *(for_logs, self.ledger, book.epoch, reconciler.namespaces.all, reconciler.job_of),
+                *(lambda: book.world.cluster.gpu_resources, clock),
+            )
+            reconciler.tell = (logs.see, hearing.see)
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
@@ -230,6 +235,7 @@ class Acting:
                 group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 group.create_task(logs.run(), name="keep logs")
+                group.create_task(hearing.run(), name="hear what happens to pods")
                 self.logs = Shelf(logs)
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -66,7 +66,7 @@ class Reconciler:
     namespaces: Namespaces
     now: Callable[[], datetime]
     other_namespaces: bool = True
-    tell: Callable[[Change], None] | None = None  # is told of every change of a pod, before it is written down
+    tell: Sequence[Callable[[Change], None]] = ()  # are told of every change of a pod, before it is written down
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
@@ -146,8 +146,8 @@ class Reconciler:
         async for change in self.cluster.watch(PODS, namespace):
             if change.type == "SYNCED":
                 self._unseen.discard(namespace)
-            if self.tell is not None:
-                self.tell(change)
+            for tell in self.tell:
+                tell(change)
             await self._persist(change)
 
     async def _persist(self, change: Change) -> None:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from dlspawner.spawner import phrases
-from dlspawner.spawner.phrases import ASK
+from dlspawner.core import phrases
+from dlspawner.core.phrases import ASK
 
 NOT_NOW = "The cluster cannot start jobs at the moment: try again soon."
 

@@ -36,7 +36,8 @@ from traitlets import Integer
 from traitlets.config import Configurable
 from traitlets.config.loader import DeferredConfig
 
-from dlspawner.spawner import phrases, verdict
+from dlspawner.core import phrases
+from dlspawner.spawner import verdict
 from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.pods import Pods, variable
 from dlspawner.spawner.refusal import Refused

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from dlspawner.spawner import phrases
+from dlspawner.core import phrases
 
 PodDict = Mapping[str, Any]
 

@@ -29,8 +29,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlspawner.spawner import phrases, scheduling
-from dlspawner.spawner.phrases import ASK
+from dlspawner.core import phrases, scheduling
+from dlspawner.core.phrases import ASK
 from dlspawner.spawner.progress import Pull, moment_of
 from dlspawner.spawner.verdict import PodDict, stands_on, start_failure
 

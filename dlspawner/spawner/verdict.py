@@ -28,9 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.core import naming, placement
+from dlspawner.core import naming, phrases, placement
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
-from dlspawner.spawner import phrases
 
 PodDict = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
-from dlspawner.core import naming
-from dlspawner.spawner import phrases, trouble, verdict
+from dlspawner.core import naming, phrases
+from dlspawner.spawner import trouble, verdict
 from dlspawner.spawner.pods import PodDict, Pods, uid
 from dlspawner.spawner.progress import Pull
 from dlspawner.spawner.refusal import Refused

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core import naming, placement
-from dlspawner.spawner import admission, phrases, requests, trouble, verdict
+from dlspawner.core import naming, phrases, placement
+from dlspawner.spawner import admission, requests, trouble, verdict
 from dlspawner.spawner.verdict import ALIVE, Ended
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"

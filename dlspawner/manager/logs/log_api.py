@@ -1,6 +1,7 @@
 """What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
+GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; for who may see the job
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
     pod, container, run   which one; run 1 is the container's first start
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from tornado.iostream import StreamClosedError
 
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.logs import text
+from dlspawner.manager.logs import eventrows, text
 from dlspawner.manager.logs.shelf import Run, Shelf, choose
-from dlspawner.manager.rest import query
+from dlspawner.manager.rest import query, view
 from dlspawner.manager.rest.asking import Resource
 from dlspawner.manager.web import Problem
 
@@ -99,6 +100,19 @@ class Logs(LogResource):
 
     async def get(self, job: str) -> None:
         self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
+
+
+class PodEvents(Resource):
+    """What Kubernetes has told of its pods; whoever may see the job may see that."""
+
+    async def get(self, job: str) -> None:
+        await self.seen(job, self.sees())
+        found = await self.acting.ledger.read(lambda connection: eventrows.of_job(connection, job))
+        items = [
+            {"at": view.time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
+            for one in found
+        ]
+        self.reply({"items": items, "next": None})
 
 
 class Log(LogResource):

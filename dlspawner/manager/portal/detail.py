@@ -10,6 +10,7 @@ from dlspawner.core import quantity
 from dlspawner.core.jobs import State
 from dlspawner.core.telling import moment
 from dlspawner.manager.kept import Event, Kept
+from dlspawner.manager.logs.happenings import Happening
 from dlspawner.manager.portal.words import end, gpus
 
 # What a transition means to the job's person, by its reason; other reasons are shown as they are.
@@ -51,12 +52,13 @@ STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One transition."""
+    """One transition, or something that Kubernetes tells of a pod."""
 
     at: datetime
     state: str
     sentence: str
     detail: str
+    pod: bool = False
 
 
 def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], priority: str) -> list[tuple[str, str]]:
@@ -94,8 +96,11 @@ def says(kept: Kept, why: str, now: datetime) -> str:
     return why
 
 
-def steps(events: Iterable[Event], *, all_details: bool) -> list[Step]:
-    """Its transitions, the latest first. Details may name others' jobs: ``all_details`` is for who may see these."""
+def steps(events: Iterable[Event], happened: Iterable[Happening], *, all_details: bool) -> list[Step]:
+    """Its transitions and what happened to its pods, the latest first.
+
+    Details may name others' jobs: ``all_details`` is for who may see these.
+    """
     found = [
         Step(
             one.at,
@@ -105,4 +110,7 @@ def steps(events: Iterable[Event], *, all_details: bool) -> list[Step]:
         )
         for one in events
     ]
-    return found[::-1]
+    found += [
+        Step(one.at, "", one.sentence, f"{one.count} times" if one.count > 1 else "", pod=True) for one in happened
+    ]
+    return sorted(found, key=lambda step: step.at)[::-1]

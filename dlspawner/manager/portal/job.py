@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dlspawner.core.jobs import State
 from dlspawner.manager.access import Right
+from dlspawner.manager.logs import eventrows
 from dlspawner.manager.portal import detail
 from dlspawner.manager.portal.base import NO_JOB, Page
 from dlspawner.manager.waiting_page import page_path
@@ -27,6 +28,7 @@ class JobPage(Page):
         titles = {one.name: one.title for one in settings.templates}
         teams = {team.name: team.title or team.name for team in settings.teams.teams}
         why = desk.looks.why(record.job, now) if record is not None else ""
+        happened = await acting.ledger.read(lambda connection: eventrows.of_job(connection, job))
         self.show_page(
             "job.html",
             job=kept,
@@ -36,7 +38,7 @@ class JobPage(Page):
             facts=detail.facts(kept, titles, teams, priority),
             times=detail.times(kept),
             sentence=detail.says(kept, why, now),
-            steps=detail.steps(await acting.ledger.history(job), all_details=viewer.all),
+            steps=detail.steps(await acting.ledger.history(job), happened, all_details=viewer.all),
             wait=page_path(self.manager.service.prefix, kept.user, kept.server)
             if record is not None and record.waits
             else "",

@@ -97,6 +97,15 @@ KEY = Parameter(
     where="header",
 )
 
+_LOG = (
+    Parameter("pod", NAME, "Its name or uid; empty: any."),
+    Parameter("container", NAME, "Empty: the person's own program."),
+    Parameter("run", WHOLE, "Its first start is 1."),
+    Parameter("previous", BOOLEAN, "The run before the newest."),
+    Parameter("tail", WHOLE, "The last lines, 1,000 unless said; 0: all that is kept."),
+    Parameter("search", {"type": "string", "maxLength": 200}, "Only lines with these words."),
+    Parameter("follow", BOOLEAN, "Go on with what is printed, for ten minutes at most."),
+)
 _SHARES = closed({"gpu_type": TEXT, "jobs": WHOLE, "gpus": NUMBER})
 _AMOUNTS = closed({"total": NUMBER, "free": NUMBER})
 _APPROVAL: Mapping[str, Schema] = {
@@ -205,6 +214,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "jobs/{id}", "GetJobDetail", "One job", {200: ref("JobDetail")}, (404,)),
     Operation("DELETE", "jobs/{id}", "KillJob", "End a job wherever it stands", _ENDS, (404, 409)),
     Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: page(ref("Event"))}, (404,)),
+    Operation("GET", "jobs/{id}/pod-events", "ListPodEvents", "What Kubernetes tells of it", _ANY, (404,)),
+    Operation("GET", "jobs/{id}/logs", "ListJobLogs", "Which logs there are", _ANY, (403, 404)),
+    Operation(
+        *("GET", "jobs/{id}/log", "GetJobLog", "What it has printed", {200: TEXT}, (403, 404, 422, 429), _LOG),
+        kind="text/plain",
+    ),
     Operation("POST", "jobs/{id}/cancel", "CancelJob", "End what waits or starts", _ENDS, (404, 409)),
     Operation(
         *("POST", "jobs/{id}/requeue", "RequeueJob", "Start what has ended again", _STARTS),

@@ -89,6 +89,13 @@ async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what
     assert (await reading.log("alice", question)).body == "hello\ndone\ngoodbye\n"
     page = await reading.page("alice", question)
     assert "hello done goodbye" in page.text
+
+    async def told(path: str) -> bool:
+        return "It was given a place on the node" in (await reading.read("vera", path)).body
+
+    await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
+    await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
+    assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
     assert "running" not in page.text
     assert (
         f'href="/services/jobs/jobs/{question.job}/log"' in (await reading.read("alice", f"jobs/{question.job}")).body

@@ -44,7 +44,9 @@ def hub(tmp_path: Path, slow: Path) -> Iterator[QuotaHub]:
 
 def reasons(hub: QuotaHub, user: str) -> list[str]:
     with sqlite3.connect(hub.db_url.removeprefix("sqlite:///")) as database:
-        query = "SELECT job_events.reason FROM job_events JOIN jobs USING (job) WHERE user_name = ? ORDER BY job_events.id"
+        query = (
+            "SELECT job_events.reason FROM job_events JOIN jobs USING (job) WHERE user_name = ? ORDER BY job_events.id"
+        )
         return [reason for (reason,) in database.execute(query, [user])]
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dlspawner.spawner import phrases
+from dlspawner.core import phrases
 
 _COUNTS = re.compile(r"(?P<free>\d+)/(?P<nodes>\d+) nodes are available: (?P<reasons>.*)", re.DOTALL)
 _REASON = re.compile(r"(\d+) (.+?)(?=, \d+ |\. |\.?$)")

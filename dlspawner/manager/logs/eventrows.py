@@ -1,0 +1,39 @@
+"""What happened to jobs' pods, in the database. With `store` and `ledger` what speaks SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from dlspawner.manager.logs.happenings import Happening
+from dlspawner.manager.schema import jobs, pod_events
+
+MOST = 200  # of one job
+
+
+def of_job(connection: Connection, job: str) -> list[Happening]:
+    """What happened to a job's pods, in its order."""
+    query = select(pod_events).where(pod_events.c.job == job).order_by(pod_events.c.at, pod_events.c.id)
+    return [
+        Happening(row.key, row.at, row.reason, row.sentence, row._mapping["count"]) for row in connection.execute(query)
+    ]
+
+
+def write(connection: Connection, told: Sequence[tuple[str, Happening]]) -> None:
+    """Keep what was told, once each; jobs that nobody knows, and what is too much of one, are passed over."""
+    known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in told}))))
+    for job, one in told:
+        if job in known:
+            _put(connection, job, one)
+
+
+def _put(connection: Connection, job: str, one: Happening) -> None:
+    same = (pod_events.c.job == job) & (pod_events.c.key == one.key)
+    values = {"reason": one.reason, "sentence": one.sentence, "count": one.count}
+    # When a container ended is told anew by whoever looks anew: the first time is the right one.
+    later = {"at": one.at} if one.count > 1 else {}
+    if connection.execute(update(pod_events).where(same).values(**values, **later)).rowcount:
+        return
+    if (connection.scalar(select(func.count()).where(pod_events.c.job == job)) or 0) < MOST:
+        connection.execute(insert(pod_events).values(job=job, key=one.key, at=one.at, **values))

@@ -52,6 +52,10 @@ def tour(page: Page, stack: Stack) -> None:
     expect(page.locator("section.job[data-state=running]")).to_have_count(2)
     shoot(page, "home")
 
+    page.goto(f"{stack.url}/services/jobs/")
+    expect(page.locator("section[data-state=running]")).to_have_count(2)
+    shoot(page, "portal")
+
     with tempfile.TemporaryDirectory() as folder:
         person = stack.person("alice")
         client = person.ssh(Path(folder))

@@ -1,0 +1,169 @@
+"""The portal with 5,000 jobs, and 1,000 pages that listen: `python -m tests.bench.portal`.
+
+A real Hub for the people, an embedded cluster, and one Manager in this process, with SQLite. *First paint* is a whole
+answer to a page as the server gives it, asked for one after the other. *A change* is from the end of the turn that
+writes a job until each of the listeners, which are in a process of their own, has read of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+
+import aiohttp
+
+from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.jobs import Job, State
+from dlspawner.manager import changes
+from dlspawner.manager.book import Turn
+from dlspawner.manager.records import Record
+from tests.bench.figures import Figure, publish
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.world import ROOT, running
+
+JOBS, MINE, LISTENERS, CHANGES, LOADS = 5000, 40, 1000, 20, 30
+PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs"}
+
+
+def job(portal: Portal, number: int) -> Job:
+    """One of many; every hundredth or so is the reader's, half of all wait."""
+    user = "root-admin" if number % (JOBS // MINE) == 0 else f"user-{number % 500}"
+    charge = Charge("gpu", (PodCharge("nvidia.com/gpu", 1000, 50, 2**26),))
+    waits = number % 2
+    made = Job(f"j-{number:012d}".translate(_DIGITS), user, "default", portal.served.book.now(), charge, f"s{number}")
+    return replace(made, state=State.QUEUED) if waits else replace(made, state=State.STOPPING, nodes=("gpu-1",))
+
+
+_DIGITS = str.maketrans("0189", "abcd")
+
+
+async def fill(portal: Portal) -> None:
+    """All of them are in the book and in the database."""
+
+    def write(turn: Turn, numbers: range) -> None:
+        for number in numbers:
+            turn.write(Record(job(portal, number)), "queued")
+
+    for begin in range(0, JOBS, 500):
+        numbers = range(begin, begin + 500)
+        await portal.served.book.turn(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
+
+
+async def paint(portal: Portal) -> list[Figure]:
+    """Milliseconds of each page."""
+    token = await asyncio.to_thread(portal.world.token, "root-admin")
+    found = []
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        for path, title in PAGES.items():
+            seconds = []
+            for _ in range(LOADS):
+                begun = time.perf_counter()
+                async with session.get(f"{portal.served.url}/{path}") as answer:
+                    assert answer.status == 200
+                    text = await answer.text()
+                seconds.append(1000 * (time.perf_counter() - begun))
+            assert path or text.count("data-server=") >= MINE * 0.9  # waiting ones end without their servers
+            assert len(portal.served.book.records) > JOBS * 0.9
+            slow = quantiles(seconds, n=20)[-1]
+            found += [
+                Figure(f"{title}, {JOBS} jobs: median", median(seconds), "ms", aim=500),
+                Figure(f"{title}, {JOBS} jobs: 95 %", slow, "ms", aim=500),
+            ]
+    return found
+
+
+async def listen(url: str, token: str) -> None:
+    """The other process: prints a line when all listen, and the time at which each was told of each change."""
+    told: list[float] = []
+    ready = asyncio.Semaphore(0)
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        async with session.get(f"{url}/api/events") as answer:
+            assert answer.status == 200, answer.status
+            async for line in answer.content:
+                if line.startswith(b"event: ready"):
+                    ready.release()
+                elif line.startswith(b"event: changed"):
+                    told.append(time.time())
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0)
+    headers = {"Authorization": f"token {token}"}
+    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+        tasks = [asyncio.create_task(one(session)) for _ in range(LISTENERS)]
+        for _ in range(LISTENERS):
+            await ready.acquire()
+        print("ready", flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            heard, told = told, []
+            print(*(f"{at:.4f}" for at in heard), flush=True)
+        for task in tasks:
+            task.cancel()
+
+
+def resident() -> float:
+    """Of this process, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def fan_out(portal: Portal) -> list[Figure]:
+    """Memory of the listeners, and how long a change takes to all of them."""
+    changes.PER_PERSON = LISTENERS + 1
+    token = await asyncio.to_thread(portal.world.token, "root-admin")
+    before = resident()
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.portal", portal.served.url, token),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert (await child.stdout.readline()).strip() == b"ready"
+    held, delays = resident() - before, []
+    for number in range(CHANGES):
+        changed = job(portal, number)
+        await portal.served.book.turn(lambda turn, one=changed: turn.write(Record(one), "queued"))  # type: ignore[misc]
+        written = time.time()
+        await asyncio.sleep(2)
+        child.stdin.write(b"\n")
+        heard = [float(at) for at in (await child.stdout.readline()).split()]
+        assert len(heard) >= LISTENERS, len(heard)
+        delays += [at - written for at in heard[:LISTENERS]]
+    child.stdin.close()
+    await child.wait()
+    return [
+        Figure(f"a change, {LISTENERS} pages that listen: median", median(delays), "s"),
+        Figure(f"a change, {LISTENERS} pages that listen: 99 %", quantiles(delays, n=100)[-1], "s", aim=1),
+        Figure(f"memory of {LISTENERS} pages that listen", held, "MiB"),
+    ]
+
+
+async def measure(folder: Path) -> list[Figure]:
+    with running(folder / "world") as world:
+        (folder / "office").mkdir()
+        os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
+        async with portals(world, folder / "office") as portal:
+            quiet = await fan_out(portal)
+            await fill(portal)
+            return [*await paint(portal), *quiet]
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        asyncio.run(listen(*sys.argv[1:]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "world").mkdir()
+        publish(asyncio.run(measure(Path(folder))), ROOT / "build" / "bench-portal.json")
+
+
+if __name__ == "__main__":
+    main()

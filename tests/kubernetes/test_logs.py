@@ -1,0 +1,37 @@
+"""Logs on a real Kubernetes: containerd writes them, a real kubelet serves them, a real API server forgets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.client import Client
+from tests.edges.test_manager.logs_story import its_log_outlives_a_job_and_holds_no_token
+from tests.edges.test_manager.quota import running
+from tests.edges.test_manager.rest import SCOPES
+from tests.edges.test_manager.test_logs_hub import NoisyHub
+from tests.kubernetes.conftest import Image
+from tests.kubernetes.counted import MORE, gpus, there
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[NoisyHub]:
+    with gpus(kubernetes, tmp_path) as resource:
+        made = NoisyHub(
+            tmp_path,
+            db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}",
+            extra=MORE.format(image=image("job")) + SCOPES,
+            resource=resource,
+            **there(kubernetes, jobs_namespace),
+        )
+        with running(made, cluster=False):
+            made.move_in()
+            yield made
+
+
+def test_its_log_outlives_a_job_and_holds_no_token(hub: NoisyHub) -> None:
+    its_log_outlives_a_job_and_holds_no_token(hub)

@@ -1,4 +1,4 @@
-"""What is promised of logs, on any cluster: a job that prints its environment, read while it runs and when it is gone."""
+"""What is promised of logs, on any cluster: a job that prints its environment is read while it runs, and after."""
 
 from __future__ import annotations
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from dlspawner.core.jobs import State
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
 from dlspawner.manager.notices import Audience, Kind
+from dlspawner.manager.preempting import shift
+from dlspawner.manager.stopping import PREEMPTED, stop
 from tests.edges.test_manager.asking import TEAMS, asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, state, told
@@ -306,3 +310,58 @@ async def test_what_waits_for_a_word_ends_with_its_server(office: Office) -> Non
         await waits_for_word(acting, question := wants(gpus=3))
         await until(lambda: state(acting, question) is State.ENDED, "its server was removed")
         assert await standings(acting, question) == ["withdrawn"]
+
+
+async def test_what_was_approved_and_had_to_leave_needs_no_other_word(office: Office) -> None:
+    set_caps(office)
+    async with office.manager() as acting:
+        await waits_for_word(acting, question := wants(gpus=3, requeue=True))
+        await decides(acting, asked(acting, question))
+        plays(office, acting, question)
+        await until(lambda: told(acting, question), "the Hub was told")
+        await runs(office, acting, question)
+        stopped = await desk(acting).book.turn(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
+        assert stopped
+        office.hub.servers, office.hub.starts = None, None
+        await office.delete((await office.pods())["jupyter-alice"], grace=0)
+        await until(lambda: state(acting, question) is not State.STOPPING, "its pod is gone")
+        now = record(acting, question)
+        assert now is not None
+        assert now.job.approved
+        assert await standings(acting, question) == ["approved"]
+
+
+async def test_a_promise_is_over_when_a_lowered_cap_makes_an_approval_necessary(office: Office) -> None:
+    set_caps(office, soft=4)
+    async with office.manager() as acting:
+        await full(acting)
+        await ask(acting, question := wants(gpus=3))
+
+        def promise(turn: Turn) -> None:
+            known = turn.record(question.job)
+            assert known is not None
+            turn.write(replace(known, job=replace(known.job, nodes=("gpu-1",))), "promised")
+
+        set_caps(office, soft=2)
+        await desk(acting).book.turn(promise)
+        await until(lambda: state(acting, question) is State.WAITING_APPROVAL, "it needs a word")
+        now = record(acting, question)
+        assert now is not None
+        assert now.job.nodes == ()
+        assert (await written(acting, question))[0].why.endswith("without approval.")
+
+
+async def test_a_clock_that_is_set_ends_no_request(office: Office) -> None:
+    set_caps(office)
+    async with office.manager() as acting:
+        await waits_for_word(acting, question := wants(gpus=3))
+        request = asked(acting, question)
+        await desk(acting).book.turn(lambda turn: shift(turn, timedelta(hours=2)))
+        assert asked(acting, question) == request
+        assert await decides(acting, request)
+
+
+async def full(acting: Acting) -> None:
+    """All eight GPUs are held."""
+    for user in ("h1", "h2", "h3", "h4"):
+        assert (await ask(acting, wants(user, gpus=2))).decision == "admit"

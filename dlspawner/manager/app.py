@@ -39,6 +39,7 @@ from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
+from dlspawner.manager.history import usage_api
 from dlspawner.manager.history.keeping import Retention
 from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
 from dlspawner.manager.ledger import Ledger
@@ -56,6 +57,7 @@ PARTS: tuple[web.Routes, ...] = (
     history_api.ROUTES,
     history_page.ROUTES,
     log_routes.ROUTES,
+    usage_api.ROUTES,
     metrics_api.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
@@ -320,6 +322,7 @@ class Manager(Application):
                 *portal.TEMPLATES,
                 *history_page.TEMPLATES,
                 *log_routes.TEMPLATES,
+                *usage_api.TEMPLATES,
             ):
                 templates.get_template(name)
         except TemplateError as error:

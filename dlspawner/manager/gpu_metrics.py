@@ -30,6 +30,17 @@ class GpuMetrics(Configurable):
         default_value=list(Names().memory),
         help="""Metrics of how much of a GPU's memory is in use, in MiB, for the report; gpu_used_vram of AMD's.""",
     ).tag(config=True)
+    cpu = List(
+        Unicode(),
+        default_value=list(Names().cpu),
+        help="""Metrics that count the CPU seconds of containers, by the labels namespace, pod and container, as the
+        kubelet's cAdvisor does: for the use of a job over time.""",
+    ).tag(config=True)
+    host_memory = List(
+        Unicode(),
+        default_value=list(Names().host_memory),
+        help="""Metrics of the memory that containers use, in bytes, with the same labels.""",
+    ).tag(config=True)
     namespace_label = Unicode(
         Names().namespace_label,
         help="""The label with the namespace of the pod that holds a GPU. A Prometheus that sets `namespace` itself, as
@@ -51,6 +62,12 @@ class GpuMetrics(Configurable):
         if not url:
             return None
         names = Names(
-            tuple(self.utilisation), tuple(self.memory), self.namespace_label, self.pod_label, tuple(self.gpu_labels)
+            tuple(self.utilisation),
+            tuple(self.memory),
+            self.namespace_label,
+            self.pod_label,
+            tuple(self.gpu_labels),
+            tuple(self.cpu),
+            tuple(self.host_memory),
         )
         return Prometheus(url, os.environ.get("DLSPAWNER_PROMETHEUS_TOKEN", ""), names)

@@ -38,6 +38,8 @@ class Names:
     namespace_label: str = "namespace"
     pod_label: str = "pod"
     gpu_labels: tuple[str, ...] = ("UUID",)  # the first of these that a series has says which GPU it is of
+    cpu: tuple[str, ...] = ("container_cpu_usage_seconds_total",)  # of containers, as cAdvisor in the kubelet tells
+    host_memory: tuple[str, ...] = ("container_memory_working_set_bytes",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,24 @@ class Prometheus:
     ) -> Sequence[Mapping[str, Any]]:
         which = f"__name__=~{json.dumps('|'.join(metrics))},{self.names.namespace_label}={json.dumps(namespace)}"
         seconds = max(1, math.ceil(span.total_seconds()))
-        form = {"query": f"{{{which}}}[{seconds}s]", "time": f"{at.timestamp():.3f}"}
+        return await self._ask("query", {"query": f"{{{which}}}[{seconds}s]", "time": f"{at.timestamp():.3f}"})
+
+    async def over_time(self, expression: str, since: datetime, until: datetime, step: timedelta) -> list[Sample]:
+        """The values of an expression of one series, a step apart, both ends included; MetricsUnavailable.
+
+        For plots: it has to look at ranges itself (`avg_over_time`), or Prometheus fills gaps as it is said above.
+        """
+        times = {"start": f"{since.timestamp():.3f}", "end": f"{until.timestamp():.3f}"}
+        found = await self._ask("query_range", {"query": expression, **times, "step": f"{step.total_seconds():.3f}"})
+        return _samples(found[0]) if found else []
+
+    async def _ask(self, what: str, form: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_DEADLINE)
         try:
             async with self._session.post(
-                f"{self.url.rstrip('/')}/api/v1/query", data=form, headers=headers, allow_redirects=False
+                f"{self.url.rstrip('/')}/api/v1/{what}", data=dict(form), headers=headers, allow_redirects=False
             ) as answer:
                 content = await answer.json(content_type=None)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -108,13 +121,21 @@ def _by_gpu(result: Sequence[Mapping[str, Any]], names: Names) -> dict[tuple[str
             pod, gpu = labels.get(names.pod_label, ""), _gpu(labels, names)
             if not pod:
                 continue
-            samples = [(datetime.fromtimestamp(float(at), UTC), float(value)) for at, value in series["values"]]
-            known = [sample for sample in samples if not math.isnan(sample[1])]
+            known = _samples(series)
             if known:
                 found.setdefault((pod, gpu), []).extend(known)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
     return found
+
+
+def _samples(series: Mapping[str, Any]) -> list[Sample]:
+    """What is a number of a series."""
+    try:
+        samples = [(datetime.fromtimestamp(float(at), UTC), float(value)) for at, value in series["values"]]
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
+    return [sample for sample in samples if math.isfinite(sample[1])]
 
 
 def _gpu(labels: Mapping[str, str], names: Names) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from dlspawner.core.idle import Keep, Stop, Warn
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubError, has_scope, own_server
+from dlspawner.manager.access import Right
 from dlspawner.manager.activity import Session
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.culling import Culler
@@ -83,6 +84,8 @@ class KeepAlive(_AboutUse):
         server = own_server(identity)
         if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
             raise Problem(404, "You have no such job.")
+        if server is None:
+            self.viewer(Right.ACT)  # 403 for a token that is less than its owner; the job's own is enough
         if record.job.state is not State.RUNNING:
             raise Problem(409, "This job does not run.")
         try:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, Identity
+from dlspawner.manager.access import Right
 from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere, unready
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.waiting_page import check_owner, page_path
+from dlspawner.manager.waiting_page import owner, page_path
 from dlspawner.manager.web import ApiHandler, Problem
 
 NOTHING_WAITS = "Nothing waits for this server."
@@ -25,7 +26,7 @@ class Wait(ApiHandler):
     """The request for one server; the default one has an empty name."""
 
     async def get(self, user: str, server: str) -> None:
-        self._owner(user)
+        self._owner(user, Right.SEE)
         desk, hub = self._deciding()
         record = desk.coming(user, server) or await unready(desk.book, hub, user, server)
         if record is None:
@@ -48,7 +49,7 @@ class Wait(ApiHandler):
         )
 
     async def delete(self, user: str, server: str) -> None:
-        who = self._owner(user)
+        who = self._owner(user, Right.ACT)
         try:
             desk, hub = self._deciding()
             found = await cancel_anywhere(desk.book, hub, user, server, who.name)
@@ -60,10 +61,9 @@ class Wait(ApiHandler):
             raise Problem(409, RUNS)
         self.set_status(204)
 
-    def _owner(self, user: str) -> Identity:
-        who = self.known()
-        check_owner(who, user)
-        return who
+    def _owner(self, user: str, right: Right) -> Identity:
+        self.known()
+        return owner(self, user, right)
 
     def _deciding(self) -> tuple[Desk, HubApi]:
         acting = self.manager.acting

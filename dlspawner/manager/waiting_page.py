@@ -16,6 +16,7 @@ from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubError, Identity, Kind, own_server
 from dlspawner.manager import notices
+from dlspawner.manager.access import Right
 from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
@@ -24,7 +25,7 @@ from dlspawner.manager.looks import Look
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.starts import log_in
-from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+from dlspawner.manager.web import NOTHING_HERE, Asking, PageHandler, Problem
 
 # What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
 _ENDS = {
@@ -43,10 +44,18 @@ _SAID_HERE = frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START, n
 _WITH_DETAIL = frozenset({"start-refused", "denied"})
 
 
-def check_owner(who: Identity, user: str) -> None:
-    """Owners may look, and administrators of the Hub; never a job with its token."""
-    if who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
+def owner(handler: Asking, user: str, right: Right) -> Identity:
+    """Who asks, when this is theirs: owners, and administrators of the Hub. Never a job with its token.
+
+    403 for a token of theirs that is too small for it.
+    """
+    who = handler.identity
+    if who is None or who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
         raise Problem(404, NOTHING_HERE)
+    found = handler.viewer(right)
+    if not (found.all or found.name == user):
+        raise Problem(404, NOTHING_HERE)
+    return who
 
 
 def page_path(prefix: str, user: str, server: str) -> str:
@@ -57,13 +66,11 @@ def page_path(prefix: str, user: str, server: str) -> str:
 class Waiting(PageHandler):
     """What the page and its buttons share."""
 
-    def look_as(self, user: str) -> Identity:
-        """Who looks, if they may."""
-        who = self.identity
-        if who is None:
+    def look_as(self, user: str, right: Right = Right.SEE) -> Identity:
+        """Who looks, or does something, if they may."""
+        if self.identity is None:
             raise Problem(403, STALE_PAGE)
-        check_owner(who, user)
-        return who
+        return owner(self, user, right)
 
     def deciding(self) -> tuple[Desk, HubApi]:
         acting = self.manager.acting
@@ -152,7 +159,7 @@ class Cancel(Waiting):
     """The button that ends it."""
 
     async def post(self, user: str, server: str) -> None:
-        who = self.look_as(user)
+        who = self.look_as(user, Right.ACT)
         desk, hub = self.deciding()
         try:
             found = await cancel_anywhere(desk.book, hub, user, server, who.name)
@@ -167,7 +174,7 @@ class GoOn(Waiting):
     """The button after a fresh login."""
 
     async def post(self, user: str, server: str) -> None:
-        self.look_as(user)
+        self.look_as(user, Right.ACT)
         try:
             await self.desk().book.turn(lambda turn: log_in(turn, user, server))
         except Fenced:

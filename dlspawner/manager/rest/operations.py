@@ -74,7 +74,7 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: Schema | None = None
     kind: str = "application/json"
-    waits: bool = False  # whether it may take minutes
+    waits: bool = False  # whether it may take minutes, or never ends
 
 
 LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 50}, "How many a page has.")
@@ -284,6 +284,11 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("POST", "notices/{notice}/seen", "SeeNotice", "It was read", {204: None}, (404,)),
     Operation("POST", "notices/{notice}/keep", "KeepByNotice", "Its button", _ANY, (404, 409)),
+    Operation(
+        *("GET", "events", "FollowEvents", "That something has changed, as server-sent events", {200: TEXT}),
+        kind="text/event-stream",
+        waits=True,
+    ),
     Operation("GET", "openapi.json", "GetDescription", "This description", _ANY),
 )
 
@@ -293,7 +298,7 @@ INTERNAL = frozenset(
         *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "PUT key-suggestions", "PUT kernels"),
         *("PUT ssh-sessions", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
         *("PUT users/{user}/account", "GET users/{user}/notices", "GET users/{user}/waiting"),
-        *("POST users/{user}/interrupted",),
+        *("POST users/{user}/interrupted", "PUT users/{user}/starting"),
     }
 )
 PLACES: Mapping[str, Schema] = {

@@ -1,0 +1,209 @@
+"""Who may see and do what, over every address of the Manager: a route without a row here fails.
+
+alice owns what is asked about; vera administers her team, lars another one, bob is in that. ``job`` is the token inside
+one of alice's jobs, ``gateway`` the gateway's, stolen; ``small`` is a token of hers for this service alone, ``reader``
+one that may read her servers and not act on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+
+from tests.edges.test_manager import rest
+from tests.edges.test_manager.addresses import PREFIX, addresses
+from tests.edges.test_manager.rest import RestHub
+
+WHO = ("anonymous", "bob", "lars", "job", "gateway", "small", "reader", "vera", "admin", "alice")
+STRANGERS = ("anonymous", "bob", "lars", "small")
+SERVER, WAITS = "alices-own-server", "alices-waiting-server"
+SERVICE = "access:services!service=jobs"
+
+
+@dataclass
+class Targets:
+    """What is alice's: jobs by how they stand, and tokens of everybody."""
+
+    hub: RestHub
+    tokens: dict[str, str | None]
+    runs: str
+    old: str  # has ended, and its server has had another job since
+    waits: str
+
+    def path(self, address: str) -> str:
+        method, _, path = address.partition(" ")
+        changes = method != "GET" and path.startswith("api/")
+        job = self.old if changes and not path.endswith("keep-alive") else self.runs
+        server = WAITS if "wait/" in path else SERVER
+        places = {"id": job, "notice": "f" * 16, "number": "1", "user": "alice", "server": server}
+        return path.format(**places)
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
+    for hub in rest.made(tmp_path_factory.mktemp("access"), settings=("--Manager.idle_look_seconds=1",)):
+        old = hub.runs("alice", 1, SERVER)["id"]
+        hub.ask("alice", "DELETE", f"jobs/{old}")
+        hub.until("alice", "ended", SERVER)
+        rest.wait_for(lambda hub=hub: f"alice/{SERVER}" not in hub.servers(), "the Hub knows")
+        runs = hub.runs("alice", 4, SERVER)["id"]
+        waits = hub.ask("alice", "POST", "jobs", {"server": WAITS, "options": {"template": "tiny", "gpus": 2}})
+        people: dict[str, str | None] = {name: hub.token(name) for name in ("alice", "bob", "lars", "vera", "admin")}
+        own = ("users:activity!user=alice", f"access:servers!server=alice/{SERVER}", SERVICE)
+        extra = {
+            "anonymous": None,
+            "job": hub.token("alice", *own),
+            "gateway": "gateway-token",
+            "small": hub.token("alice", SERVICE),
+            "reader": hub.token("alice", SERVICE, "read:servers!user=alice"),
+        }
+        yield Targets(hub, {**people, **extra}, runs, old, waits.json()["id"])
+        hub.clear()
+
+
+# What is sent where a request needs a body: something that changes nothing, also for those who may.
+BODIES: dict[str, Any] = {
+    "POST api/jobs": {"user": "alice", "server": "new", "options": {"template": "tiny", "gpus": 9}},
+    "POST api/keys": {"key": "none"},
+    "PUT api/key-suggestions": {"keys": []},
+}
+
+
+def ask(targets: Targets, who: str, address: str) -> requests.Response:
+    method, _, _ = address.partition(" ")
+    path = targets.path(address)
+    token = targets.tokens[who]
+    headers = {"Authorization": f"token {token}"} if token else {}
+    body: dict[str, Any] = {}
+    if method in {"POST", "PUT"}:
+        body = {"json": BODIES.get(address, {})} if path.startswith("api/") else {"data": {}}
+    url = f"{targets.hub.manager_url()}{PREFIX}{path}"
+    with requests.request(
+        method, url, headers=headers, timeout=60, allow_redirects=False, stream=True, **body
+    ) as answer:
+        if answer.headers.get("Content-Type") != "text/event-stream":
+            _ = answer.content
+        else:
+            answer._content = b""  # it never ends
+        return answer
+
+
+# Statuses, in the order of WHO; None: it would change what the other rows are about, and is another test's.
+MAY: dict[str, tuple[int | None, ...]] = {
+    # for programs, with a token
+    "GET api/approvals": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/cluster": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/events": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/history/gpu-hours": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/history/gpu-hours.csv": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/idle": (401, 403, 403, 403, 403, 403, 403, 403, 200, 403),
+    "GET api/jobs": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "POST api/jobs": (401, 403, 403, 403, 403, 403, 403, 403, 422, 422),
+    "GET api/jobs/{id}": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200),
+    "DELETE api/jobs/{id}": (401, 404, 404, 403, 403, 403, 403, 204, 204, 204),
+    "POST api/jobs/{id}/approve": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409),
+    "POST api/jobs/{id}/cancel": (401, 404, 404, 403, 403, 403, 403, 204, 204, 204),
+    "POST api/jobs/{id}/deny": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409),
+    "GET api/jobs/{id}/events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200),
+    "POST api/jobs/{id}/keep-alive": (401, 404, 404, 200, 404, 403, 403, 404, 404, 200),
+    "POST api/jobs/{id}/requeue": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409),
+    "PUT api/kernels": (401, 403, 403, 422, 403, 403, 403, 403, 403, 403),
+    "PUT api/key-suggestions": (401, 204, 204, 204, 403, 204, 204, 204, 204, 204),
+    "GET api/keys": (401, 200, 200, 403, 403, 200, 200, 200, 200, 200),
+    "POST api/keys": (401, 422, 422, 403, 403, 422, 422, 422, 422, 422),
+    "DELETE api/keys/{number}": (401, 404, 404, 403, 403, 404, 404, 404, 404, 404),
+    "GET api/metrics": (401, 403, 403, 403, 403, 403, 403, 403, 200, 403),
+    "GET api/notices": (401, 200, 200, 200, 200, 200, 200, 200, 200, 200),
+    "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 404, 404, 404, 404, 404),
+    "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 404, 404, 404, 404, 404),
+    "GET api/openapi.json": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
+    "GET api/queue": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/quota": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200),
+    "PUT api/ssh-sessions": (401, 403, 403, 403, 422, 403, 403, 403, 403, 403),
+    "GET api/users/{user}/keys": (401, 403, 403, 403, 200, 403, 403, 403, 403, 403),
+    "POST api/users/{user}/keys/{number}/used": (401, 403, 403, 403, 404, 403, 403, 403, 403, 403),
+    "GET api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 200, 404, 200, 200),
+    "DELETE api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 403, None, None, None),
+    "GET api/jobs/{id}/log": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200),
+    "GET api/jobs/{id}/logs": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200),
+    "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200),
+    # for the Hub alone, by a token of its own
+    "PUT api/jobs/{id}": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/users/{user}/notices": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/users/{user}/starting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/users/{user}/waiting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    # pages, which lead people to the login, and their buttons
+    "GET ": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200),
+    "GET all": (302, 404, 200, 403, 404, 403, 404, 200, 200, 404),
+    "GET approvals": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200),
+    "GET approvals/{notice}/approve": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
+    "POST approvals/{notice}/approve": (403, 404, 404, 403, 404, 403, 403, 404, 404, 404),
+    "GET approvals/{notice}/deny": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
+    "POST approvals/{notice}/deny": (403, 404, 404, 403, 404, 403, 403, 404, 404, 404),
+    "GET cluster": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200),
+    "GET health": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
+    "GET history": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200),
+    "GET jobs/{id}": (302, 404, 404, 403, 404, 403, 200, 200, 200, 200),
+    "GET jobs/{id}/keep": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST jobs/{id}/keep": (403, 404, 404, 403, 404, 403, 403, 403, 403, 200),
+    "GET jobs/{id}/stop": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST jobs/{id}/stop": (403, 404, 404, 403, 404, 403, 403, None, None, None),
+    "GET keys": (302, 200, 200, 403, 403, 200, 200, 200, 200, 200),
+    "POST keys": (403, 422, 422, 403, 403, 422, 422, 422, 422, 422),
+    "GET keys/suggestions/{number}/import": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST keys/suggestions/{number}/import": (403, 303, 303, 403, 403, 303, 303, 303, 303, 303),
+    "GET keys/{number}/remove": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST keys/{number}/remove": (403, 303, 303, 403, 403, 303, 303, 303, 303, 303),
+    "GET notices": (302, 200, 200, 404, 404, 200, 200, 200, 200, 200),
+    "GET notices/{notice}/keep": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
+    "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 404, 404, 404, 404, 404),
+    "GET oauth_callback": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET queue": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200),
+    "GET ready": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
+    "GET start": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST start": (403, None, None, 403, 404, 403, 403, None, None, None),
+    "GET teams": (302, 404, 200, 403, 404, 403, 404, 200, 200, 404),
+    "GET tensorboard": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST tensorboard": (403, None, None, 403, 404, 403, 404, None, None, None),
+    "GET wait/{user}/{server}": (302, 404, 404, 404, 404, 403, 200, 404, 200, 200),
+    "POST wait/{user}/{server}/cancel": (403, 404, 404, 404, 404, 403, 403, None, None, None),
+    "POST wait/{user}/{server}/go-on": (403, 404, 404, 404, 404, 403, 403, None, None, None),
+    "GET jobs/{id}/log": (302, 404, 404, 403, 404, 403, 200, 200, 403, 200),
+}
+
+
+def test_every_address_has_a_row_and_every_row_an_address() -> None:
+    there = {str(one) for one in addresses()}
+    assert there - set(MAY) == set(), "say who may do what there"
+    assert set(MAY) - there == set(), "it is not there any more"
+
+
+@pytest.mark.parametrize("address", MAY)
+def test_who_may(targets: Targets, address: str) -> None:
+    got: dict[str, int | None] = {}
+    for who, expected in zip(WHO, MAY[address], strict=True):
+        answer = ask(targets, who, address) if expected is not None else None
+        got[who] = answer.status_code if answer is not None else None
+        if answer is not None and who in STRANGERS:
+            told = f"{answer.text} {answer.headers}"
+            own = [word for word in (SERVER, WAITS, targets.runs, targets.old, targets.waits) if word in told]
+            sent = targets.path(address)  # a redirect may lead back to where one came from
+            assert [word for word in own if word not in sent] == [], (who, address)
+    assert got == dict(zip(WHO, MAY[address], strict=True))
+
+
+def test_lists_hold_nothing_of_others(targets: Targets) -> None:
+    """What the teams' admin and administrators find there is hidden from everybody else, under every filter."""
+    hub, mine = targets.hub, {targets.runs, targets.old, targets.waits}
+    for query in ("", "?user=alice", "?team=vision", f"?server={SERVER}", "?state=live", "?state=ended"):
+        found = {who: {one["id"] for one in hub.items(who, f"jobs{query}")} for who in ("bob", "lars", "vera", "admin")}
+        assert (found["bob"] | found["lars"]) & mine == set(), query
+        assert found["vera"] & mine == found["admin"] & mine != set(), query

@@ -91,7 +91,7 @@ class Attempts:
 
 @dataclass(slots=True)
 class Doorkeeper:
-    """How many may stand at the door, unproven: altogether and from one address."""
+    """How many may stand at the door, unproven: altogether and from one place ("" is one that many people share)."""
 
     limit: int
     limit_per_source: int
@@ -101,7 +101,7 @@ class Doorkeeper:
         """Count somebody in, who must `leave` once; or a sentence that says why not."""
         if self._waiting.total() >= self.limit:
             return "too many logins are going on: try again in a moment"
-        if self._waiting[source] >= self.limit_per_source:
+        if source and self._waiting[source] >= self.limit_per_source:
             return "too many logins are going on from your address: try again in a moment"
         self._waiting[source] += 1
         return None
@@ -111,3 +111,24 @@ class Doorkeeper:
         self._waiting[source] -= 1
         if self._waiting[source] <= 0:
             del self._waiting[source]
+
+
+@dataclass(slots=True)
+class Crowd:
+    """How many connections each person has."""
+
+    limit: int
+    _inside: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, user: str) -> str | None:
+        """Count one more, which must `leave` once; or a sentence that says why not."""
+        if self._inside[user] >= self.limit:
+            return f"you have {self.limit} connections already: close some of them"
+        self._inside[user] += 1
+        return None
+
+    def leave(self, user: str) -> None:
+        """One has ended."""
+        self._inside[user] -= 1
+        if self._inside[user] <= 0:
+            del self._inside[user]

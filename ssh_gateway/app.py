@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Float, Integer, Unicode
+from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application
 
 from dlspawner.cluster import Cluster, ClusterError
@@ -23,6 +23,7 @@ from ssh_gateway.directory import ClusterPlaces, HubAndManager
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
+from ssh_gateway.penalties import Rules, read_networks
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
 
@@ -91,6 +92,30 @@ class Gateway(Application):
     max_unauthenticated_per_source = Integer(
         100, min=1, help="Logins from one address that may be going on at once; raise it behind a NAT or a balancer."
     ).tag(config=True)
+    max_connections_per_user = Integer(
+        200, min=1, help="Connections that one person may have open at once; each stream of `ssh -J` is one as well."
+    ).tag(config=True)
+    connections_per_second_per_source = Float(
+        10.0,
+        min=0.0,
+        help="New connections per second that one address (of IPv6 its /64) may make for ever; 20 seconds' worth of "
+        "them at once. More are sent away with a sentence, before any key exchange. 0: as many as it likes.",
+    ).tag(config=True)
+    penalty_seconds = Float(
+        5.0,
+        min=0.0,
+        help="What a wrong token costs the address that it comes from, as seconds that pass by themselves: 12 times "
+        "that is free, and who owes more is sent away until it has passed, after 120 times that at the latest. A "
+        "connection that tries nothing costs 0.4 of it, one that takes longer than login_timeout_seconds 2. A login's "
+        "name owes as much; above 24 times that no token is judged for it (keys are, and tokens from addresses from "
+        "which the person came in within a week). 0: no penalties.",
+    ).tag(config=True)
+    shared_sources = List(
+        Unicode(),
+        help="Networks, as 10.0.0.0/8, whose addresses many people share, as a balancer's or a NAT's: "
+        "max_unauthenticated_per_source, connections_per_second_per_source and the penalties of addresses are not held "
+        "against them. Empty, the default: everybody has an address of their own.",
+    ).tag(config=True)
     drain_seconds = Float(
         5.0, min=0.0, help="How long SIGTERM lets open sessions end by themselves; a second signal ends them at once."
     ).tag(config=True)
@@ -113,6 +138,14 @@ class Gateway(Application):
         "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
     }
     aliases = {}  # noqa: RUF012  (no short forms: every setting is given by its full name)
+
+    @validate("shared_sources")
+    def _networks(self, proposal: Any) -> list[str]:
+        try:
+            read_networks(proposal["value"])
+        except ValueError as error:
+            raise TraitError(f"Gateway.shared_sources: {error}") from None
+        return list(proposal["value"])
 
     def initialize(self, argv: list[str] | None = None) -> None:
         super().initialize(argv)
@@ -193,7 +226,13 @@ class Gateway(Application):
             connect_seconds=self.connect_timeout_seconds,
             waiting=self.max_unauthenticated,
             waiting_per_source=self.max_unauthenticated_per_source,
+            connections_per_user=self.max_connections_per_user,
             drain_seconds=self.drain_seconds,
+            rules=Rules(
+                penalty_seconds=self.penalty_seconds,
+                connections_per_second=self.connections_per_second_per_source,
+                shared=read_networks(self.shared_sources),
+            ),
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DISCONNECT = 1
 GLOBAL_REQUEST = 80
 REQUEST_SUCCESS = 81
 REQUEST_FAILURE = 82
@@ -142,6 +143,18 @@ def open_failure(recipient: bytes, reason: str) -> bytes:
 def data(channel: int, content: bytes) -> bytes:
     """A CHANNEL_DATA packet."""
     return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
+
+
+def disconnect(code: int, reason: str) -> bytes:
+    """A DISCONNECT packet."""
+    return bytes([DISCONNECT]) + code.to_bytes(4, "big") + text(reason.encode()) + text(b"")
+
+
+def in_clear(payload: bytes) -> bytes:
+    """A packet as it goes over the wire before any key is agreed on (RFC 4253 §6)."""
+    padding = 8 - (len(payload) + 5) % 8
+    padding += 8 if padding < 4 else 0
+    return (len(payload) + padding + 1).to_bytes(4, "big") + bytes([padding]) + payload + bytes(padding)
 
 
 def number_at(payload: bytes, offset: int) -> int:

@@ -9,20 +9,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import asyncssh
 
 from ssh_gateway import wire
-from ssh_gateway.access import Doorkeeper
+from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import People, Places
+from ssh_gateway.gate import Gate
 from ssh_gateway.keys import Keys
 from ssh_gateway.logs import log, say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
+from ssh_gateway.penalties import Penalties, Rules
 from ssh_gateway.visit import Jump
 from ssh_gateway.visitor import Visitor
 
@@ -37,7 +39,9 @@ class Limits:
     connect_seconds: float = 10.0
     waiting: int = 200
     waiting_per_source: int = 100
+    connections_per_user: int = 200
     drain_seconds: float = 5.0
+    rules: Rules = field(default_factory=Rules)
 
 
 class Server:
@@ -66,7 +70,10 @@ class Server:
         if notices is not None:
             notices.changed = self._tell
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
+        self.crowd = Crowd(self.limits.connections_per_user)
+        self.penalties = Penalties(self.limits.rules)
         self.visitors: set[Visitor] = set()
+        self._leaving: set[Gate] = set()
         self.pods: set[wire.ClientLeg] = set()
         self.numbers = count(1)
         self._options = wire.server_options([keys.host], self.limits.login_seconds)
@@ -77,7 +84,7 @@ class Server:
     async def start(self, ip: str, port: int) -> tuple[str, int]:
         """Listen, and say where; OSError when the port is taken."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.make_leg, ip, port, backlog=256)
+        self._listener = await loop.create_server(self._make_gate, ip, port, backlog=256)
         host, bound, *_ = self._listener.sockets[0].getsockname()
         return str(host), int(bound)
 
@@ -93,9 +100,26 @@ class Server:
         for visitor in list(self.visitors):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping: connect again in a moment")
         await self._all_gone(2 * wire.FAREWELL_SECONDS)
+        for gate in list(self._leaving):
+            gate.drop()
         for errand in list(self._errands):
             errand.cancel()
         await asyncio.gather(*self._errands, return_exceptions=True)
+
+    def now(self) -> float:
+        """The clock of everything that is counted."""
+        return asyncio.get_running_loop().time()
+
+    def _make_gate(self) -> Gate:
+        return Gate(self._admit, self.make_leg, self._leaving)
+
+    def _admit(self, source: str) -> str | None:
+        """Count somebody new at the door, or say why not."""
+        now = self.now()
+        why = self.penalties.arrives(source, now) or self.doorkeeper.enter(self.penalties.place(source))
+        if why is not None and self.penalties.worth_a_line(source, now):
+            say("refused", level=logging.WARNING, source=source, what="connection", why=why)
+        return why
 
     def make_leg(self, jump: Jump | None = None) -> wire.ServerLeg:
         """A connection to be; also what a stream of ``ssh -J`` is handed to."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
 NOBODY = routing.Login("..nobody..", "")
 LONGEST_TOKEN = 4096
+TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 Answer = TypeVar("Answer")
 
@@ -48,6 +49,9 @@ class Visitor(wire.Door):
         self._keys: dict[str, tuple[access.RegisteredKey, ...]] = {}
         self._source = ""
         self._at_door = False
+        self._tried = False
+        self._late = False
+        self._in_crowd = ""
         self._since = time.monotonic()
         self.visit: Visit | None = None
 
@@ -60,7 +64,8 @@ class Visitor(wire.Door):
         self._server.visitors.add(self)
         self._source = self._jump.source if self._jump else str((conn.get_extra_info("peername") or ("",))[0])
         say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
-        refusal = self._server.doorkeeper.enter(self._source)
+        # The gate has judged everybody who comes over the network.
+        refusal = self._server.doorkeeper.enter(self._place()) if self._jump else None
         self._at_door = refusal is None
         if refusal is not None:
             say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
@@ -69,6 +74,10 @@ class Visitor(wire.Door):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_door()
+        if self._in_crowd:
+            self._server.crowd.leave(self._in_crowd)
+        elif self._late or not self._tried:
+            self._server.penalties.left(self._source, late=self._late, now=self._server.now())
         self._server.gone(self)
         visit = self.visit
         if visit is not None:
@@ -84,12 +93,16 @@ class Visitor(wire.Door):
             why=self.leg.farewell[1] if self.leg.farewell else exc,
         )
 
+    def _place(self) -> str:
+        return self._server.penalties.place(self._source)
+
     def _leave_door(self) -> None:
         if self._at_door:
             self._at_door = False
-            self._server.doorkeeper.leave(self._source)
+            self._server.doorkeeper.leave(self._place())
 
     def too_late(self) -> str:
+        self._late = True
         return f"no login within {self._server.limits.login_seconds:g} seconds"
 
     # Who is this
@@ -150,17 +163,22 @@ class Visitor(wire.Door):
     def attempt_failed(self) -> str | None:
         exhausted = self._attempts.exhausted()
         say("auth", conn=self._number, login=self._written, result="failed", attempt=self._attempts.failed)
-        return "too many failed attempts" if exhausted else None
+        return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
 
     async def _token(self, method: str, token: str) -> bool:
         """Judge a token; a no comes after the same time, whatever the reason."""
         user, started, bearer = self._login.user, time.monotonic(), None
-        if self._attempts.may_guess() and len(token) <= LONGEST_TOKEN:
+        self._tried = True
+        held_up = self._server.penalties.tries(self._source, user, self._server.now())
+        if held_up is not None:
+            self._tell(held_up)
+        elif self._attempts.may_guess() and len(token) <= LONGEST_TOKEN:
             bearer = await self._ask(self._server.people.bearer(token))
         proof = access.proven_by_token(user, method, bearer)
         if proof is None or self._login is NOBODY:
             await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
             return False
+        self._server.penalties.right(self._source, user, self._server.now())
         return await self._enter(proof)
 
     async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
@@ -175,9 +193,12 @@ class Visitor(wire.Door):
         try:
             return await question
         except Unavailable as problem:
-            with contextlib.suppress(OSError):
-                self.leg.send_auth_banner(f"{problem}\r\n")
+            self._tell(str(problem))
             return None
+
+    def _tell(self, sentence: str) -> None:
+        with contextlib.suppress(OSError):
+            self.leg.send_auth_banner(f"{sentence}\r\n")
 
     async def _note_use(self, user: str, key: access.RegisteredKey) -> None:
         with contextlib.suppress(Unavailable):
@@ -194,9 +215,11 @@ class Visitor(wire.Door):
             method=proof.method,
             key=proof.credential,
         )
+        self._server.penalties.proven(self._source, proof.user, self._server.now())
         visit = Visit(self._server, self.leg, proof, self._number, self._source)
         server = self._login.server
         try:
+            self._join_crowd(proof.user)
             if self._jump is not None and server != self._jump.server:
                 raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")
             if server is None:
@@ -209,6 +232,13 @@ class Visitor(wire.Door):
         self.visit = visit
         self._leave_door()
         return True
+
+    def _join_crowd(self, user: str) -> None:
+        """Count this connection as the person's; Refused when they have too many."""
+        refusal = None if self._in_crowd else self._server.crowd.enter(user)
+        if refusal is not None:
+            raise Refused(refusal)
+        self._in_crowd = user
 
     # What they ask for afterwards
 

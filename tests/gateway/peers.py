@@ -23,6 +23,7 @@ from ssh_gateway.directory import Target, Unavailable
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
+from ssh_gateway.penalties import Rules
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits, Server
 
@@ -212,7 +213,7 @@ async def gateway(
         places=places,
         activity=activity,
         hub_public_url="http://hub.example/",
-        limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0),
+        limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0, rules=Rules(penalty_seconds=0.0)),
         policy=policy,
         notices=notices,
     )

@@ -1,0 +1,159 @@
+"""Who has to wait at the door: what failed logins cost, counted as seconds that time pays off. Pure.
+
+Rules:
+
+* What a wrong token costs is owed from the moment it is tried, and given back when it was right: a client cannot try
+  the next one for free before the first is answered.
+* An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
+  ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
+* A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
+  at an address from which the person came in lately: who guesses at a name does not lock its owner out.
+* Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like.
+* Memory is bounded: of too many, those that were heard of longest ago are forgotten.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+ENTRIES = 20_000
+# In penalties, each of which is `Rules.penalty_seconds`.
+FREE = 12
+FREE_OF_A_NAME = 24
+MOST = 120
+NOTHING_TRIED = 0.4
+TOO_LATE = 2.0
+BURST_SECONDS = 20.0  # of connections, at the rate that is allowed for ever
+KNOWN_SECONDS = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What it costs; 0 switches off what it measures."""
+
+    penalty_seconds: float = 5.0
+    connections_per_second: float = 10.0
+    shared: tuple[Network, ...] = ()
+
+
+@dataclass(slots=True)
+class Debts:
+    """Seconds that are owed under each name; none owes more than ``most``."""
+
+    most: float
+    entries: int = ENTRIES
+    _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def add(self, name: str, seconds: float, now: float) -> None:
+        """Owe so much more, or with negative ``seconds`` less."""
+        at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
+        self._paid_at[name] = at
+        self._paid_at.move_to_end(name)
+        if at <= now:
+            del self._paid_at[name]
+        elif len(self._paid_at) > self.entries:
+            self._paid_at.popitem(last=False)
+
+    def owed(self, name: str, now: float) -> float:
+        """Seconds until all is paid."""
+        return max(0.0, self._paid_at.get(name, now) - now)
+
+    def __len__(self) -> int:
+        return len(self._paid_at)
+
+
+class Penalties:
+    """Everybody's debts. An ``address`` is one as the socket tells it; ``now`` is any clock that never goes back."""
+
+    def __init__(self, rules: Rules, entries: int = ENTRIES) -> None:
+        self._rules = rules
+        self._unit = rules.penalty_seconds
+        self._sources = Debts(MOST * self._unit, entries)
+        self._names = Debts(MOST * self._unit, entries)
+        self._arrivals = Debts(math.inf, entries)
+        self._known = Debts(KNOWN_SECONDS, entries)
+        self._said = Debts(60.0, entries)
+
+    def place(self, address: str) -> str:
+        """What owes for this address; "" for one that many people share."""
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return address
+        if isinstance(found, ipaddress.IPv6Address):
+            found = found.ipv4_mapped or found
+        if any(found in network for network in self._rules.shared):
+            return ""
+        return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+
+    def arrives(self, address: str, now: float) -> str | None:
+        """Count a new connection; a sentence for one that has to wait, which is not counted."""
+        place, rate = self.place(address), self._rules.connections_per_second
+        refusal = self.refusal(address, now)
+        if refusal is not None or not place or not rate:
+            return refusal
+        if (owed := self._arrivals.owed(place, now)) > BURST_SECONDS:
+            return f"too many connections from your address: try again in {_seconds(owed - BURST_SECONDS)}"
+        self._arrivals.add(place, 1 / rate, now)
+        return None
+
+    def refusal(self, address: str, now: float) -> str | None:
+        """Why nobody may go on at this address now."""
+        place = self.place(address)
+        wait = self._sources.owed(place, now) - FREE * self._unit if place else 0.0
+        return f"too many failed logins from your address: try again in {_seconds(wait)}" if wait > 0 else None
+
+    def tries(self, address: str, name: str, now: float) -> str | None:
+        """Owe for a token that is tried, until it is `proven`; a sentence when tokens for this name are not judged."""
+        place = self.place(address)
+        wait = self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
+        self._owe(place, 1, now)
+        self._names.add(name, self._unit, now)
+        if wait <= 0 or self._known.owed(_pair(place, name), now):
+            return None
+        return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
+
+    def right(self, address: str, name: str, now: float) -> None:
+        """Give back what `tries` took: the token was right."""
+        self._owe(self.place(address), -1, now)
+        self._names.add(name, -self._unit, now)
+
+    def proven(self, address: str, name: str, now: float) -> None:
+        """This person came in from there."""
+        self._known.add(_pair(self.place(address), name), KNOWN_SECONDS, now)
+
+    def left(self, address: str, *, late: bool, now: float) -> None:
+        """A connection ended on which nothing was tried, or that took its time for it."""
+        self._owe(self.place(address), TOO_LATE if late else NOTHING_TRIED, now)
+
+    def worth_a_line(self, address: str, now: float) -> bool:
+        """Whether to log a refusal: once a minute for each place, so that a flood of connections is none of lines."""
+        place = self.place(address) or "shared"
+        if self._said.owed(place, now):
+            return False
+        self._said.add(place, 60.0, now)
+        return True
+
+    def _owe(self, place: str, penalties: float, now: float) -> None:
+        if place:
+            self._sources.add(place, penalties * self._unit, now)
+
+
+def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Networks as people write them; ValueError names the one that is none."""
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def _pair(place: str, name: str) -> str:
+    return f"{place} {name}"
+
+
+def _seconds(wait: float) -> str:
+    whole = max(1, math.ceil(wait))
+    return f"{whole} second" if whole == 1 else f"{whole} seconds"

@@ -1,0 +1,154 @@
+"""Penalties, limits and floods, as a client meets them: OpenSSH's where words count, bare sockets where numbers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway import gate
+from ssh_gateway.access import Bearer, everything
+from ssh_gateway.app import Gateway
+from ssh_gateway.keys import Keys
+from ssh_gateway.penalties import Rules, read_networks
+from ssh_gateway.server import Limits
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
+from tests.gateway.test_bounds import MIB, resident
+from tests.gateway.test_login import PASSWORD, with_token
+
+HELD_UP = "too many failed logins from your address: try again in "
+
+
+@pytest.fixture
+async def strict(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2)
+    async with gateway(keys, people, places, limits=limits) as found:
+        yield found
+
+
+@pytest.fixture
+def person(strict: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+    return Client(tmp_path / "person", strict.port, alices_key, keys.host)
+
+
+async def guesses(running: Running, name: str, most: int = 100) -> str:
+    """Guess passwords on one connection until it ends; why it ended."""
+
+    class Guesser(asyncssh.SSHClient):
+        left = most
+
+        def password_auth_requested(self) -> str | None:
+            Guesser.left -= 1
+            return f"guess {Guesser.left}" if Guesser.left >= 0 else None
+
+    try:
+        await asyncssh.connect(
+            "127.0.0.1", running.port, username=name, known_hosts=None, config=None, agent_path=None,
+            client_keys=None, preferred_auth="password", client_factory=Guesser,
+        )  # fmt: skip
+    except (asyncssh.Error, OSError) as problem:
+        return str(problem)
+    raise AssertionError("a guess was right")
+
+
+async def test_who_guesses_waits_and_reads_how_long(strict: Running, person: Client) -> None:
+    assert "too many failed attempts" in await guesses(strict, "alice+train")
+    assert "too many failed attempts" in await guesses(strict, "bob+train")
+    assert HELD_UP in await guesses(strict, "carol+train")
+    done = await person.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert HELD_UP in done.err
+    assert strict.people.guesses == 13
+
+
+async def test_thirteen_thousand_guesses_are_a_few_dozen(strict: Running) -> None:
+    before = resident()
+
+    async def try_for_long() -> None:
+        for _ in range(13):
+            await guesses(strict, "alice+train")
+
+    for _ in range(10):
+        await asyncio.gather(*(try_for_long() for _ in range(10)))
+    assert strict.people.guesses <= 12 + 10 * 2
+    assert resident() - before < 64 * MIB
+
+
+async def test_a_name_is_held_up_for_tokens_from_new_addresses_only(
+    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> None:
+    people.tokens["right"] = Bearer("alice", everything)
+    rules = Rules(shared=read_networks(["127.0.0.0/8"]))
+    async with gateway(keys, people, places, limits=Limits(failure_seconds=0.0, rules=rules)) as running:
+        for _ in range(5):
+            await guesses(running, "alice+train")
+        client = Client(tmp_path / "c", running.port, alices_key, keys.host)
+        status, _, err = await with_token(client, "right", "alice+train", *PASSWORD)
+        assert status == 255
+        assert "too many wrong tokens for this name: use a registered key, or try again in" in err
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+        status, out, err = await with_token(client, "right", "alice+train", *PASSWORD)
+        assert (status, out) == (0, "in\n"), err
+
+
+async def test_a_person_with_too_many_connections_reads_so_and_others_come_in(strict: Running, person: Client) -> None:
+    open_ = [await person.start("ssh", "alice+train@gateway", "echo in; sleep 60") for _ in range(2)]
+    for process in open_:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"in\n"
+    done = await person.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert "you have 2 connections already: close some of them" in done.err
+    open_[0].kill()
+    await until(lambda: strict.server.crowd._inside["alice"] < 2)
+    assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    open_[1].kill()
+    for process in open_:
+        await process.communicate()
+
+
+async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one_line(  # noqa: PLR0917  (fixtures)
+    keys: Keys,
+    people: FakePeople,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    limits = Limits(drain_seconds=0.0, rules=Rules(connections_per_second=0.01))
+    async with gateway(keys, people, places, limits=limits) as running:
+        person = Client(tmp_path / "c", running.port, alices_key, keys.host)
+        assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
+        before = resident()
+        words = await asyncio.gather(*(knock(running.port) for _ in range(600)))
+        assert sum(b"too many connections from your address" in one for one in words) >= gate.MOST_FAREWELLS
+        await until(lambda: not running.server._leaving)
+        assert resident() - before < 32 * MIB
+        done = await person.ssh("alice+train@gateway", "echo in")
+    assert "too many connections from your address: try again in" in done.err
+    lines = [record.getMessage() for record in caplog.records if "what=connection" in record.getMessage()]
+    assert len(lines) == 1
+
+
+async def knock(port: int) -> bytes:
+    """What somebody reads who connects and says nothing."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    heard = b""
+    with contextlib.suppress(OSError):  # dropped without words
+        heard = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return heard
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/33", "balancer"])
+def test_a_network_that_is_none_is_named(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway = Gateway()
+    with pytest.raises(SystemExit):
+        gateway.initialize([f"--Gateway.shared_sources={network}"])
+    assert network in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""What failed logins cost, by a clock that the test turns: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ssh_gateway.access import Crowd
+from ssh_gateway.penalties import Debts, Penalties, Rules, read_networks
+
+A, B = "192.0.2.1", "192.0.2.2"
+ADDRESS = "too many failed logins from your address: try again in {} seconds"
+
+
+def wrong(penalties: Penalties, address: str, name: str, times: int, now: float = 0.0) -> None:
+    for _ in range(times):
+        penalties.tries(address, name, now)
+
+
+def late(penalties: Penalties, address: str, times: int) -> None:
+    for _ in range(times):
+        penalties.left(address, late=True, now=0.0)
+
+
+def silent(penalties: Penalties, address: str, times: int) -> None:
+    for _ in range(times):
+        penalties.left(address, late=False, now=0.0)
+
+
+def other_names(penalties: Penalties) -> None:
+    for number in range(13):
+        wrong(penalties, A, f"name{number}", 1)
+
+
+ROWS: dict[str, tuple[Callable[[Penalties], None], float, str | None]] = {
+    "nobody owes anything at first": (lambda _: None, 0.0, None),
+    "twelve wrong tokens are free": (lambda p: wrong(p, A, "alice", 12), 0.0, None),
+    "the thirteenth is waited for": (lambda p: wrong(p, A, "alice", 13), 0.0, ADDRESS.format(5)),
+    "so it is when every name is another": (other_names, 0.0, ADDRESS.format(5)),
+    "time pays": (lambda p: wrong(p, A, "alice", 13), 5.0, None),
+    "nobody waits longer than nine minutes": (lambda p: wrong(p, A, "alice", 1000), 0.0, ADDRESS.format(540)),
+    "another address owes nothing": (lambda p: wrong(p, B, "alice", 1000), 0.0, None),
+    "seven logins without an end are waited for": (lambda p: late(p, A, 7), 0.0, ADDRESS.format(10)),
+    "thirty connections that try nothing are free": (lambda p: silent(p, A, 30), 0.0, None),
+    "thirty-one are waited for": (lambda p: silent(p, A, 31), 0.0, ADDRESS.format(2)),
+}
+
+
+@pytest.mark.parametrize(("happened", "now", "said"), ROWS.values(), ids=ROWS)
+def test_an_address_waits_for_what_it_owes(happened: Callable[[Penalties], None], now: float, said: str | None) -> None:
+    penalties = Penalties(Rules())
+    happened(penalties)
+    assert penalties.refusal(A, now) == penalties.arrives(A, now) == said
+
+
+PLACES = {
+    "an address of IPv4 is one": ("192.0.2.1", "192.0.2.1"),
+    "so it is where IPv6 wraps it": ("::ffff:192.0.2.1", "192.0.2.1"),
+    "a /64 of IPv6 is one": ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+    "an interface is none of our business": ("fe80::1%eth0", "fe80::/64"),
+    "a shared one is nobody's": ("10.3.2.1", ""),
+    "so it is where IPv6 wraps it, too": ("::ffff:10.3.2.1", ""),
+    "a shared one of IPv6": ("2001:db8:ffff::1", ""),
+    "what is no address is itself": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("address", "place"), PLACES.values(), ids=PLACES)
+def test_who_owes_for_an_address(address: str, place: str) -> None:
+    assert Penalties(Rules(shared=read_networks(["10.0.0.0/8", "2001:db8:ffff::/48"]))).place(address) == place
+
+
+def test_a_right_token_costs_nothing() -> None:
+    penalties = Penalties(Rules())
+    for _ in range(100):
+        penalties.tries(A, "alice", 0.0)
+        penalties.right(A, "alice", 0.0)
+    assert penalties.refusal(A, 0.0) is None
+    assert penalties.tries(A, "alice", 0.0) is None
+
+
+def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
+    penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
+    wrong(penalties, A, "alice", 1000)
+    assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
+
+
+def test_a_name_that_is_guessed_at_from_everywhere_is_held_up_but_not_where_its_owner_comes_in() -> None:
+    penalties = Penalties(Rules())
+    penalties.proven(B, "alice", 0.0)
+    for number in range(30):
+        wrong(penalties, f"198.51.100.{number}", "alice", 1)
+    said = "too many wrong tokens for this name: use a registered key, or try again in 30 seconds"
+    assert penalties.tries(A, "alice", 0.0) == said
+    assert penalties.tries(B, "alice", 0.0) is None
+    assert penalties.tries(A, "bob", 0.0) is None
+    assert penalties.tries(A, "alice", 60.0) is None
+
+
+def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -> None:
+    penalties = Penalties(Rules(connections_per_second=8.0))
+    answers = [penalties.arrives(A, 0.0) for _ in range(1000)]
+    assert answers.count(None) == 161
+    assert answers[-1] == "too many connections from your address: try again in 1 second"
+    assert [penalties.arrives(A, 0.2) is None for _ in range(2)] == [True, False]
+    assert penalties.arrives(B, 0.0) is None
+
+
+def test_nothing_is_counted_that_is_switched_off() -> None:
+    penalties = Penalties(Rules(penalty_seconds=0.0, connections_per_second=0.0))
+    wrong(penalties, A, "alice", 1000)
+    assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
+    assert penalties.tries(A, "alice", 0.0) is None
+
+
+def test_memory_is_bounded_and_who_was_heard_of_longest_ago_is_forgotten() -> None:
+    debts = Debts(most=100.0, entries=3)
+    for name in "abcab":
+        debts.add(name, 10.0, 0.0)
+    debts.add("d", 10.0, 0.0)
+    assert len(debts) == 3
+    assert [debts.owed(name, 0.0) for name in "abcd"] == [20.0, 20.0, 0.0, 10.0]
+
+
+def test_what_is_paid_takes_no_place() -> None:
+    debts = Debts(most=100.0)
+    debts.add("a", 10.0, 0.0)
+    debts.add("a", -10.0, 0.0)
+    debts.add("b", -1.0, 0.0)
+    assert len(debts) == 0
+
+
+def test_a_refusal_is_logged_once_a_minute() -> None:
+    penalties = Penalties(Rules())
+    assert [penalties.worth_a_line(A, now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]
+
+
+def test_a_person_has_so_many_connections() -> None:
+    crowd = Crowd(2)
+    assert [crowd.enter("alice"), crowd.enter("alice"), crowd.enter("bob")] == [None, None, None]
+    assert crowd.enter("alice") == "you have 2 connections already: close some of them"
+    crowd.leave("alice")
+    assert crowd.enter("alice") is None

@@ -96,7 +96,7 @@ def test_names_are_listed_as_people_say_them() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_no_other_limit(
+def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_no_other_limit(  # noqa: PLR0917  (what hypothesis gives)
     soft: int, hard: int | None, held: list[int], gpus: int, preemptible: bool, approved: bool
 ) -> None:
     jobs = [runs(f"r{number}", "a", many, "n2") for number, many in enumerate(held)]

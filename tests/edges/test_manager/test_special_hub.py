@@ -60,9 +60,10 @@ class SpecialHub(QuotaHub):
         found: list[dict[str, Any]] = answer.json()["items"]
         return found
 
-    def made(self, kind: str = "pods") -> dict[str, set[str]]:
-        """What there is of a kind, by namespace."""
+    def made(self, kind: str = "pods", name: str = "") -> dict[str, set[str]]:
+        """What there is of a kind, or of this name, by namespace."""
         found = json.loads(self.kubectl("get", kind, "-A", "-o", "json"))["items"]
+        found = [one for one in found if name in {"", one["metadata"]["name"]}]
         names: dict[str, set[str]] = {}
         for one in found:
             names.setdefault(one["metadata"]["namespace"], set()).add(one["metadata"]["name"])
@@ -104,14 +105,14 @@ def test_from_the_start_to_the_pod_and_what_comes_after(hub: SpecialHub) -> None
         "special",
         "Special permissions (host paths)",
     )
-    assert (hub.made(), hub.made("persistentvolumeclaims")) == ({}, {}), "nothing is made before"
+    assert (hub.made(), hub.made("persistentvolumeclaims", "home-alice")) == ({}, {}), "nothing is made before"
     assert hub.ask("alice", "POST", f"jobs/{request['job']}/approve").status_code == 403
     approve = hub.ask("admin", "POST", f"jobs/{request['job']}/approve", {"reason": "For the driver."})
     assert approve.status_code == 200, approve.text
     ready(hub, "alice")
 
     assert hub.made() == {SECOND: {"jupyter-alice"}}
-    assert hub.made("persistentvolumeclaims") == {SECOND: {"home-alice"}}
+    assert hub.made("persistentvolumeclaims", "home-alice") == {SECOND: {"home-alice"}}
     script = "import pathlib; pathlib.Path('/scratch/was-here').write_text('x')"
     hub.kubectl("-n", SECOND, "exec", "jupyter-alice", "-c", "notebook", "--", "python3", "-c", script)
     assert (hub.state / "scratch" / "was-here").read_text() == "x"
@@ -131,7 +132,7 @@ def test_from_the_start_to_the_pod_and_what_comes_after(hub: SpecialHub) -> None
     assert answer.status_code in {201, 202}, answer.text
     ready(hub, "alice")
     assert hub.made() == {"jobs": {"jupyter-alice"}}
-    assert hub.made("persistentvolumeclaims") == {"jobs": {"home-alice"}, SECOND: {"home-alice"}}
+    assert hub.made("persistentvolumeclaims", "home-alice") == {"jobs": {"home-alice"}, SECOND: {"home-alice"}}
     assert not [one for one in hub.requests() if one["job"] == again], "the person wants something else now"
     stopped(hub, "alice")
 

@@ -233,7 +233,7 @@ def _complete_choices(
         if kind is not None and gpus > kind.max_per_job:
             problems.append(f"GPUs of type {kind.name} must be at most {kind.max_per_job}; you asked for {gpus}.")
     default = kind.per_gpu.times(gpus) if kind else cluster.cpu_only_default
-    limit = kind.per_gpu.times(gpus) if kind else cluster.cpu_only_max
+    limit = work_share(template, kind.per_gpu.times(gpus) if kind else cluster.cpu_only_max)
     basis = f"{gpus} × {kind.name}" if kind else "a job without GPUs"
     cpu = _Share("cpu", known.get("cpu"), default.cpu_milli, limit.cpu_milli, basis)
     memory = _Share("memory", known.get("memory"), default.memory_bytes, limit.memory_bytes, basis)
@@ -267,6 +267,13 @@ def _complete_choices(
         preemptible=preemptible,
         requeue=bool(values.get("requeue")),
     )
+
+
+def work_share(template: Template, share: Amount) -> Amount:
+    """What the work container may have of a job's share; one that is too small for the others is refused later."""
+    beside = template.beside
+    cpu, memory = share.cpu_milli - beside.cpu_milli, share.memory_bytes - beside.memory_bytes
+    return Amount(cpu if cpu > 0 else share.cpu_milli, memory if memory > 0 else share.memory_bytes)
 
 
 def _own_priority(

@@ -12,7 +12,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
-from dlspawner.core.model import Special
+from dlspawner.core import quantity
+from dlspawner.core.model import Amount, Special
 
 # KubeSpawner hard-codes the first; the second is the person's own container where the first is only the login proxy.
 NOTEBOOK_CONTAINER = "notebook"
@@ -174,5 +175,22 @@ class Template:
         named = [container.get("name") for container in self.pod.get("containers", [])]
         return MAIN_CONTAINER if MAIN_CONTAINER in named else NOTEBOOK_CONTAINER
 
+    @property
+    def beside(self) -> Amount:
+        """What the containers beside the work container may use at most, where the template says plain amounts."""
+        sidecars = [one for one in self.pod.get("initContainers", []) if one.get("restartPolicy") == "Always"]
+        others = [one for one in self.pod.get("containers", []) if one.get("name") != self.work_container]
+        cpu, memory = (
+            sum((_most(one, what) for one in (*others, *sidecars)), Fraction(0)) for what in ("cpu", "memory")
+        )
+        return Amount(quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
+
     def option(self, name: str) -> Option | None:
         return next((option for option in self.options if option.name == name), None)
+
+
+def _most(container: dict[str, Any], name: str) -> Fraction:
+    """The larger of a container's limit and request; nothing for what only a launch knows, or no amount."""
+    resources = container.get("resources") or {}
+    written = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests")]
+    return max(quantity.parse(str(value)) or Fraction(0) for value in written)

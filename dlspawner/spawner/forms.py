@@ -161,7 +161,9 @@ def _field(template: Template, option: Option, cluster: Cluster, given: object, 
         id=f"{template.name}{_SEPARATOR}{option.name}",
         control=control,
         label=option.title or option.name,
-        help=" ".join(part for part in (_help(option, cluster), allowances if option.name == "gpus" else "") if part),
+        help=" ".join(
+            one for one in (_help(template, option, cluster), allowances if option.name == "gpus" else "") if one
+        ),
         value=_text(value),
         choices=choices,
         minimum=_number(option.minimum) if control == "number" else None,
@@ -200,10 +202,10 @@ def _shares(option: Option, cluster: Cluster) -> str:
     return " ".join(words)
 
 
-def _help(option: Option, cluster: Cluster) -> str:
+def _help(template: Template, option: Option, cluster: Cluster) -> str:
     """The template's own words, and the limits that the check will apply."""
     words = [option.help] if option.help else []
-    most = cluster.cpu_only_max
+    most = options.work_share(template, cluster.cpu_only_max)
     if option.name == "gpus":
         words.append(f"0 to {option.maximum}." if not option.minimum else f"{option.minimum} to {option.maximum}.")
     elif option.name == "gpu_type":

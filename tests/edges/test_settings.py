@@ -736,6 +736,44 @@ def test_a_job_of_a_shipped_template_costs_what_was_chosen(name: str) -> None:
     assert charged.gpus == choices.gpus * GPU
 
 
+GPUS = [
+    pytest.param({"gpus": 0}, id="without GPUs"),
+    pytest.param({"gpus": 1, "gpu_type": "a100"}, id="one GPU"),
+    pytest.param({"gpus": 1, "gpu_type": "v100"}, id="one of the small ones"),
+    pytest.param({"gpus": 8, "gpu_type": "a100"}, id="a whole node"),
+]
+
+
+@pytest.mark.parametrize("name", ["ipython", "ssh", "custom"])
+@pytest.mark.parametrize("gpus", GPUS)
+@pytest.mark.parametrize("share", ["", "most"])
+def test_what_comes_with_the_gpus_is_enough_for_all_containers_of_a_shipped_template(
+    name: str, gpus: dict[str, Any], share: str
+) -> None:
+    loaded = settings.load(*SHIPPED)
+    template = loaded.template(name)
+    assert template is not None
+    mine = loaded.teams.of("alice", ["vision"])
+    wishes = {"template": name, **gpus}
+    if share:
+        refused = options.choose(template, loaded.cluster, {**wishes, "cpu": "9999", "memory": "9999Gi"}, mine)
+        assert isinstance(refused, options.Rejected)
+        cpu, memory = (text.split(" and ")[1].split(" for ")[0] for text in refused.sentences)
+        wishes |= {"cpu": cpu, "memory": memory}
+    choices = options.choose(template, loaded.cluster, wishes, mine)
+    assert isinstance(choices, options.Choices)
+    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
+    fragment = rendering.render(template, choices, facts)
+    assert isinstance(fragment, dict)
+    charged = charge([fragment], loaded.cluster)
+    assert isinstance(charged, Charge), charged
+    kind = choices.gpu_type
+    share_of_all = kind.per_gpu.times(choices.gpus) if kind else loaded.cluster.cpu_only_max
+    (pod,) = charged.pods
+    assert pod.cpu_milli <= share_of_all.cpu_milli
+    assert pod.memory_bytes <= share_of_all.memory_bytes
+
+
 @pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])
 def test_a_shipped_template_can_be_launched_as_it_is(name: str) -> None:
     loaded = settings.load(*SHIPPED)

@@ -214,6 +214,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "jobs/{id}", "GetJobDetail", "One job", {200: ref("JobDetail")}, (404,)),
     Operation("DELETE", "jobs/{id}", "KillJob", "End a job wherever it stands", _ENDS, (404, 409)),
     Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: page(ref("Event"))}, (404,)),
+    Operation(
+        *("GET", "jobs/{id}/usage", "GetJobUsage", "What it used over time, where there is a Prometheus", _ANY),
+        problems=(404, 422),
+        parameters=tuple(Parameter(name, TEXT, "Of the series.") for name in ("since", "until", "step")),
+    ),
     Operation("GET", "jobs/{id}/pod-events", "ListPodEvents", "What Kubernetes tells of it", _ANY, (404,)),
     Operation("GET", "jobs/{id}/logs", "ListJobLogs", "Which logs there are", _ANY, (403, 404)),
     Operation(

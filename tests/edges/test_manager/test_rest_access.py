@@ -131,6 +131,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/log": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200),
     "GET api/jobs/{id}/logs": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200),
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200),
+    "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501),  # there is no Prometheus
     # for the Hub alone, by a token of its own
     "PUT api/jobs/{id}": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
@@ -176,6 +177,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET wait/{user}/{server}": (302, 404, 404, 404, 404, 403, 200, 404, 200, 200),
     "POST wait/{user}/{server}/cancel": (403, 404, 404, 404, 404, 403, 403, None, None, None),
     "POST wait/{user}/{server}/go-on": (403, 404, 404, 404, 404, 403, 403, None, None, None),
+    "GET jobs/{id}/usage": (302, 404, 404, 403, 404, 403, 200, 200, 200, 200),
     "GET jobs/{id}/log": (302, 404, 404, 403, 404, 403, 200, 200, 403, 200),
 }
 

@@ -7,23 +7,16 @@ database, listen, say so in one line. Stop: accept no more, let running requests
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
 import os
 import signal
-import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2 import TemplateError
 from sqlalchemy import make_url
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
-from tornado.web import Application as WebApplication
-from tornado.web import RequestHandler
 from traitlets import Bool, Float, Integer, List, Unicode, default
 from traitlets.config import Application, catch_config_error
 
@@ -31,13 +24,11 @@ import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import pages, portal, rest, routes, web
+from dlspawner.manager import pages, portal, web
 from dlspawner.manager.acting import Acting
-from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.database import DatabaseProblem
 from dlspawner.manager.files import Files
 from dlspawner.manager.gpu_metrics import GpuMetrics
-from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
 from dlspawner.manager.history import usage_api
 from dlspawner.manager.history.keeping import Retention
@@ -45,29 +36,10 @@ from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAut
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.logs import routes as log_routes
 from dlspawner.manager.logs.settings import JobLogs
-from dlspawner.manager.metrics import api as metrics_api
 from dlspawner.manager.metrics.meters import Meters
+from dlspawner.manager.server import MAX_REQUEST, CannotStart, bind, close_hub_client, drain, make_web
 from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
-
-MAX_REQUEST = 256 * 1024
-# The addresses of every part, as patterns below the service's prefix.
-PARTS: tuple[web.Routes, ...] = (
-    routes.ROUTES,
-    history_api.ROUTES,
-    history_page.ROUTES,
-    log_routes.ROUTES,
-    usage_api.ROUTES,
-    metrics_api.ROUTES,
-    portal.ROUTES,
-    rest.ROUTES,
-    approvals.ROUTES,
-)
-DRAIN_SECONDS = 5.0
-
-
-class CannotStart(Exception):
-    """Why not, in a sentence for the administrator."""
 
 
 class Manager(Application):
@@ -281,7 +253,7 @@ class Manager(Application):
                 await acting.prometheus.close()
             await hub.close()
             await store.close()
-            await _close_hub_client()
+            await close_hub_client()
 
     def _files(self) -> Files | None:
         given = (self.cluster_file, self.teams_file, self.templates_dir)
@@ -344,69 +316,6 @@ class Manager(Application):
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def bind(address: str, port: int) -> list[socket.socket]:
-    """Take the port; CannotStart when that is impossible."""
-    setting = "the url of the service in jupyterhub_config.py, JUPYTERHUB_SERVICE_URL here"
-    try:
-        return bind_sockets(port, address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            sentence = f"Port {port} on {address} is used by another program. Stop it, or choose another in {setting}."
-        else:
-            sentence = f"Cannot listen on {address} port {port} ({setting}): {error.strerror or error}"
-        raise CannotStart(sentence) from error
-
-
-def addresses() -> web.Routes:
-    """Every address, as patterns below the service's prefix."""
-    return tuple(route for part in PARTS for route in part)
-
-
-def make_web(manager: web.Manager) -> WebApplication:
-    """Every address, under the service's prefix."""
-    own: dict[str, Any] = {"manager": manager}
-    return WebApplication(
-        [(manager.service.prefix + path, handler, own) for path, handler in addresses()],
-        default_handler_class=web.NotFound,
-        default_handler_args=own,
-        cookie_secret=manager.service.cookie_secret(),
-        log_function=log_request,
-    )
-
-
-def log_request(handler: RequestHandler) -> None:
-    """One line a request, without its query: it may hold what belongs in no log."""
-    status, request = handler.get_status(), handler.request
-    if request.path.endswith(("/health", "/ready")) and status in {200, 503}:
-        return  # asked every few seconds, and what makes the second one 503 has a line of its own
-    identity = getattr(handler, "identity", None)
-    logging.getLogger("dlspawner.manager.access").info(
-        "%s %s status=%d ms=%.1f who=%s",
-        request.method,
-        request.path,
-        status,
-        1000 * request.request_time(),
-        identity.name if identity else "-",
-    )
-
-
-async def drain(server: HTTPServer, running: web.Running) -> None:
-    """Accept no more, and give what is being answered a few seconds."""
-    server.stop()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(running.wait(), DRAIN_SECONDS)
-    await server.close_all_connections()
-
-
-async def _close_hub_client() -> None:
-    """Close the connections that HubAuth of JupyterHub 6 keeps; 5.5 keeps none."""
-    try:
-        from jupyterhub.httpclient import JupyterHubHTTPClient
-    except ImportError:
-        return
-    await JupyterHubHTTPClient.loop_instance().close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

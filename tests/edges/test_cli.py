@@ -30,12 +30,11 @@ def test_validate_prints_every_problem(capsys: pytest.CaptureFixture[str], tmp_p
     assert code == 1
     assert [line.split(": ")[:2] for line in printed.out.splitlines()] == [
         [f"{cluster}:1", "gpu_type"],
-        [f"{teams}:1", "teams.vision.quota.a100"],
         [f"{tmp_path}/one.yaml:1", "title"],
         [f"{tmp_path}/one.yaml:1", "."],
         [f"{tmp_path}/one.yaml:2", "command"],
     ]
-    assert printed.err == "5 problems\n"
+    assert printed.err == "4 problems\n"
 
 
 def test_validate_knows_how_long_the_hub_waits(

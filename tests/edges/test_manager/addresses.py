@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from tornado.web import RequestHandler
 
-from dlspawner.manager.app import make_web
 from dlspawner.manager.identity import Service
+from dlspawner.manager.server import make_web
 from dlspawner.manager.web import Manager
 
 PREFIX = "/services/jobs/"

@@ -15,7 +15,8 @@ from dlspawner.cluster import Cluster
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.link import link_token
 from dlspawner.devcluster.api import start
-from dlspawner.manager import app, pages, web
+from dlspawner.manager import pages, web
+from dlspawner.manager import server as http
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book
 from dlspawner.manager.identity import make_auth, read_service
@@ -77,10 +78,10 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
             now=office.clock,
             acting=acting,
         )
-        server = HTTPServer(app.make_web(manager), xheaders=True)
+        server = HTTPServer(http.make_web(manager), xheaders=True)
         server.listen(port, "127.0.0.1")
         try:
             yield Served(f"http://127.0.0.1:{port}/services/jobs", acting, manager)
         finally:
-            await app.drain(server, manager.running)
-            await app._close_hub_client()
+            await http.drain(server, manager.running)
+            await http.close_hub_client()

@@ -11,7 +11,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
 from dlspawner.core.endpoints import read_target
-from dlspawner.manager import app
+from dlspawner.manager import server
 from dlspawner.manager.notices import Kind, post
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
@@ -41,7 +41,7 @@ class Filled:
     def paths(self) -> list[str]:
         """Every address of a page, with something in the place of each name."""
         found = []
-        for pattern, _ in app.addresses():
+        for pattern, _ in server.addresses():
             name = pattern.replace(r"(j-[a-z2-7]{12})", self.runs).replace("([^/]*)/([^/]*)", "alice/big")
             if not name.startswith(NO_PAGES) and not name.endswith(NO_PAGES_END):
                 assert "(" not in name, f"say here what {pattern} is to be opened with, or that it is no page"

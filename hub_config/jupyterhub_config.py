@@ -83,7 +83,7 @@ c.JupyterHub.load_roles = [
     {
         "name": "ssh-gateway",
         "scopes": [
-            *("users:activity", "read:users", "read:servers", manager),
+            *("users:activity", "list:users", "read:users", "read:servers", manager),
             *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write"),
         ],
         "services": ["ssh-gateway"],

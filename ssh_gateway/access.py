@@ -35,12 +35,17 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A credential that was proven just now: whose it is, how it reads in the log, and what it opens."""
+    """A credential that was proven just now: whose it is, how it reads in the log, and what it opens.
+
+    ``token`` is the secret itself, to ask later whether it is still good; no log and no message ever has it.
+    """
 
     user: str
     method: str
     credential: str
     opens: Callable[[str], bool]
+    token: str = field(default="", repr=False)
+    registered: bool = False  # a key that somebody registered, and can remove
 
 
 def everything(_server: str) -> bool:
@@ -51,7 +56,7 @@ def everything(_server: str) -> bool:
 def proven_by_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Proof, RegisteredKey] | None:
     """The proof in a verified signature of the key ``data``; every registered key is compared, in constant time."""
     found = [key for key in registered if hmac.compare_digest(key.data, data)]
-    return (Proof(user, "publickey", found[0].fingerprint, everything), found[0]) if found else None
+    return (Proof(user, "publickey", found[0].fingerprint, everything, registered=True), found[0]) if found else None
 
 
 def proven_by_token(user: str, method: str, bearer: Bearer | None) -> Proof | None:

@@ -24,6 +24,7 @@ from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules, read_networks
+from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
 
@@ -35,7 +36,7 @@ class CannotRun(Exception):
 class Gateway(Application):
     """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
 
-    From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users,
+    From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users, list:users,
     access:services!service=jobs, custom:ssh-keys:read, custom:notices:read, custom:ssh-sessions:write),
     JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
     """
@@ -125,6 +126,14 @@ class Gateway(Application):
         help="A job in use is reported to the Hub at most once in this time (each report is a commit); all open "
         "sessions to the Manager, too.",
     ).tag(config=True)
+    recheck_seconds = Float(
+        20.0,
+        min=0.1,
+        max=50.0,
+        help="How often all open sessions are checked again. Within this time (and the few seconds of a round) those "
+        "end, with a sentence, whose user is blocked or deleted, whose key or token was removed, or whose job is being "
+        "stopped; later only while the Manager, the Hub or the cluster does not answer.",
+    ).tag(config=True)
     agent_forwarding = Bool(
         False,
         help="Whether `ssh -A` works. Off, because whoever controls a job could use the person's agent meanwhile.",
@@ -178,19 +187,22 @@ class Gateway(Application):
             sessions = Sessions(people, self.activity_seconds)
             activity = Activity(people, self.activity_seconds, sessions=sessions)
             notices = Notices(people)
+            places = ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace)
+            rechecks = Rechecks(people, places, self.recheck_seconds)
             server = Server(
                 keys=found,
                 people=people,
-                places=ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace),
+                places=places,
                 activity=activity,
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),
                 policy=Policy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
+                rechecks=rechecks,
             )
-            await self._run(server, activity, notices)
+            await self._run(server, activity, notices, rechecks)
 
-    async def _run(self, server: Server, activity: Activity, notices: Notices) -> None:
+    async def _run(self, server: Server, activity: Activity, notices: Notices, rechecks: Rechecks) -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -201,6 +213,7 @@ class Gateway(Application):
         serving = {
             asyncio.create_task(activity.run(), name="report activity"),
             asyncio.create_task(notices.run(), name="follow notices"),
+            asyncio.create_task(rechecks.run(), name="check again"),
         }
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
         waiting = asyncio.create_task(stop.wait(), name="stop signal")

@@ -14,7 +14,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ssh_gateway.sessions import Session
 
 Object = dict[str, Any]
+
+KEYS_AT_ONCE = 1000
+JOBS_AT_ONCE = 50
 
 
 class Unavailable(Exception):
@@ -73,6 +76,14 @@ class NoticeList:
     notices: tuple[Notice, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whom administrators block, and which keys, of those that were asked about, are registered no more."""
+
+    blocked: frozenset[str] = frozenset()
+    gone_keys: frozenset[tuple[str, str]] = frozenset()
+
+
 class People(Protocol):
     """Who is this."""
 
@@ -91,6 +102,12 @@ class People(Protocol):
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Say when servers were used."""
 
+    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        """What has become of these keys, each a user's name and a fingerprint, and who is blocked."""
+
+    async def gone(self, users: Collection[str]) -> frozenset[str]:
+        """Those of these users that exist no more."""
+
 
 class Places(Protocol):
     """Where are their jobs."""
@@ -100,6 +117,9 @@ class Places(Protocol):
 
     async def target(self, user: str, server: str) -> Target | None:
         """The sshd of a user's running job on exactly this server."""
+
+    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+        """Those of these jobs that run and are not being stopped."""
 
 
 class HubAndManager:
@@ -151,6 +171,34 @@ class HubAndManager:
             await self._hub.post_activity(user, servers)
         except hubapi.HubError as error:
             raise Unavailable(str(error)) from error
+
+    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        pairs = sorted(keys)
+        parts = [pairs[at : at + KEYS_AT_ONCE] for at in range(0, len(pairs), KEYS_AT_ONCE)] or [[]]
+        answers = [await self._standing(part) for part in parts]
+        return Standing(answers[-1].blocked, frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers)))
+
+    async def _standing(self, keys: Sequence[tuple[str, str]]) -> Standing:
+        status, answer = await self._manager("POST", "/api/ssh-access", body={"keys": [list(key) for key in keys]})
+        try:
+            if status != 200 or not isinstance(answer, dict):
+                raise TypeError("an object expected")
+            return Standing(
+                frozenset(answer["blocked"]), frozenset((str(user), str(fp)) for user, fp in answer["gone"])
+            )
+        except (KeyError, TypeError, ValueError):
+            raise Unavailable(f"the Manager does not tell who may stay (status {status})") from None
+
+    async def gone(self, users: Collection[str]) -> frozenset[str]:
+        if not users:
+            return frozenset()
+        try:
+            listed = {user.name for user in await self._hub.active_users()}
+            return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
+        except hubapi.HubRefused as error:
+            raise Unavailable("the Hub lists no users: this service lacks the scope list:users") from error
+        except hubapi.HubError as error:
+            raise Unavailable("the Hub does not answer: try again later") from error
 
     async def open_notices(self, version: str, seconds: float) -> NoticeList:
         """All that are open, once that is another list than ``version``, or after so many seconds."""
@@ -266,6 +314,13 @@ class ClusterPlaces:
         except ClusterError as error:
             raise _no_cluster(error) from error
         return read_target(pod, service, job)
+
+    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+        wanted = sorted(jobs)
+        parts = [wanted[at : at + JOBS_AT_ONCE] for at in range(0, len(wanted), JOBS_AT_ONCE)]
+        pods = [pod for part in parts for pod in await self._pods(naming.jobs_selector(part))]
+        found = [(pod, naming.read_job(pod["metadata"])) for pod in pods]
+        return frozenset(job.id for pod, job in found if job and condition(pod, job) is not Condition.STOPPING)
 
     async def _pods(self, selector: str) -> list[Object]:
         try:

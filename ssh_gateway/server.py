@@ -25,7 +25,8 @@ from ssh_gateway.logs import log, say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Penalties, Rules
-from ssh_gateway.visit import Jump
+from ssh_gateway.rechecks import Rechecks
+from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
 
 
@@ -58,6 +59,7 @@ class Server:
         limits: Limits | None = None,
         policy: Policy | None = None,
         notices: Notices | None = None,
+        rechecks: Rechecks | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -70,6 +72,9 @@ class Server:
         if notices is not None:
             notices.changed = self._tell
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
+        self.rechecks = rechecks
+        if rechecks is not None:
+            rechecks.visits = self._visits
         self.crowd = Crowd(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.visitors: set[Visitor] = set()
@@ -131,11 +136,17 @@ class Server:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
+    def blocked(self) -> frozenset[str]:
+        """Whom nobody lets in."""
+        return self.rechecks.blocked if self.rechecks else frozenset()
+
+    def _visits(self) -> list[Visit]:
+        return [visitor.visit for visitor in self.visitors if visitor.visit is not None]
+
     def _tell(self) -> None:
         """What is to be said on terminals has changed."""
-        for visitor in list(self.visitors):
-            if visitor.visit is not None:
-                visitor.visit.tell()
+        for visit in self._visits():
+            visit.tell()
 
     def gone(self, visitor: Visitor) -> None:
         """Called by every visitor who left."""

@@ -24,6 +24,7 @@ from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
+from ssh_gateway.standing import Held
 
 if TYPE_CHECKING:
     from ssh_gateway.server import Server
@@ -61,6 +62,7 @@ class Visit:
         self._undecided = False
         self.proof = proof
         self.server_name: str | None = None
+        self.job: str | None = None
 
     @property
     def bytes_up(self) -> int:
@@ -88,6 +90,7 @@ class Visit:
         except pod.Unreachable as problem:
             raise Refused(str(problem)) from problem
         self._join(leg)
+        self.job = target.job
         say(
             "open",
             conn=self._number,
@@ -100,6 +103,17 @@ class Visit:
     def client_gone(self) -> None:
         if self._relay is not None:
             self._relay.client_gone("the client is gone")
+
+    def held(self) -> Held:
+        """What is to be looked up to know whether this visit may go on."""
+        return Held(self.proof, self.server_name if self.job else None, self.job)
+
+    def end(self, why: str) -> None:
+        """Access has ended; nothing for who is gone already."""
+        if self._leg.ended:
+            return
+        say("ended", conn=self._number, user=self.proof.user, server=self.server_name, job=self.job, why=why)
+        self._leg.end(asyncssh.DISC_BY_APPLICATION, why)
 
     def tell(self) -> None:
         """Say on this visit's terminals what was not said there yet."""

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import asyncssh
@@ -21,6 +22,7 @@ from ssh_gateway import access, routing, wire
 from ssh_gateway.access import Attempts, Proof
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
+from ssh_gateway.standing import BLOCKED
 from ssh_gateway.visit import Jump, Refused, Visit
 
 if TYPE_CHECKING:
@@ -179,7 +181,7 @@ class Visitor(wire.Door):
             await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
             return False
         self._server.penalties.right(self._source, user, self._server.now())
-        return await self._enter(proof)
+        return await self._enter(replace(proof, token=token))
 
     async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
         """The person's keys, looked up once per connection and name."""
@@ -219,6 +221,8 @@ class Visitor(wire.Door):
         visit = Visit(self._server, self.leg, proof, self._number, self._source)
         server = self._login.server
         try:
+            if proof.user in self._server.blocked():
+                raise Refused(BLOCKED)
             self._join_crowd(proof.user)
             if self._jump is not None and server != self._jump.server:
                 raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PREFIX = "dlspawner.dev/"
@@ -161,6 +161,11 @@ def job_annotations(job: Job) -> dict[str, str]:
 def job_selector(job_id: str) -> str:
     """A label selector for the objects of one job."""
     return f"{JOB_LABEL}={job_id}"
+
+
+def jobs_selector(job_ids: Iterable[str]) -> str:
+    """Selects everything that belongs to any of these jobs, of which there is at least one."""
+    return f"{JOB_LABEL} in ({','.join(job_ids)})"
 
 
 def server_selector(user: str, server: str) -> str:

@@ -14,7 +14,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
 
-from dlspawner.manager import portal, rest, routes, web
+from dlspawner.manager import portal, rest, routes, ssh_access, web
 from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
@@ -31,6 +31,7 @@ PARTS: tuple[web.Routes, ...] = (
     log_routes.ROUTES,
     usage_api.ROUTES,
     metrics_api.ROUTES,
+    ssh_access.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
     approvals.ROUTES,

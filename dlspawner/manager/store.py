@@ -6,7 +6,7 @@ Times come from the caller. A user is a name: asking for one without rows does t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -118,6 +118,13 @@ class Store:
     async def keys(self, user: str) -> list[StoredKey]:
         """The user's keys, oldest first."""
         return await self.read(lambda connection: _keys(connection, user))
+
+    async def registered(self, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of these pairs of a user's name and a fingerprint that are registered."""
+        columns = select(ssh_keys.c.user_name, ssh_keys.c.fingerprint)
+        query = columns.where(ssh_keys.c.fingerprint.in_(sorted({fingerprint for _, fingerprint in keys})))
+        rows = await self.read(lambda connection: connection.execute(query).all())
+        return {(row.user_name, row.fingerprint) for row in rows} & set(keys)
 
     async def add_keys(self, user: str, keys: Sequence[PublicKey], now: datetime, limit: int) -> Added | TooMany:
         """Add all that are not there yet, or none when there would be more than `limit`."""

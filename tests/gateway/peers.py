@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +19,12 @@ import asyncssh
 
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.activity import Activity
-from ssh_gateway.directory import Target, Unavailable
+from ssh_gateway.directory import Standing, Target, Unavailable
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules
+from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits, Server
 
@@ -138,6 +139,8 @@ class FakePeople:
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
     down: bool = False
     guesses: int = 0
+    blocked: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
 
     def register(self, user: str, key: asyncssh.SSHKey) -> None:
         keys = self.keys.setdefault(user, [])
@@ -159,6 +162,15 @@ class FakePeople:
     async def stopped_servers(self, user: str) -> frozenset[str]:
         return self.stopped.get(user, frozenset())
 
+    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        self._answer()
+        known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
+        return Standing(self.blocked, frozenset(keys) - known)
+
+    async def gone(self, users: Collection[str]) -> frozenset[str]:
+        self._answer()
+        return self.removed & frozenset(users)
+
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         self._answer()
         self.reports += [(user, server, at) for server, at in servers.items()]
@@ -174,6 +186,7 @@ class FakePlaces:
 
     targets: dict[tuple[str, str], Target] = field(default_factory=dict)
     others: dict[str, list[Candidate]] = field(default_factory=dict)
+    down: bool = False
 
     async def jobs(self, user: str) -> tuple[Candidate, ...]:
         ready = [Candidate(server, Condition.READY) for owner, server in self.targets if owner == user]
@@ -181,6 +194,11 @@ class FakePlaces:
 
     async def target(self, user: str, server: str) -> Target | None:
         return self.targets.get((user, server))
+
+    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+        if self.down:
+            raise Unavailable("the cluster does not answer: try again later")
+        return frozenset(target.job for target in self.targets.values()) & frozenset(jobs)
 
 
 @dataclass
@@ -207,6 +225,7 @@ async def gateway(
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, in this event loop."""
     activity = Activity(people, interval)
+    rechecks = Rechecks(people, places, interval)
     server = Server(
         keys=keys,
         people=people,
@@ -216,14 +235,17 @@ async def gateway(
         limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0, rules=Rules(penalty_seconds=0.0)),
         policy=policy,
         notices=notices,
+        rechecks=rechecks,
     )
     _, port = await server.start("127.0.0.1", 0)
     reporting = asyncio.create_task(activity.run(), name="report activity")
+    checking = asyncio.create_task(rechecks.run(), name="check again")
     try:
         yield Running(server, people, places, port, reporting)
     finally:
         reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
+        checking.cancel()
+        await asyncio.gather(reporting, checking, return_exceptions=True)
         await server.stop()
 
 

@@ -265,6 +265,45 @@ SERVICE = {
 }
 
 
+async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> None:
+    kept, stopped = job(somebody(), "kept"), job(somebody(), "stopped")
+    async with await Cluster.connect(kubeconfig) as cluster:
+        places = ClusterPlaces(cluster, NAMESPACE)
+        for one in (kept, stopped):
+            await create_pod(cluster, one.id, one)
+        asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "a").replace("1", "b") for number in range(120))}
+        assert await places.live(asked) == {kept.id, stopped.id}
+        await cluster.delete(PODS, stopped.id, NAMESPACE)
+        assert await places.live(asked) == {kept.id}
+        assert await places.live(()) == frozenset()
+
+
+async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Registry) -> None:
+    mine, theirs = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+    user, other = somebody(), somebody()
+    registry.token(user)
+    registry.token(other)
+    registry.register(user, mine)
+    registry.register(other, theirs)
+    asked = {(user, mine.get_fingerprint()), (user, theirs.get_fingerprint()), (other, theirs.get_fingerprint())}
+    told = await registry.people.standing(asked)
+    assert (told.gone_keys, told.blocked) == ({(user, theirs.get_fingerprint())}, frozenset())
+    assert (await registry.people.standing(())).gone_keys == frozenset()
+
+
+async def test_who_is_deleted_is_gone(world: World) -> None:
+    stays, leaves = somebody(), somebody()
+    for user in (stays, leaves):
+        world.token(user)
+    async with (
+        HubApi(world.hub_api, world.tokens["gateway"]) as hub,
+        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
+    ):
+        assert await people.gone({stays, leaves}) == frozenset()
+        world.setup("DELETE", f"/users/{leaves}")
+        assert await people.gone({stays, leaves}) == {leaves}
+
+
 def test_the_address_is_the_pods_own_node_and_the_services_port() -> None:
     target = read_target(POD, SERVICE, READY)
     assert target is not None

@@ -301,7 +301,7 @@ OPERATIONS: tuple[Operation, ...] = (
 INTERNAL = frozenset(
     {
         *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "PUT key-suggestions", "PUT kernels"),
-        *("PUT ssh-sessions", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
+        *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
         *("PUT users/{user}/account", "GET users/{user}/notices", "GET users/{user}/waiting"),
         *("POST users/{user}/interrupted", "PUT users/{user}/starting"),
     }

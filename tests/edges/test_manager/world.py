@@ -58,8 +58,8 @@ c.JupyterHub.load_roles = [
         "name": "ssh-gateway",
         "services": ["ssh-gateway"],
         "scopes": [
-            "users:activity", "read:users", "read:servers", "access:services!service=jobs", "custom:ssh-keys:read",
-            "custom:notices:read",
+            "users:activity", "list:users", "read:users", "read:servers", "access:services!service=jobs",
+            "custom:ssh-keys:read", "custom:notices:read",
             "custom:ssh-sessions:write",
         ],
     }},

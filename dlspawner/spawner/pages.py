@@ -149,6 +149,7 @@ def form(spawner: DLSpawner) -> str:
         server=server,
         ssh_login=ssh_command(spawner, server),
         home_url=url_path_join(spawner.hub.base_url, "home"),
+        cluster_url=url_path_join(base_url(spawner), "services/jobs/cluster") if spawner.manager_url else "",
     )
 
 

@@ -114,6 +114,13 @@ def test_a_refused_form_comes_back_with_its_values(spawner: Any, monkeypatch: py
     assert "<script>\n" in form.replace('"><script>', "")  # ours, not theirs
 
 
+def test_the_form_leads_to_what_is_free_where_a_manager_knows(spawner: Any) -> None:
+    link = 'href="/services/jobs/cluster"'
+    assert link in spawner.options_form(spawner)
+    spawner.manager_url = ""
+    assert link not in spawner.options_form(spawner)
+
+
 def test_yaml_texts_are_texts(spawner: Any) -> None:
     assert "Notebook &lt;b&gt;" in spawner.options_form(spawner)
 

@@ -265,14 +265,14 @@ class Reconciler:
     def _gone(self, turn: Turn, uid: str) -> None:
         for record in tuple(turn.book.records.values()):
             if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
-                gone(turn, record, "gone")
+                gone(turn, record, _how(record))
 
     def _forget_unlisted(self, turn: Turn) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.book.records.values()):
             held = record.job.holds and not record.reserved
             if held and not any(pod.uid in self._pods for pod in record.seen):
-                gone(turn, record, "gone")
+                gone(turn, record, _how(record))
         _let_one_wait(turn)
 
     # Reservations
@@ -322,6 +322,11 @@ def _level(world: World, claimed: naming.Job | None) -> int:
         return 0
     team = world.team(claimed.team) or Team(claimed.team)
     return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+
+
+def _how(record: Record) -> str:
+    """Stopped, where that was seen; else nobody knows what became of the job."""
+    return "gone" if record.job.state is State.STOPPING or record.stop is not None else "disappeared"
 
 
 def _was_its(record: Record, pod: Pod) -> bool:

@@ -25,6 +25,7 @@ STEPS = {
     "running": "It runs.",
     "deleted": "Its pod is being stopped.",
     "gone": "Its pod is gone.",
+    "disappeared": "Its pod was found to be gone.",
     "finished": "Its program has ended.",
     "requeued": "It waits again, at its old place.",
     "turn-over": "It could not be started in time, and waits again.",

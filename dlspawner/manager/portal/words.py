@@ -21,6 +21,7 @@ ENDS = {
     "never-seen": "It was being started, and no pod of it ever came.",
     "finished": "Its program has ended.",
     "gone": "It was stopped.",
+    "disappeared": "Its pod is gone: whether it had ended or was removed was not seen.",
 }
 
 

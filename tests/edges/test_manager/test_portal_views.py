@@ -156,6 +156,8 @@ def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
     [
         ("gone", "", Stop("idle", "Not used."), "Not used."),
         ("gone", "", None, "It was stopped."),
+        ("disappeared", "", None, "Its pod is gone: whether it had ended or was removed was not seen."),
+        ("disappeared", "", Stop("idle", "Not used."), "Not used."),
         ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
         ("replaced", "by j-3", None, "Another request for the same server took its place."),
         ("of a later version", "secret", None, "It has ended."),

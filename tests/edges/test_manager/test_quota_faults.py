@@ -17,6 +17,7 @@ from dlspawner.manager.desk import Answer, Question
 from tests import faults
 from tests.edges.test_manager import quota
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+from tests.edges.test_manager.queued import reasons
 
 
 @pytest.fixture
@@ -150,6 +151,17 @@ async def test_a_pod_that_is_deleted_behind_our_back_is_free_and_said_to_be_gone
         await until(lambda: job.job not in book_of(acting).records, "it is seen")
         assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
         assert (await ask(acting, job)).reason == "over"
+        assert (await reasons(acting, job))[-1] == "disappeared"
+
+
+async def test_what_ended_while_no_manager_looked_is_not_said_to_have_been_stopped(office: Office) -> None:
+    job = wants(gpus=8)
+    async with office.manager() as acting:
+        await running(office, acting, job)
+    await office.cluster.delete(PODS, "jupyter-alice", "jobs", grace=0)
+    async with office.manager() as acting:
+        await until(lambda: job.job not in book_of(acting).records, "it is seen")
+        assert (await reasons(acting, job))[-1] == "disappeared"
 
 
 async def test_while_kubernetes_is_away_what_is_held_stays_held_and_what_changed_is_seen_afterwards(

@@ -9,6 +9,8 @@
     proxy      the relay between the two legs                    logs      one line per event
     directory  the Hub, the Manager and the cluster              wire      all that is private to asyncssh
     rechecks   everybody inside is checked again             standing  PURE: who may stay
+    algorithms what is offered and taken
+    authorities whose certificates count                     certificates PURE: what one lets in
     sessions   telling the Manager who is in which job
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.

@@ -19,6 +19,7 @@ from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
 from ssh_gateway import health, keys
 from ssh_gateway.activity import Activity
+from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import ClusterPlaces, HubAndManager
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
@@ -57,6 +58,13 @@ class Gateway(Application):
         "gateway",
         help="Directory of the gateway's keys: host key and user CA, made at the first start, 0600. "
         "Several gateways behind one address need the same contents.",
+    ).tag(config=True)
+    user_ca_file = Unicode(
+        "",
+        help="File of the public keys of your organisation's SSH user CAs, one a line, as sshd's TrustedUserCAKeys. "
+        "Their certificates let in whoever their principals name, as the Hub does. Validity, source-address, "
+        "force-command and the permit-... extensions hold; other critical options are refused. Read again when it "
+        "changes. Empty: none.",
     ).tag(config=True)
     manager_url = Unicode(
         "http://127.0.0.1:8081/services/jobs",
@@ -169,13 +177,15 @@ class Gateway(Application):
         """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
         try:
             found = keys.load_or_make(Path(self.state_dir))
+            authorities = Authorities(Path(self.user_ca_file) if self.user_ca_file else None)
+            authorities.load()
             if not self.init:
-                asyncio.run(self._serve(found))
+                asyncio.run(self._serve(found, authorities))
         except (CannotRun, keys.KeysUnusable) as problem:
             print(f"ssh-gateway: {problem}", file=sys.stderr)
             raise SystemExit(1) from None
 
-    async def _serve(self, found: keys.Keys) -> None:
+    async def _serve(self, found: keys.Keys, authorities: Authorities) -> None:
         token, hub_url = _required("JUPYTERHUB_API_TOKEN"), _required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubApi(hub_url, token))
@@ -199,6 +209,7 @@ class Gateway(Application):
                 policy=Policy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
                 rechecks=rechecks,
+                authorities=authorities,
             )
             await self._run(server, activity, notices, rechecks)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import asyncssh
 
-from ssh_gateway import wire
+from ssh_gateway import algorithms, wire
+from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Target
 from ssh_gateway.logs import say
 from ssh_gateway.packets import Policy
@@ -44,7 +45,7 @@ def on_lost(leg: wire.ClientLeg, lost: Callable[[], None]) -> None:
 
 
 def issue(
-    user_ca: asyncssh.SSHKey, target: Target, policy: Policy, now: float
+    user_ca: asyncssh.SSHKey, target: Target, policy: Policy, bounds: Bounds, now: float
 ) -> tuple[asyncssh.SSHKey, asyncssh.SSHCertificate]:
     """A fresh key and a certificate for it that opens this one job, as seen by a clock within a minute of ours."""
     key = asyncssh.generate_private_key("ssh-ed25519")
@@ -55,13 +56,19 @@ def issue(
         principals=[target.job],
         valid_after=int(now) - CLOCK_SKEW_SECONDS,
         valid_before=int(now) + CERTIFICATE_SECONDS,
-        permit_agent_forwarding=policy.agent_forwarding,
-        permit_x11_forwarding=policy.x11_forwarding,
+        force_command=bounds.force_command,
+        permit_agent_forwarding=policy.agent_forwarding and "agent-forwarding" in bounds.permits,
+        permit_x11_forwarding=policy.x11_forwarding and "X11-forwarding" in bounds.permits,
+        permit_port_forwarding="port-forwarding" in bounds.permits,
+        permit_pty="pty" in bounds.permits,
+        permit_user_rc="user-rc" in bounds.permits,
     )
     return key, certificate
 
 
-async def connect(target: Target, user_ca: asyncssh.SSHKey, policy: Policy, seconds: float) -> wire.ClientLeg:
+async def connect(
+    target: Target, user_ca: asyncssh.SSHKey, policy: Policy, bounds: Bounds, seconds: float
+) -> wire.ClientLeg:
     """Log in to the job's sshd; one that does not listen yet is tried again until the time is over."""
     try:
         host_key = asyncssh.import_public_key(target.host_key)
@@ -69,9 +76,9 @@ async def connect(target: Target, user_ca: asyncssh.SSHKey, policy: Policy, seco
             while True:
                 try:
                     return await wire.connect(
-                        wire.client_options(
+                        algorithms.client_options(
                             login=target.login,
-                            credential=issue(user_ca, target, policy, time.time()),
+                            credential=issue(user_ca, target, policy, bounds, time.time()),
                             host_key=host_key,
                             host=target.host,
                             port=target.port,

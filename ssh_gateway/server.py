@@ -15,9 +15,10 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import wire
+from ssh_gateway import algorithms, wire
 from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
+from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import People, Places
 from ssh_gateway.gate import Gate
 from ssh_gateway.keys import Keys
@@ -60,6 +61,7 @@ class Server:
         policy: Policy | None = None,
         notices: Notices | None = None,
         rechecks: Rechecks | None = None,
+        authorities: Authorities | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -72,6 +74,7 @@ class Server:
         if notices is not None:
             notices.changed = self._tell
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
+        self.authorities = authorities or Authorities()
         self.rechecks = rechecks
         if rechecks is not None:
             rechecks.visits = self._visits
@@ -81,7 +84,7 @@ class Server:
         self._leaving: set[Gate] = set()
         self.pods: set[wire.ClientLeg] = set()
         self.numbers = count(1)
-        self._options = wire.server_options([keys.host], self.limits.login_seconds)
+        self._options = algorithms.server_options([keys.host], self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()

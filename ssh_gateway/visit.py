@@ -20,6 +20,7 @@ import asyncssh
 
 from ssh_gateway import packets, pod, routing, wire
 from ssh_gateway.access import Proof
+from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
@@ -51,11 +52,14 @@ class Refused(Exception):
 class Visit:
     """One person, one client connection, and the pod's that belongs to it."""
 
-    def __init__(self, server: Server, leg: wire.ServerLeg, proof: Proof, number: int, source: str) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917  (who, on what, by which proof, within which bounds)
+        self, server: Server, leg: wire.ServerLeg, proof: Proof, number: int, source: str, bounds: Bounds
+    ) -> None:
         self._server = server
         self._leg = leg
         self._number = number
         self._source = source
+        self._bounds = bounds
         self._relay: Relay | None = None
         self._waiting: list[tuple[int, bytes]] = []
         self._connecting = False
@@ -85,7 +89,11 @@ class Visit:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
         try:
             leg = await pod.connect(
-                target, self._server.keys.user_ca, self._server.policy, self._server.limits.connect_seconds
+                target,
+                self._server.keys.user_ca,
+                self._server.policy,
+                self._bounds,
+                self._server.limits.connect_seconds,
             )
         except pod.Unreachable as problem:
             raise Refused(str(problem)) from problem

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import asyncssh
 
-from ssh_gateway import access, routing, wire
+from ssh_gateway import access, certificates, routing, wire
 from ssh_gateway.access import Attempts, Proof
+from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.standing import BLOCKED
@@ -148,6 +149,17 @@ class Visitor(wire.Door):
         self._server.send_on_errand("key used", self._note_use(user, registered))
         return await self._enter(proof)
 
+    def trusts(self, ca: asyncssh.SSHKey) -> bool:
+        return self._attempts.may_ask() and self._server.authorities.trusts(ca)
+
+    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
+        user = self._login.user
+        problem = certificates.obstacle(certificate, user, self._source, time.time())
+        if problem is not None or self._login is NOBODY:
+            self._tell(problem or "this is no login name")
+            return False
+        return await self._enter(certificates.proven(certificate, user), certificate.bounds)
+
     async def validate_password(self, username: str, password: str) -> bool:
         return await self._token("password", password)
 
@@ -206,7 +218,7 @@ class Visitor(wire.Door):
         with contextlib.suppress(Unavailable):
             await self._server.people.key_used(user, key)
 
-    async def _enter(self, proof: Proof) -> bool:
+    async def _enter(self, proof: Proof, bounds: Bounds = UNBOUND) -> bool:
         """The credential is proven and SUCCESS is not sent yet: the last moment for words before a session."""
         say(
             "auth",
@@ -218,7 +230,7 @@ class Visitor(wire.Door):
             key=proof.credential,
         )
         self._server.penalties.proven(self._source, proof.user, self._server.now())
-        visit = Visit(self._server, self.leg, proof, self._number, self._source)
+        visit = Visit(self._server, self.leg, proof, self._number, self._source, bounds)
         server = self._login.server
         try:
             if proof.user in self._server.blocked():

@@ -19,43 +19,23 @@ import asyncio
 import contextlib
 import socket
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import asyncssh
 from asyncssh.connection import SSHConnection
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
 from asyncssh.packet import PacketDecodeError, SSHPacket
-from asyncssh.public_key import decode_ssh_public_key
+from asyncssh.public_key import (
+    CERT_TYPE_USER,
+    SSHOpenSSHCertificate,
+    decode_ssh_certificate,
+    decode_ssh_public_key,
+)
 
-from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED
-
-KEX_ALGS = [
-    # RFC 4253 §7 guesses are handled wrongly by asyncssh, so the algorithm that Dropbear guesses comes first; clients
-    # that know the post-quantum one prefer it themselves, and their order decides.
-    "curve25519-sha256",
-    "curve25519-sha256@libssh.org",
-    "mlkem768x25519-sha256",
-]
-ENCRYPTION_ALGS = [
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-    "aes256-ctr",
-    "aes128-ctr",
-]
-MAC_ALGS = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"]
-SIGNATURE_ALGS = [
-    "ssh-ed25519",
-    "sk-ssh-ed25519@openssh.com",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "sk-ecdsa-sha2-nistp256@openssh.com",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-]
-HOST_KEY_ALGS = ["ssh-ed25519"]
+from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
+from ssh_gateway.certificates import PERMITS, Bounds, Certificate
+from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, text
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
@@ -73,6 +53,14 @@ class Door(asyncssh.SSHServer):
     @abstractmethod
     async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
         """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
+
+    @abstractmethod
+    def trusts(self, ca: asyncssh.SSHKey) -> bool:
+        """Whether certificates that this key signed are looked at; also asked without a signature of the client's."""
+
+    @abstractmethod
+    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
+        """As `proven`, of a key that a trusted CA has signed; what the certificate says is the door's to judge."""
 
     @abstractmethod
     def attempt_failed(self) -> str | None:
@@ -250,7 +238,21 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return False
         if not await super().validate_public_key(username, key_data, msg, signature):
             return False
-        return not msg or await self._door().proven(username, decode_ssh_public_key(key_data))
+        if not msg:
+            return True
+        certificate = _read_certificate(key_data)
+        if certificate is not None:
+            return await self._door().proven_by_certificate(username, certificate)
+        return await self._door().proven(username, decode_ssh_public_key(key_data))
+
+    async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
+        """The key of a certificate that a trusted CA signed well; asyncssh would also judge it, and say nothing."""
+        ca = cert.signing_key
+        if not (self._door().trusts(ca) and is_strong(ca) and is_strong(cert.key) and _is_signed_well(cert)):
+            return None
+        cert.key.set_touch_required(True)
+        key: asyncssh.SSHKey = cert.key
+        return key
 
     def send_userauth_failure(self, partial_success: bool) -> None:
         # The first request with a method that does not exist is how clients ask for the list ("none").
@@ -287,60 +289,36 @@ class _Channels(dict[int, Any]):
         return self._leg
 
 
-def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -> asyncssh.SSHServerConnectionOptions:
-    """What every client is offered; no file is read for it."""
-    return asyncssh.SSHServerConnectionOptions(
-        config=None,
-        server_host_keys=list(host_keys),
-        server_version="dlspawner",
-        kex_algs=KEX_ALGS,
-        encryption_algs=ENCRYPTION_ALGS,
-        mac_algs=MAC_ALGS,
-        compression_algs=["none"],
-        signature_algs=SIGNATURE_ALGS,
-        login_timeout=login_seconds,
-        keepalive_interval=0,
-        gss_host=None,
-        host_based_auth=False,
-        x11_forwarding=False,
-        agent_forwarding=False,
-        allow_scp=False,
-        line_editor=False,
-        encoding=None,
-    )
+def _is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
+    """Whether an RSA key of a CA did not use SHA-1: the certificate ends in algorithm and signature, each a string."""
+    ca = certificate.signing_key
+    if ca.algorithm != b"ssh-rsa":
+        return True
+    size = (rsa_bits(ca) + 7) // 8
+    ends = [text(name) + size.to_bytes(4, "big") for name in (b"rsa-sha2-256", b"rsa-sha2-512")]
+    return any(certificate.public_data[:-size].endswith(end) for end in ends)
 
 
-def client_options(  # noqa: PLR0913  (one login has that many parts)
-    *,
-    login: str,
-    credential: tuple[asyncssh.SSHKey, asyncssh.SSHCertificate],
-    host_key: asyncssh.SSHKey,
-    host: str,
-    port: int,
-    owner: Callable[[], asyncssh.SSHClient],
-) -> asyncssh.SSHClientConnectionOptions:
-    """One login with one certificate at a server with one known key: no agent, no files, no other method."""
-    return asyncssh.SSHClientConnectionOptions(
-        config=None,
-        host=host,
-        port=port,
-        client_factory=owner,
-        client_version="dlspawner-gateway",
-        username=login,
-        client_keys=[credential],
-        known_hosts=([host_key], [], []),
-        server_host_key_algs=HOST_KEY_ALGS,
-        agent_path=None,
-        password=None,
-        preferred_auth="publickey",
-        gss_host=None,
-        kex_algs=["curve25519-sha256", "curve25519-sha256@libssh.org"],
-        encryption_algs=ENCRYPTION_ALGS,
-        mac_algs=MAC_ALGS,
-        compression_algs=["none"],
-        keepalive_interval=0,
-        login_timeout=0,
-        x509_trusted_certs=None,
+def _read_certificate(key_data: bytes) -> Certificate | None:
+    """What an OpenSSH certificate says; None for a plain key."""
+    try:
+        found = decode_ssh_certificate(key_data)
+    except asyncssh.KeyImportError:
+        return None
+    if not isinstance(found, SSHOpenSSHCertificate):
+        return None
+    options: Mapping[str, Any] = found.options
+    return Certificate(
+        key_id=found._key_id,
+        serial=found._serial,
+        for_users=found._cert_type == CERT_TYPE_USER,
+        principals=tuple(found.principals),
+        valid_after=found._valid_after,
+        valid_before=found._valid_before,
+        addresses=tuple(options.get("source-address") or ()),
+        bounds=Bounds(
+            frozenset(name for name in PERMITS if options.get(f"permit-{name}")), options.get("force-command")
+        ),
     )
 
 

@@ -19,6 +19,7 @@ import asyncssh
 
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.activity import Activity
+from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import Standing, Target, Unavailable
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import Notices
@@ -222,6 +223,7 @@ async def gateway(
     policy: Policy | None = None,
     interval: float = 0.05,
     notices: Notices | None = None,
+    authorities: Authorities | None = None,
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, in this event loop."""
     activity = Activity(people, interval)
@@ -236,6 +238,7 @@ async def gateway(
         policy=policy,
         notices=notices,
         rechecks=rechecks,
+        authorities=authorities,
     )
     _, port = await server.start("127.0.0.1", 0)
     reporting = asyncio.create_task(activity.run(), name="report activity")

@@ -15,8 +15,9 @@ from asyncssh import connection, constants
 from asyncssh.connection import SSHConnection
 from asyncssh.kex import get_kex_algs
 from asyncssh.packet import SSHPacket
+from asyncssh.public_key import decode_ssh_certificate
 
-from ssh_gateway import packets, wire
+from ssh_gateway import algorithms, packets, wire
 from ssh_gateway.keys import Keys
 
 ATTRIBUTES = (
@@ -51,6 +52,7 @@ def test_the_version_is_the_one_that_was_read() -> None:
         (SSHConnection, "connection_lost", ["self", "exc"]),
         (asyncssh.SSHServerConnection, "reload_config", ["self"]),
         (asyncssh.SSHServerConnection, "validate_public_key", ["self", "username", "key_data", "msg", "signature"]),
+        (asyncssh.SSHServerConnection, "_validate_openssh_certificate", ["self", "username", "cert"]),
         (asyncssh.SSHServerConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
         (asyncssh.SSHClientConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
         (SSHPacket, "get_full_payload", ["self"]),
@@ -61,7 +63,7 @@ def test_a_method_that_is_overridden_or_called_is_there(owner: type, name: str, 
 
 
 async def test_the_attributes_are_there(keys: Keys) -> None:
-    options = wire.server_options([keys.host], 0)
+    options = algorithms.server_options([keys.host], 0)
     leg = asyncssh.SSHServerConnection(asyncio.get_running_loop(), options)
     assert [name for name in ATTRIBUTES if not hasattr(leg, name)] == []
     assert leg._kex_complete is False
@@ -105,9 +107,26 @@ def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
 
 
 async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:
-    options = wire.server_options([keys.host], 60)
+    options = algorithms.server_options([keys.host], 60)
     assert options.kex_algs[0] == b"curve25519-sha256"  # what Dropbear guesses, see FACTS
     offered = [*options.kex_algs, *options.encryption_algs, *options.mac_algs, *options.signature_algs]
     assert not [name for name in offered if b"sha1" in name or b"cbc" in name or name == b"ssh-rsa"]
     assert list(options.server_host_keys) == [b"ssh-ed25519"]
     assert options.compression_algs == [b"none"]
+
+
+def test_a_certificate_tells_what_is_read_of_it_and_ends_in_its_signature() -> None:
+    ca, key = (asyncssh.generate_private_key("ssh-rsa", key_size=3072) for _ in range(2))
+    made = ca.generate_user_certificate(
+        key, "badge", serial=7, principals=["alice"], valid_after=100, valid_before=200, force_command="date",
+        source_address=["192.0.2.0/24"], permit_pty=False, sig_alg="rsa-sha2-256",
+    )  # fmt: skip
+    read = wire._read_certificate(made.public_data)
+    assert read is not None
+    assert (read.key_id, read.serial, read.for_users, read.principals) == ("badge", 7, True, ("alice",))
+    assert (read.valid_after, read.valid_before, [str(one) for one in read.addresses]) == (100, 200, ["192.0.2.0/24"])
+    assert read.bounds.force_command == "date"
+    assert "pty" not in read.bounds.permits
+    assert "port-forwarding" in read.bounds.permits
+    assert wire._is_signed_well(decode_ssh_certificate(made.public_data))
+    assert wire._read_certificate(key.public_data) is None

@@ -217,7 +217,7 @@ class Reconciler:
         reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # Who is stopped waits again only when the pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            turn.write(ended(seen), "finished")
+            turn.write(ended(seen), "failed" if pod.failure else "finished", pod.failure)
         elif reason:
             turn.write(seen, reason)
 

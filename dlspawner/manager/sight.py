@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from dlspawner.core import naming
@@ -20,11 +20,13 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Amount, Cluster
 from dlspawner.core.nodes import Node, has_type
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.records import PodRef, Record
 
 log = logging.getLogger("dlspawner.manager")
 _LONGEST_NAME = 255
+_SIGNALS = 128  # an exit code above: the signal that ended the program
 _MOST = Amount(2**62, 2**62)
 
 
@@ -41,6 +43,7 @@ class Pod:
     over: bool  # it has ended and holds nothing, although it is still there
     namespace: str  # as `Namespaces.short` says it
     manifest: Manifest  # of its spec what counts
+    failure: str = ""  # of one that is over, where its program failed by itself: how
 
 
 def read_pod(manifest: Manifest, namespaces: Namespaces) -> Pod:
@@ -57,6 +60,7 @@ def read_pod(manifest: Manifest, namespaces: Namespaces) -> Pod:
         over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
         namespace=namespaces.short(str(metadata.get("namespace") or "")),
         manifest=essentials(manifest),
+        failure=_failure(metadata, status) if phase == "Failed" else "",
     )
 
 
@@ -67,6 +71,28 @@ def ref(pod: Pod) -> PodRef:
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+
+
+def _failure(metadata: Manifest, status: Manifest) -> str:
+    """How the program failed that the job stands on; nothing where the deletion of its pod has ended it."""
+    ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
+    end = next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
+    code = int(end.get("exitCode") or 0)
+    if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or not _before(end, metadata))):
+        return ""
+    if end.get("reason") == "OOMKilled":
+        return "it used more memory than it had."
+    return f"signal {code - _SIGNALS}." if code > _SIGNALS else f"exit code {code}."
+
+
+def _before(end: Manifest, metadata: Manifest) -> bool:
+    """Whether a container ended before its pod was asked to; within the same second counts, times have no more."""
+    asked = _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return bool(end.get("finishedAt")) and _moment(end["finishedAt"]) <= asked
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(microsecond=0)
 
 
 def _may_run(status: Mapping[str, Any]) -> bool:

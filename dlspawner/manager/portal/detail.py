@@ -11,7 +11,7 @@ from dlspawner.core.jobs import State
 from dlspawner.core.telling import moment
 from dlspawner.manager.kept import Event, Kept
 from dlspawner.manager.logs.happenings import Happening
-from dlspawner.manager.portal.words import end, gpus
+from dlspawner.manager.portal.words import TOLD, end, gpus
 
 # What a transition means to the job's person, by its reason; other reasons are shown as they are.
 STEPS = {
@@ -27,6 +27,10 @@ STEPS = {
     "gone": "Its pod is gone.",
     "disappeared": "Its pod was found to be gone.",
     "finished": "Its program has ended.",
+    "failed": "Its program has failed.",
+    "denied": "It was denied.",
+    "approved": "It was approved.",
+    "start-refused": "The Hub refused to start it.",
     "requeued": "It waits again, at its old place.",
     "turn-over": "It could not be started in time, and waits again.",
     "login": "The Hub wants a fresh login of its person.",
@@ -86,10 +90,10 @@ def times(kept: Kept) -> list[tuple[str, datetime]]:
     return [(name, at) for name, at in given if at is not None]
 
 
-def says(kept: Kept, why: str, now: datetime) -> str:
-    """The one sentence about where it stands."""
+def says(kept: Kept, why: str, now: datetime, last: str = "") -> str:
+    """The one sentence about where it stands; ``last`` is the detail of its last event."""
     if kept.state is State.ENDED:
-        return end(kept.reason, "", kept.stop)
+        return end(kept.reason, last, kept.stop)
     if kept.stop is not None:
         return kept.stop.sentence
     if kept.notice is not None:
@@ -107,7 +111,7 @@ def steps(events: Iterable[Event], happened: Iterable[Happening], *, all_details
             one.at,
             one.state.value,
             STEPS.get(one.reason, one.reason),
-            one.detail if all_details or one.reason == "start-refused" else "",
+            one.detail if all_details or one.reason in TOLD else "",
         )
         for one in events
     ]

@@ -29,6 +29,7 @@ class JobPage(Page):
         teams = {team.name: team.title or team.name for team in settings.teams.teams}
         why = desk.looks.why(record.job, now) if record is not None else ""
         happened = await acting.ledger.read(lambda connection: eventrows.of_job(connection, job))
+        events = await acting.ledger.history(job)
         self.show_page(
             "job.html",
             job=kept,
@@ -37,8 +38,8 @@ class JobPage(Page):
             log=viewer.reads(kept.user, kept.team),
             facts=detail.facts(kept, titles, teams, priority),
             times=detail.times(kept),
-            sentence=detail.says(kept, why, now),
-            steps=detail.steps(await acting.ledger.history(job), happened, all_details=viewer.all),
+            sentence=detail.says(kept, why, now, events[-1].detail if events else ""),
+            steps=detail.steps(events, happened, all_details=viewer.all),
             wait=page_path(self.manager.service.prefix, kept.user, kept.server)
             if record is not None and record.waits
             else "",

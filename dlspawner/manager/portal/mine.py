@@ -171,6 +171,7 @@ def _without_job(facts: Facts, name: str, server: Server | None) -> Row:
         template=template,
         summary=facts.titles.get(template, template),
         sentence=end(last.reason, last.detail, last.stop) if last and stopped else "",
+        job=last.job if last and stopped else "",
         since=last.at if last and stopped else None,
         is_ready=is_ready,
     )

@@ -20,9 +20,13 @@ ENDS = {
     "not-created": "The cluster refused its pod.",
     "never-seen": "It was being started, and no pod of it ever came.",
     "finished": "Its program has ended.",
+    "failed": "Its program has failed:",
     "gone": "It was stopped.",
     "disappeared": "Its pod is gone: whether it had ended or was removed was not seen.",
 }
+
+# Of these the owner reads the details, too: they name nobody else's job.
+TOLD = frozenset({"start-refused", "denied", "failed"})
 
 
 def end(reason: str, detail: str, stop: Stop | None) -> str:
@@ -30,7 +34,9 @@ def end(reason: str, detail: str, stop: Stop | None) -> str:
     if stop is not None and stop.sentence:
         return stop.sentence
     sentence = ENDS.get(reason, "It has ended.")
-    return f"{sentence} {detail}".strip() if reason in {"start-refused", "denied"} else sentence
+    if reason in TOLD and detail:
+        return f"{sentence} {detail}"
+    return f"{sentence.rstrip(':.')}."
 
 
 def asked(job: Job, team: str) -> str:

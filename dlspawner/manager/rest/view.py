@@ -27,7 +27,7 @@ from dlspawner.core.model import Priority
 from dlspawner.core.template import Protocol, Template
 from dlspawner.manager.approval.requests import as_json
 from dlspawner.manager.kept import Event, Kept
-from dlspawner.manager.portal.words import ENDS
+from dlspawner.manager.portal.words import end
 
 GOING = "It is being started."
 # Details of these events are other people's jobs.
@@ -129,8 +129,8 @@ def _stop(kept: Kept) -> dict[str, object] | None:
 
 
 def _why(kept: Kept) -> str:
+    if kept.state is State.ENDED:
+        return end(kept.reason, "", kept.stop)
     if kept.stop is not None:
         return kept.stop.sentence
-    if kept.state is State.ENDED:
-        return ENDS.get(kept.reason, "It has ended.")
     return GOING if kept.state is State.STARTING else ""

@@ -59,6 +59,7 @@ class FakeHub:
     options: list[Mapping[str, object]] = field(default_factory=list)  # of the starts that came with some
     stopped: list[tuple[str, str]] = field(default_factory=list)
     used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
+    over: set[tuple[str, str]] = field(default_factory=set)  # which servers have stopped
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
     refusals: list[HubRefused] = field(default_factory=list)  # raised first, one for each question about a user
 
@@ -72,7 +73,9 @@ class FakeHub:
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
-            server: Server(server, self.starts is None, spawns, False, "", {}, self.used.get((name, server)))
+            server: Server(
+                server, self.starts is None, spawns, (name, server) in self.over, "", {}, self.used.get((name, server))
+            )
             for user, server in self.servers
             for spawns in ["spawn" if (user, server) in self.pending else None]
             if user == name
@@ -189,6 +192,13 @@ class Office:
         state: dict[str, Any] = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 0}}
         statuses = [{"name": "notebook", "ready": phase == "Running", "state": state}]
         status = {"status": {"phase": phase, "containerStatuses": statuses}}
+        await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+
+    async def finish(self, name: str, code: int, reason: str) -> None:
+        """The pod's program ends."""
+        state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T00:00:00Z"}}
+        statuses = [{"name": "notebook", "ready": False, "state": state}]
+        status = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses}}
         await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
 
     async def delete(self, pod: dict[str, Any], grace: int | None = None) -> None:

@@ -52,6 +52,29 @@ async def test_a_job_that_waits_says_why_and_leads_to_its_place(portal: Portal) 
     assert 'href="/services/jobs/wait/alice/train"' in page.body
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "sentence"),
+    [
+        pytest.param(0, "Completed", "Its program has ended.", id="well"),
+        pytest.param(3, "Error", "Its program has failed: exit code 3.", id="badly"),
+        pytest.param(139, "Error", "Its program has failed: signal 11.", id="by a signal"),
+        pytest.param(137, "OOMKilled", "Its program has failed: it used more memory than it had.", id="too large"),
+    ],
+)
+async def test_a_job_that_has_ended_says_how_and_leads_to_what_it_printed(
+    portal: Portal, code: int, reason: str, sentence: str
+) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    await portal.office.finish("jupyter-alice--train", code, reason)
+    await until(lambda: question.job not in portal.served.book.records, "it has ended")
+    portal.hub.over.add(("alice", "train"))
+    page = await portal.read("alice")
+    assert sentence in page.text
+    assert f'href="/services/jobs/jobs/{question.job}"' in page.body
+    assert f'href="/services/jobs/jobs/{question.job}/log"' in page.body
+    assert sentence in (await portal.read("alice", f"jobs/{question.job}")).text
+
+
 async def test_nobody_sees_jobs_of_others_here(portal: Portal) -> None:
     await portal.runs(wants("alice", server="secret-project"))
     for user in ("bob", "vera", "root-admin"):

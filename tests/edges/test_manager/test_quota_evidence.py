@@ -159,6 +159,35 @@ def test_what_no_job_may_have_is_counted_all_the_same_once_it_is_there() -> None
     assert (found.gpu_type, found.gpus, found.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
 
 
+ASKED = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("ends", "deletion", "failure"),
+    [
+        pytest.param({"main": (0, "10")}, {}, "", id="nothing fails that ends well"),
+        pytest.param({"main": (3, "10"), "notebook": (143, "40")}, {}, "exit code 3.", id="the person's own counts"),
+        pytest.param({"notebook": (139, "10")}, {}, "signal 11.", id="a signal"),
+        pytest.param({"sshd": (1, "10"), "notebook": (0, "10")}, {}, "", id="what stands beside it does not count"),
+        pytest.param({"main": (3, "29")}, ASKED, "exit code 3.", id="it had failed before its pod was deleted"),
+        pytest.param({"main": (1, "31")}, ASKED, "", id="its pod's deletion ended it"),
+        pytest.param({"main": (143, "30")}, ASKED, "", id="the deletion's own signal"),
+        pytest.param({}, {}, "", id="nobody knows"),
+    ],
+)
+def test_a_program_that_failed_is_told_from_one_that_was_stopped(
+    ends: dict[str, tuple[int, str]], deletion: dict[str, Any], failure: str
+) -> None:
+    statuses = [
+        {"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{at}Z"}}}
+        for name, (code, at) in ends.items()
+    ]
+    pod = with_uid(pod_of(wants()))
+    pod = {**pod, "metadata": {**pod["metadata"], **deletion}}
+    pod["status"] = {"phase": "Failed", "containerStatuses": statuses}
+    assert sight.read_pod(pod, Namespaces("jobs")).failure == failure
+
+
 def with_uid(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**pod["metadata"], "uid": "u"}}
 

@@ -1,0 +1,183 @@
+"""When will a job that waits start? A range, and an estimate: nobody knows how long the jobs before it will run.
+
+The world is played forward a number of times with the decisions themselves (`quota.turns`). Each time every job that
+runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended (`durations`), and
+no longer than is known: what stops is gone in a moment, a victim when its notice is over, nobody outlives its lifetime.
+The range leaves out the earliest and the latest fifth of what came out.
+
+Nothing is said of a job that did not start in most of the plays: too little is known of those whose end it needs, or it
+is too far back. Who may yet come, and be served before, is not played; the estimate is short by that.
+
+The work is bounded: the first of the queue only, ends that are close to each other seen as one (`_GRAIN`), and so many
+passes and days in one play. The later, the coarser: what is days away need not be known to the minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from math import ceil, floor
+
+from dlspawner.core import queueing, quota
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.durations import Durations, Pick
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.preemption import broken, leaves_at, spared
+from dlspawner.core.world import Lane, Snapshot, World, lane
+
+LEAST = 8  # plays that say anything
+_LOW, _HIGH = 0.2, 0.8
+_HORIZON = timedelta(days=7)
+_MOST_PASSES = 300
+_GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is
+_GOING = timedelta(minutes=1)  # what is being stopped is gone
+Starts = Mapping[str, datetime]  # by job: when it started in one play
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A job probably starts between these; ``jobs``: how many ended ones say how long such jobs run."""
+
+    earliest: datetime
+    latest: datetime
+    jobs: int = 0
+
+    def still(self, now: datetime) -> Estimate | None:
+        """What of it is still to come; ``None`` once it turned out to be wrong."""
+        return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of ends: how long jobs ran, and until when, by job, some may run at the most."""
+
+    durations: Durations
+    until: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def first(snapshot: Snapshot, now: datetime, most: int, each: int) -> Snapshot:
+    """The same without those that are far back in the queue: so many altogether, and of each lane.
+
+    Who is left out would hardly start before who stays.
+    """
+    order = queueing.order(World.of(snapshot), now)
+    if len(order) <= min(most, each):
+        return snapshot
+    counts: dict[Lane, int] = {}
+    stay: set[str] = set()
+    for job in order:
+        counts[lane(job)] = counts.get(lane(job), 0) + 1
+        if (counts[lane(job)] <= each and len(stay) < most) or job.promised:
+            stay.add(job.id)
+    jobs = tuple(job for job in snapshot.jobs if job.state is not State.QUEUED or job.id in stay)
+    return replace(snapshot, jobs=jobs)
+
+
+def play(snapshot: Snapshot, known: Known, now: datetime, pick: Pick) -> Starts:
+    """When each job that waits started, this time; who did not is left out."""
+    return _Play(World.of(snapshot), known, pick, now).run()
+
+
+def estimates(snapshot: Snapshot, plays: Sequence[Starts], durations: Durations) -> dict[str, Estimate]:
+    """What the plays say, by job; nothing of whom they do not know."""
+    found: dict[str, Estimate] = {}
+    if len(plays) < LEAST:
+        return found
+    low, high = floor(_LOW * (len(plays) - 1)), ceil(_HIGH * (len(plays) - 1))
+    for job in snapshot.jobs:
+        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is State.QUEUED else ()
+        if len(starts) > high:
+            found[job.id] = Estimate(starts[low], starts[high], durations.count(job))
+    return found
+
+
+class _Play:
+    """One world played forward."""
+
+    def __init__(self, world: World, known: Known, pick: Pick, now: datetime) -> None:
+        self._world, self._known, self._pick, self._begun = world, known, pick, now
+        self._ends: dict[str, datetime] = {}  # of its own accord
+        self._agenda: list[tuple[datetime, str]] = []
+        self._starts: dict[str, datetime] = {}
+        self._waiting = {job.id for job in world.jobs.values() if job.state is State.QUEUED}
+
+    def run(self) -> Starts:
+        for job in sorted(self._world.jobs.values(), key=lambda job: job.id):
+            if job.holds:
+                self._holds(job, self._begun)
+        now = self._begun
+        for _ in range(_MOST_PASSES):
+            self._pass(now)
+            if not self._waiting or not self._agenda or self._agenda[0][0] > self._begun + _HORIZON:
+                break
+            now = self._go_on()
+        return self._starts
+
+    def _holds(self, job: Job, now: datetime) -> None:
+        """Plan its end, if anything is known of it."""
+        if job.state is State.STOPPING:
+            self._plan(job.id, now + _GOING)
+            return
+        age = max(0.0, (now - (job.started or now)).total_seconds())
+        left = self._known.durations.left(job, age, self._pick)
+        if left is not None:
+            most = self._known.until.get(job.id)
+            end = now + min(timedelta(seconds=left), 2 * _HORIZON)
+            self._plan(job.id, max(now, min(end, most or end)))
+        if job.notice is not None:
+            heappush(self._agenda, (max(now, job.notice), job.id))
+
+    def _plan(self, job: str, end: datetime) -> None:
+        self._ends[job] = end
+        heappush(self._agenda, (end, job))
+
+    def _go_on(self) -> datetime:
+        """To the next ends; the time of the last of them."""
+        now = self._agenda[0][0]
+        until = now + max(_GRAIN, _COARSER * (now - self._begun))
+        while self._agenda and self._agenda[0][0] <= until:
+            now, name = heappop(self._agenda)
+            job = self._world.jobs.get(name)
+            if job is None or not job.holds:
+                continue
+            end = self._ends.get(name)
+            if end is not None and end <= now:
+                self._world.remove(name)
+            elif job.notice is not None and job.notice <= now:
+                self._leaves(job)
+        return now
+
+    def _leaves(self, job: Job) -> None:
+        self._ends.pop(job.id, None)
+        if job.requeue:
+            again = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None)
+            self._world.put(again)
+        else:
+            self._world.remove(job.id)
+
+    def _pass(self, now: datetime) -> None:
+        world = self._world
+        for job in broken(world):
+            world.put(replace(job, nodes=()))
+        for job in spared(world):
+            world.put(replace(job, notice=None))
+        world.tick(now)
+        for job, found in quota.turns(world, now):
+            if isinstance(found, Preempt):
+                self._asked_to_leave(found.victims, now)
+                world.put(replace(job, nodes=found.nodes))
+                continue
+            self._starts.setdefault(job.id, now)
+            self._waiting.discard(job.id)
+            runs = replace(quota.admitted(job, found.nodes, world), state=State.RUNNING, started=now)
+            world.put(runs)
+            self._holds(runs, now)
+
+    def _asked_to_leave(self, victims: Iterable[str], now: datetime) -> None:
+        for name in victims:
+            victim = self._world.jobs[name]
+            at = leaves_at(victim, self._world, now)
+            self._world.put(replace(victim, notice=at))
+            heappush(self._agenda, (at, name))

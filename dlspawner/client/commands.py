@@ -155,6 +155,7 @@ def show(given: Given, service: Service) -> int:
         ("Id", job["id"]),
         ("State", text.standing(job)),
         ("Why", job.get("why")),
+        ("Starts", text.probably(job, datetime.now(UTC))),
         ("Template", job["template"]),
         ("Team", job["team"]),
         ("Priority", job.get("priority")),
@@ -297,10 +298,13 @@ def queue(given: Given, service: Service) -> int:
         return 0
     me, now = service.me(), datetime.now(UTC)
     rows = [
-        (str(one["position"]), text.title(one, me), text.gpus(one), one["team"], _age(one, now), one["why"])
+        (
+            *(str(one["position"]), text.title(one, me), text.gpus(one), one["team"], _age(one, now)),
+            *(text.between(one.get("estimate"), now), one["why"]),
+        )
         for one in items
     ]
-    print(text.table(("PLACE", "JOB", "GPUS", "TEAM", "AGE", "WHY"), rows))
+    print(text.table(("PLACE", "JOB", "GPUS", "TEAM", "AGE", "ESTIMATED START", "WHY"), rows))
     return 0
 
 

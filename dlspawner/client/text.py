@@ -59,6 +59,24 @@ def age(at: str | None, now: datetime) -> str:
     return f"{seconds}s"
 
 
+def between(estimate: Mapping[str, Any] | None, now: datetime) -> str:
+    """When a job probably starts, on the reader's own clock; empty when that is not known."""
+    if not estimate:
+        return ""
+    begin, end = (datetime.fromisoformat(estimate[name]).astimezone() for name in ("from", "to"))
+    if (end - now).total_seconds() < 60:
+        return "within a minute"
+    form = "%H:%M" if (end - now).total_seconds() < 43200 else "%d %b %H:%M"
+    first, last = begin.strftime(form), end.strftime(form)
+    return f"about {last}" if first == last else f"{first} to {last}"
+
+
+def probably(job: Mapping[str, Any], now: datetime) -> str:
+    """The same as a sentence's part, with what it comes from."""
+    estimate = job.get("estimate")
+    return f"probably {between(estimate, now)}; {estimate['basis']}" if estimate else ""
+
+
 def size(count: int | None) -> str:
     """Bytes in binary units."""
     if count is None:

@@ -44,6 +44,13 @@ class Estimate:
     latest: datetime
     jobs: int = 0
 
+    @property
+    def basis(self) -> str:
+        """What it comes from, for people."""
+        if not self.jobs:
+            return "an estimate from what is free, and what is being stopped"
+        return f"an estimate from how long {self.jobs} such jobs ran"
+
     def still(self, now: datetime) -> Estimate | None:
         """What of it is still to come; ``None`` once it turned out to be wrong."""
         return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None

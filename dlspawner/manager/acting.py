@@ -31,6 +31,7 @@ from dlspawner.manager.changes import Changes
 from dlspawner.manager.clock import JUMP, put_right
 from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Desk
+from dlspawner.manager.estimating import Estimating
 from dlspawner.manager.files import Files
 from dlspawner.manager.gathering import Gathering
 from dlspawner.manager.history.keeping import Keeper, Retention
@@ -240,6 +241,8 @@ class Acting:
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")
                 looks = Looks(book, self._offers_preemptible)
+                estimating = Estimating(book, self.ledger, looks, lambda: self.settings)
+                group.create_task(estimating.run(), name="estimate starts")
                 self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespaces)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 

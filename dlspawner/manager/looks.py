@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -10,6 +10,7 @@ from typing import assert_never
 from dlspawner.core import limits, queueing, quota
 from dlspawner.core.advice import advise
 from dlspawner.core.decisions import Admit, Alternative, Preempt, Reason, Refuse, Wait
+from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.leaving import are_leaving, who_leaves, will_leave
 from dlspawner.core.telling import moment
@@ -32,6 +33,7 @@ class Look:
     waiting: int  # how many wait for the same
     sentence: str
     advice: tuple[Alternative, ...]
+    estimate: Estimate | None = None  # of its start, where one is known
 
     @property
     def keeps_place(self) -> bool:
@@ -52,6 +54,7 @@ class Looks:
 
     def __init__(self, book: Book, offers_preemptible: Callable[[str], bool]) -> None:
         self.book, self._offers = book, offers_preemptible
+        self.estimates: Mapping[str, Estimate] = {}  # by job, as of a moment ago
         self._reasons: dict[str, tuple[datetime, Reason]] = {}
         self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
@@ -64,7 +67,13 @@ class Looks:
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
         advice = self.advice(job, now) if advises else ()
-        return Look(job, "queued", position, _waiting(job, self.book), self.why(job, now), advice)
+        waiting, why = _waiting(job, self.book), self.why(job, now)
+        return Look(job, "queued", position, waiting, why, advice, self.estimate(job, now))
+
+    def estimate(self, job: Job, now: datetime) -> Estimate | None:
+        """When a queued job probably starts; ``None`` when that is not known."""
+        found = self.estimates.get(job.id) if job.state is State.QUEUED else None
+        return found.still(now) if found is not None else None
 
     def why(self, job: Job, now: datetime) -> str:
         """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""

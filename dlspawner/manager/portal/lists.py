@@ -35,7 +35,10 @@ class Queue(Page):
         viewer, desk, begin = self.viewer(Right.SEE), self.desk(), self.begin()
         world, now = desk.book.world, desk.book.now()
         order = queueing.order(world, now)
-        telling = Telling(lambda job: desk.looks.why(job, now), lambda job: desk.looks.reason(job, now))
+        looks = desk.looks
+        telling = Telling(
+            lambda job: looks.why(job, now), lambda job: looks.reason(job, now), lambda job: looks.estimate(job, now)
+        )
         mine = [job for job in order if job.user == viewer.name] if not begin else []
         shown = order[begin : begin + PER_PAGE]
         self.show_page(

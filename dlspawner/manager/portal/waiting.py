@@ -13,6 +13,7 @@ from datetime import datetime
 
 from dlspawner.core import queueing
 from dlspawner.core.decisions import Reason
+from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import World, lane
 from dlspawner.manager.access import Viewer
@@ -43,6 +44,7 @@ class Waiting:
     preemptible: bool
     submitted: datetime
     why: str
+    estimate: Estimate | None = None
     mine: bool = False
     who: str = ""
     server: str = ""
@@ -55,10 +57,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Where reasons come from: the sentence for who may read it, and the kind for everybody."""
+    """Where reasons come from: the sentence for who may read it, and the kind and the estimate for everybody."""
 
     sentence: Callable[[Job], str]
     kind: Callable[[Job], Reason]
+    estimate: Callable[[Job], Estimate | None] = lambda _: None
 
 
 def listed(world: World, now: datetime, viewer: Viewer, jobs: Sequence[Job], telling: Telling) -> tuple[Waiting, ...]:
@@ -78,6 +81,7 @@ def _one(world: World, now: datetime, viewer: Viewer, job: Job, telling: Telling
         preemptible=job.preemptible,
         submitted=job.submitted,
         why=telling.sentence(job) if mine or (knows and kind in REASONS) else _neutral(kind),
+        estimate=telling.estimate(job),
         mine=mine,
         who=job.user if knows else "",
         server=job.server if knows else "",

@@ -115,4 +115,5 @@ def live(desk: Desk, kept: Kept, now: datetime) -> view.Live | None:
         return view.Live(desk.looks.why(job, now))
     if job.state is not State.QUEUED:
         return None
-    return view.Live(desk.looks.why(job, now), queueing.position(job, desk.book.world, now))
+    position = queueing.position(job, desk.book.world, now)
+    return view.Live(desk.looks.why(job, now), position, desk.looks.estimate(job, now))

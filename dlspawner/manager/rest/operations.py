@@ -120,6 +120,7 @@ _JOB: Mapping[str, Schema] = {
     **{"position": maybe(WHOLE), "priority": TEXT, "preemptible": BOOLEAN, "gpus": NUMBER, "gpu_type": maybe(TEXT)},
     **{"cpu": NUMBER, "memory_bytes": WHOLE, "nodes": several(maybe(TEXT)), "submitted": TIME},
     **{"started": maybe(TIME), "ended": maybe(TIME), "notice": maybe(TIME), "endpoints": several(ref("Endpoint"))},
+    "estimate": maybe(closed({"from": TIME, "to": TIME, "basis": TEXT})),
     "stop": maybe(closed({"reason": TEXT, "sentence": TEXT, "at": maybe(TIME)})),
     "approval": maybe(closed(_APPROVAL)),
 }

@@ -3,6 +3,7 @@
     id, user, server, team, template    whose it is, and what; the default server has an empty name
     state, reason, why                  where it stands, the word of its last event, and a sentence
     position                            in its queue, from 1; null when it does not wait there
+    estimate                            {from, to, basis}: it probably starts between these; null when that is not known
     priority, preemptible               the level's name
     gpus, gpu_type, cpu, memory_bytes   what it asks for: 1 is one GPU, or one core
     nodes                               where its pods are; null for one whose node is not known yet
@@ -22,6 +23,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from dlspawner.core.endpoints import Target, ssh_command, ssh_login
+from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
 from dlspawner.core.model import Priority
 from dlspawner.core.template import Protocol, Template
@@ -40,6 +42,7 @@ class Live:
 
     why: str = ""
     position: int | None = None
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, obj
         "reason": kept.reason,
         "why": (live.why if live else "") or _why(kept),
         "position": live.position if live else None,
+        "estimate": estimate(live.estimate) if live else None,
         "priority": setting.priority(kept.priority),
         "preemptible": kept.preemptible,
         "gpus": amount(kept.gpus_milli),
@@ -111,6 +115,13 @@ def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
             told |= {"command": ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None}
         found.append(told)
     return found
+
+
+def estimate(found: Estimate | None) -> dict[str, object] | None:
+    """When a job probably starts."""
+    if found is None:
+        return None
+    return {"from": time(found.earliest), "to": time(found.latest), "basis": found.basis}
 
 
 def amount(milli: int) -> int | float:

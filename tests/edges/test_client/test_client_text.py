@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -101,3 +102,26 @@ def test_a_file_with_mistakes_is_told_in_a_sentence(content: str, sentence: str)
 def test_a_setting_without_a_value_is_none() -> None:
     with pytest.raises(Malformed, match="NAME=VALUE"):
         changed(read("options: {}", "f"), ["gpus"], None)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "shown"),
+    [
+        ("2026-01-02T13:00:00Z", "2026-01-02T14:30:00Z", "13:00 to 14:30"),
+        ("2026-01-02T13:00:00Z", "2026-01-02T13:00:20Z", "about 13:00"),
+        ("2026-01-02T12:00:00Z", "2026-01-02T12:00:20Z", "within a minute"),
+        ("2026-01-02T23:00:00Z", "2026-01-03T08:00:00Z", "02 Jan 23:00 to 03 Jan 08:00"),
+    ],
+    ids=["a range", "the same minute", "now", "another day"],
+)
+def test_an_estimate_is_read_on_ones_own_clock(
+    begin: str, end: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    job = {"estimate": {"from": begin, "to": end, "basis": "an estimate"}}
+    assert text.probably(job, NOW) == f"probably {shown}; an estimate"
+
+
+def test_what_is_not_known_is_not_estimated() -> None:
+    assert text.between(None, NOW) == text.probably({"estimate": None}, NOW) == ""

@@ -14,7 +14,7 @@ from tests.edges.test_manager.rest import RestHub
 FIELDS = {
     *("id", "user", "server", "team", "template", "state", "reason", "why", "position", "priority", "preemptible"),
     *("gpus", "gpu_type", "cpu", "memory_bytes", "nodes", "submitted", "started", "ended", "endpoints", "stop"),
-    *("notice", "approval"),
+    *("notice", "approval", "estimate"),
 }
 
 

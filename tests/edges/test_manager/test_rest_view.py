@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
 from dlspawner.core.model import PRIORITIES
 from dlspawner.core.template import Endpoint, Protocol, Template
@@ -71,6 +72,16 @@ WHYS = {
 @pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
 def test_why(kept: Kept, live: view.Live | None, why: str) -> None:
     assert view.job(kept, SETTING, live)["why"] == why
+
+
+def test_an_estimate_says_what_it_comes_from() -> None:
+    known = view.Live("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
+    assert view.job(replace(KEPT, state=State.QUEUED), SETTING, known)["estimate"] == {
+        "from": "2031-05-01T12:30:00Z",
+        "to": "2031-05-01T13:30:00Z",
+        "basis": "an estimate from how long 12 such jobs ran",
+    }
+    assert view.job(KEPT, SETTING)["estimate"] is None
 
 
 def test_events_do_not_name_other_peoples_jobs() -> None:

@@ -1,0 +1,122 @@
+"""Estimated starts: where the durations come from, what one round makes of them, and where they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dlspawner.core.durations import LEAST, Lasted
+from dlspawner.core.model import Culling, Teams
+from dlspawner.core.template import IdlePolicy, Template
+from dlspawner.core.world import Snapshot
+from dlspawner.manager import durationrows
+from dlspawner.manager.estimating import Estimating, lifetimes
+from dlspawner.manager.store import Store
+from dlspawner.settings import Settings
+from tests.core.worlds import CLUSTER, HOUR, NOW, queues, runs
+from tests.edges.test_manager.history import NOON, Past, write_past
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(db_url: str) -> None:
+    store = await asyncio.to_thread(Store.open, db_url)
+    told = ("Q0 R1 E4", "Q0 R1 E3", "Q0 R1 E2", "Q0 E5", "Q0 R1", "Q0 R-48 E-47")
+    await write_past(store, *(Past(one) for one in told))
+    found = await store.read(lambda connection: durationrows.read(connection, NOON - timedelta(days=1), 2))
+    assert found == [Lasted("vision", "tiny", 3 * 3600.0), Lasted("vision", "tiny", 2 * 3600.0)]
+    assert len(await store.read(lambda connection: durationrows.read(connection, NOON - timedelta(days=1), 9))) == 3
+    await store.close()
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["jobs are stopped", "a dry run stops nobody"])
+def test_a_lifetime_is_an_end_where_jobs_are_stopped(dry_run: bool) -> None:
+    cluster = replace(CLUSTER, culling=Culling(dry_run=dry_run))
+    short = Template("short", "Short", idle=IdlePolicy(lifetime=4 * HOUR))
+    jobs = (runs("r", "vision", 1, "n1", template="short"), runs("s", "vision", 1, "n1"), queues("q", "vision"))
+    settings = Settings(cluster=cluster, teams=Teams(), templates=(short,))
+    found = lifetimes(Snapshot(cluster, Teams(), (), jobs), settings)
+    assert found == ({} if dry_run else {"r": NOW + 3 * HOUR})
+
+
+async def has_ended(portal: Portal, hours: int, count: int = LEAST) -> None:
+    """So many jobs of this Manager ran for so long."""
+    store = await asyncio.to_thread(Store.open, portal.office.db_url)
+    await write_past(store, *[Past(f"Q0 R0 E{hours}", noon=datetime.now(UTC) - timedelta(days=3))] * count)
+    await store.close()
+
+
+async def estimate(portal: Portal, **more: float) -> Estimating:
+    """One round, as the Manager makes one twice a minute."""
+    acting = portal.served.acting
+    assert acting.desk is not None
+    made = Estimating(acting.desk.book, acting.ledger, acting.desk.looks, lambda: acting.settings, **more)  # type: ignore[arg-type]
+    await made.look()
+    return made
+
+
+async def resource(portal: Portal, user: str, path: str) -> dict[str, object]:
+    token = await asyncio.to_thread(portal.world.token, user)
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
+        session.get(f"{portal.served.url}/api/{path}") as answer,
+    ):
+        assert answer.status == 200
+        found: dict[str, object] = await answer.json()
+        return found
+
+
+async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    said = r"It starts probably at about \d\d:\d\d UTC ; an estimate from how long 10 such jobs ran\."
+    page = await portal.read("alice", "wait/alice/")
+    assert re.search(said, page.text)
+    [at] = re.findall(r'<time datetime="([^"]*)" data-clock>', page.body)
+    assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
+    assert re.search(said, (await portal.read("alice", "queue")).text)
+    assert re.search(r"probably at about \d\d:\d\d UTC", (await portal.read("bob", "queue")).text), "no secret"
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert (datetime.fromisoformat(at) - datetime.fromisoformat(told["to"])) < timedelta(seconds=1)
+    assert told["basis"] == "an estimate from how long 10 such jobs ran"
+
+
+async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:
+    await has_ended(portal, 2, LEAST - 1)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    assert "When it will start is not known" in (await portal.read("alice", "wait/alice/")).text
+    assert "not known" in (await portal.read("bob", "queue")).text
+    assert (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"] is None
+
+
+async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_time(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    await portal.waits(wants("alice"))
+    made = await estimate(portal, budget_seconds=0.0)
+    assert (made.looks.estimates, made.most) == ({}, 200)
+
+
+async def test_when_nobody_waits_there_are_no_estimates(portal: Portal) -> None:
+    await portal.runs(wants("holder"))
+    assert (await estimate(portal)).looks.estimates == {}

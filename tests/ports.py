@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import socket
+import tempfile
+from collections import deque
+from pathlib import Path
 
 SOME = 2000  # ports of each worker of pytest-xdist: two workers may start servers at the same moment
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 5
+_REMEMBERED = 200  # ports that no other tests on this machine are given meanwhile: their servers may not listen yet
+_taken: deque[int] = deque()  # descriptors of locks
 
 
 def free_port() -> int:
@@ -20,4 +26,20 @@ def free_port() -> int:
         port = 10000 + _WORKER * SOME + secrets.randbelow(SOME)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _take(port)
             return port
+
+
+def _take(port: int) -> None:
+    """OSError when other tests have been given this port, and may not use it yet."""
+    folder = Path(tempfile.gettempdir()) / f"ports-of-tests-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    _taken.append(lock)
+    if len(_taken) > _REMEMBERED:
+        os.close(_taken.popleft())

@@ -10,13 +10,16 @@ from __future__ import annotations
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, Kind
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.cancelling import BEFORE, unready
 from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.rest.asking import Resource
 from dlspawner.manager.rest.starting import Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
+from dlspawner.manager.stopping import stop
 from dlspawner.manager.web import Problem
 
 RUNS = "It runs: to stop it, delete it."
@@ -47,13 +50,27 @@ class Ends(Resource):
 
 
 class Cancel(Ends):
-    """For those who would not stop what runs."""
+    """For those who would not stop what runs. A pod may run before the server is ready, which the Hub knows."""
 
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
+        if kept.state is State.RUNNING:
+            await self._cancel_unready(kept)
+            return
         if kept.state not in _BEFORE_IT_RUNS and kept.state is not State.ENDED:
             raise Problem(409, RUNS)
         await self.end(kept)
+
+    async def _cancel_unready(self, kept: Kept) -> None:
+        book = self.desk.book
+        coming = await unready(book, self.acting.hub, kept.user, kept.server)
+        if coming is None or coming.job.id != kept.id:
+            raise Problem(409, RUNS)
+        try:
+            await book.turn(lambda turn: stop(turn, kept.id, CANCELLED, BEFORE))
+        except Fenced:
+            raise Problem(503, NOT_YET) from None
+        self.set_status(202)
 
 
 class Requeue(Starting):

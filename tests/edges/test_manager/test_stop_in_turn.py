@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from dlspawner.manager.cancelling import RUNS
 from tests.e2e.people import wait_for
@@ -135,6 +136,16 @@ def test_a_program_cancels_a_job_whose_turn_has_come(hub: QuotaHub, stage: str) 
     told = ask(person, "GET")
     assert (told.status_code, told.json()["state"]) == (200, "starting")
     assert ask(person, "DELETE").status_code == 204
+    check_cancelled(hub, person)
+
+
+def test_a_job_by_its_id_is_cancelled_as_long_as_its_server_is_not_ready(hub: QuotaHub) -> None:
+    person = turn_comes(hub, "by-id", "before-ready")
+    wait_for(lambda: states(hub)[person.name] == "running", "the Manager knows", 20)
+    headers = {"Authorization": f"token {person.token}"}
+    jobs = f"{hub.url}/services/jobs/api/jobs"
+    job = requests.get(f"{jobs}?state=live", headers=headers, timeout=30).json()["items"][0]["id"]
+    assert requests.post(f"{jobs}/{job}/cancel", headers=headers, json={}, timeout=30).status_code == 202
     check_cancelled(hub, person)
 
 

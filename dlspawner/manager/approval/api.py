@@ -12,7 +12,6 @@ meanwhile; without it the word is about what is asked for now.
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
@@ -26,7 +25,9 @@ from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standin
 from dlspawner.manager.approvalrows import Wanted
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.kept import Place
 from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.rest import query
 from dlspawner.manager.web import ApiHandler, Manager, Problem
 
 Value = TypeVar("Value", bound=Enum)
@@ -192,18 +193,13 @@ def shown(request: Request, viewer: Viewer) -> dict[str, object]:
 
 def cursor(last: Request) -> str:
     """Where the next page begins."""
-    return base64.urlsafe_b64encode(f"{last.asked.isoformat()} {last.id}".encode()).decode().rstrip("=")
+    return query.cursor(Place(last.asked, last.id))
 
 
 def read_cursor(text: str) -> tuple[datetime, str] | None:
     """The place that a cursor names; 422 for what is none."""
-    if not text:
-        return None
     try:
-        at, id_ = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(" ")
-        found = datetime.fromisoformat(at)
-    except ValueError:
-        found, id_ = None, ""
-    if found is None or found.tzinfo is None or not (id_.isalnum() and id_.isascii()):
-        raise Problem(422, "cursor is no “next” of an earlier answer.")
-    return found, id_
+        place = query.read_after({"cursor": [text]})
+    except query.Wrong as problem:
+        raise Problem(422, str(problem)) from None
+    return None if place is None else (place.submitted, place.job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -20,6 +21,7 @@ FILTERS = ("user", "team", "state", "template", "gpu_type", "server", "preemptib
 _TEXTS = ("user", "server", "team", "template", "gpu_type")
 _LIVE = frozenset(State) - {State.ENDED}
 _LONGEST = 255
+_ID = re.compile(r"[a-z0-9-]{1,64}")  # of what lists hold
 Given = Mapping[str, Sequence[str]]
 
 
@@ -66,7 +68,7 @@ def read_after(given: Given) -> Place | None:
     try:
         at, job = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
         place = Place(datetime.fromisoformat(at), job)
-        if place.submitted.tzinfo is None or not isinstance(job, str) or "\0" in job or len(job) > 64:
+        if place.submitted.tzinfo is None or not _ID.fullmatch(job):
             raise ValueError
         place.submitted.astimezone(UTC)
     except (ValueError, TypeError, OverflowError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import html
 import re
 from collections.abc import AsyncIterator, Callable
@@ -171,9 +172,15 @@ async def test_the_list_has_filters_and_pages(world: World, served: Served) -> N
     assert pages == everything
 
 
+BEFORE_ALL_TIME = base64.urlsafe_b64encode(b"0001-01-01T00:00:00+14:00 ab").decode()
+
+
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=501", "limit=ten", "mine=yours", "state=maybe", "kind=x", "cursor=!!", "cursor=YQ", "after=x"],
+    [
+        *("limit=0", "limit=501", "limit=ten", "mine=yours", "state=maybe", "kind=x", "after=x"),
+        *("cursor=!!", "cursor=YQ", f"cursor={BEFORE_ALL_TIME}"),
+    ],
 )
 async def test_a_query_that_cannot_be_is_422(world: World, served: Served, query: str) -> None:
     assert (await ask(served, world.token("vera"), f"approvals?{query}"))[0] == 422

@@ -115,6 +115,7 @@ def test_filters_and_pages_cover_all_jobs_once(hub: RestHub) -> None:
         ("jobs?preemptible=maybe", "true or false"),
         ("jobs?cursor=xyz", "none of ours"),
         ("jobs?cursor=WyIwMDAxLTAxLTAxVDAwOjAwOjAwKzIzOjU5IiwgImoiXQ==", "none of ours"),
+        ("jobs?cursor=WyIyMDMxLTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwgIlx1ZDgwMCJd", "none of ours"),  # half a character
         ("jobs?user=%00", "belongs to nothing"),
         ("jobs?user=%ff", "not UTF-8"),
         ("queue?cursor=-1", "none of ours"),

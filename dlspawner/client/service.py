@@ -17,6 +17,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 TIMEOUT_SECONDS = 60.0
+_NOT_TAKEN = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
 _TRIES, _PAUSE_SECONDS = 3, 1.0
 _MOST = 16 * 1024 * 1024  # of JSON
 _NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException)
@@ -85,7 +86,11 @@ class Service:
 
     def me(self) -> str:
         """The name of whoever the token belongs to, as the Hub says."""
-        name = self._json("GET", f"{self.url}/hub/api/user").get("name")
+        try:
+            name = self._json("GET", f"{self.url}/hub/api/user").get("name")
+        except Refused as no:
+            # JupyterHub answers 403 to a token that it does not know.
+            raise Refused(401, _NOT_TAKEN) if no.status == 403 else no from None
         if not isinstance(name, str):
             raise _strange(self.url)
         return name
@@ -153,7 +158,7 @@ def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
     except (ValueError, AttributeError, *_NO_ANSWER):
         sentence = None
     if answer.code == 401:
-        sentence = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
+        sentence = _NOT_TAKEN
     return Refused(answer.code, str(sentence or f"{url} answered {answer.code} {answer.reason}."))
 
 

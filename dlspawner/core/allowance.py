@@ -19,9 +19,7 @@ def allowance(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptible
         words.append(", ".join(own) if own else "no GPUs of its own")
         if preemptible:
             words.append(_borrowed(team.borrow_limit))
-    most = [cap for cap in (team.user_caps.soft, team.user_caps.hard) if cap is not None]
-    if most:
-        words.append(f"at most {counted(min(most) * GPU)} for one person")
+    words += _for_one(team.user_caps.soft, team.user_caps.hard)
     return f"Team {team.title or team.name}: {'; '.join(words)}." if words else ""
 
 
@@ -29,3 +27,11 @@ def _borrowed(limit: int | None) -> str:
     if limit is None:
         return "idle ones of others for preemptible jobs"
     return f"up to {limit} idle ones for preemptible jobs" if limit else "none for preemptible jobs"
+
+
+def _for_one(soft: int | None, hard: int | None) -> list[str]:
+    """What one person may hold; above ``soft`` only what is approved."""
+    if soft is None or (hard is not None and soft >= hard):
+        return [] if hard is None else [f"at most {counted(hard * GPU)} for one person"]
+    more = "" if hard is None else f", and {shown(hard * GPU)} with one"
+    return [f"at most {counted(soft * GPU)} for one person without an approval{more}"]

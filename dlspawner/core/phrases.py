@@ -14,6 +14,7 @@ ASK = "ask an administrator"
 
 # JupyterHub's tokens are 32 characters, a service account's are hundreds.
 _SECRET = re.compile(r"[A-Za-z0-9_+/=-]{32,}(?:\.[A-Za-z0-9_+/=-]+)*")
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # a terminal's colours and cursor
 _PLAIN = {
     "cpu": "CPUs",
     "memory": "memory",
@@ -40,7 +41,8 @@ def last_words(text: str, longest: int = 200) -> str:
 
 
 def _flat(text: str) -> str:
-    return _SECRET.sub("…", " ".join(text.split()))
+    plain = "".join(one if one.isprintable() else " " for one in _SEQUENCE.sub("", text))
+    return _SECRET.sub("…", " ".join(plain.split()))
 
 
 def resource(name: str, gpus: Collection[str] = ()) -> str:

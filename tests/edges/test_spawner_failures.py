@@ -211,3 +211,7 @@ def test_how_long_a_start_was_waited_for(seconds: float, said: str) -> None:
 )
 def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
     assert phrases.listed(words) == said
+
+
+def test_the_last_words_of_a_program_move_no_cursor() -> None:
+    assert phrases.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"

@@ -108,8 +108,15 @@ ALLOWANCES: dict[str, tuple[Team, bool, str]] = {
     "a quota and a limit": (
         team("v", {"a100": 4, "v100": 2}, borrow_limit=8, soft=4, hard=8),
         True,
-        "Team v: 4 A100, 2 V100; up to 8 idle ones for preemptible jobs; at most 4 GPUs for one person.",
+        "Team v: 4 A100, 2 V100; up to 8 idle ones for preemptible jobs; at most 4 GPUs for one person without an "
+        "approval, and 8 with one.",
     ),
+    "approvals without an end": (
+        team("v", 4, soft=2),
+        False,
+        "Team v: 4 A100; at most 2 GPUs for one person without an approval.",
+    ),
+    "nothing can be approved": (team("v", 4, soft=4, hard=4), False, "Team v: 4 A100; at most 4 GPUs for one person."),
     "no preemptible jobs": (team("v", 4), False, "Team v: 4 A100."),
     "no quota and no limit": (
         team("v", {}, hard=1),

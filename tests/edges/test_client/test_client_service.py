@@ -135,6 +135,15 @@ def test_exit_codes_say_what_went_wrong(
     assert cli.main(["quota"]) == code
 
 
+def test_a_token_that_the_hub_does_not_know_is_4(
+    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    server.answers = [(403, {"status": 403, "message": "Forbidden"})]  # as JupyterHub says it
+    assert cli.main(["list"]) == 4
+    assert "token is not taken" in capsys.readouterr().err
+
+
 def test_nobody_there_is_5_and_not_logged_in_4(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 4
     assert "dlspawner login" in capsys.readouterr().err

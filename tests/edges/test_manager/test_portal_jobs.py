@@ -37,8 +37,8 @@ async def test_who_has_no_jobs_is_told_so_and_sees_the_quota(portal: Portal) -> 
 async def test_a_job_that_runs_is_shown_with_its_buttons(portal: Portal) -> None:
     await portal.runs(wants("alice", gpus=2, server="train"))
     page = await portal.read("alice")
-    assert "train running since just now Open Keep alive" not in page.text  # nothing stops it: no window
-    assert "train running since just now Open Stop" in page.text
+    assert "train running started just now Open Keep alive" not in page.text  # nothing stops it: no window
+    assert "train running started just now Open Stop" in page.text
     assert "Tiny, 2 GPUs of type gpu, team Everybody" in page.text
     assert "2 of 8 GPUs used, 6 free" in page.text
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from ssh_gateway.keys import Keys
 from ssh_gateway.logs import line
+from ssh_gateway.penalties import Rules
 from ssh_gateway.proxy import Relay
-from tests.gateway.peers import Client, Running, Sshd, until
+from ssh_gateway.server import Limits
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 
 MIB = 2**20
 
@@ -129,6 +132,54 @@ def hostile_names(count: int) -> list[str]:
     chosen = random.Random(7)
     pieces = ["../", "\x1b[2J", "\n", "\u202e", "alice", "+", "train", "%2f", "а", "'", '"', "$(id)", "\t", " "]
     return ["".join(chosen.choices(pieces, k=chosen.randint(1, 12))) for _ in range(count)]
+
+
+async def refusals(running: Running, names: list[str]) -> int:
+    """Log in under every name in turn, with OpenSSH's way to change it; how many connections that took."""
+    left = iter(names)
+    connections, name = 0, next(left)
+
+    class Changeling(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            self.connection = conn
+
+        def password_auth_requested(self) -> str | None:
+            nonlocal name
+            self.connection._username = name
+            name = next(left, "")
+            return "wrong" if name else None
+
+    while name:
+        connections += 1
+        with pytest.raises((asyncssh.Error, OSError)):
+            await asyncssh.connect(
+                "127.0.0.1", running.port, username="alice", client_keys=None, known_hosts=None, config=None,
+                agent_path=None, preferred_auth="password", client_factory=Changeling,
+            )  # fmt: skip
+    return connections
+
+
+@pytest.mark.slow
+async def test_ten_thousand_hostile_login_names_let_nobody_in_and_leave_clean_logs(
+    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    limits = Limits(attempts=100_000, failure_seconds=0.0, rules=Rules(penalty_seconds=0.0, connections_per_second=0.0))
+    async with gateway(keys, people, places, limits=limits) as running:
+        await refusals(running, hostile_names(200))
+        before = resident()
+        assert await refusals(running, [*hostile_names(10_000), *("x" * size for size in (255, 256, 65_536))]) > 1
+        assert resident() - before < 64 * MIB
+        async with asyncssh.connect(
+            "127.0.0.1", running.port, username="alice+train", client_keys=[alices_key], known_hosts=None, config=None,
+            agent_path=None,
+        ) as alice:  # fmt: skip
+            assert (await alice.run("echo in")).stdout == "in\n"
+    lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    assert sum("result=failed" in text for text in lines) > 1_000
+    assert sum("result=proven" in text for text in lines) == 1
+    assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
+    assert all(name.isprintable() and "/" not in name and len(name) <= 255 for name in people.asked)
 
 
 async def test_hostile_login_names_get_the_common_answer_and_leave_clean_logs(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, or_, select
 
 from dlspawner.core.approval import Kind
 from dlspawner.manager.approval.requests import Request, Standing
@@ -15,6 +15,13 @@ from dlspawner.manager.schema import approvals
 
 _RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}
 _COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(Request)}
+
+# Of every page of jobs, made once: to put it together costs as much as to run it.
+_OF_JOBS = (
+    select(approvals)
+    .where(approvals.c.job.in_(bindparam("jobs", expanding=True)))
+    .order_by(approvals.c.asked, approvals.c.id)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,7 @@ def latest(connection: Connection, jobs: Collection[str]) -> dict[str, Request]:
     """The latest request of each of these jobs that ever made one."""
     if not jobs:
         return {}
-    query = select(approvals).where(approvals.c.job.in_(jobs)).order_by(approvals.c.asked, approvals.c.id)
-    return {row.job: _read(row) for row in connection.execute(query)}
+    return {row.job: _read(row) for row in connection.execute(_OF_JOBS, {"jobs": [*jobs]})}
 
 
 def write(connection: Connection, requests: Sequence[Request]) -> None:

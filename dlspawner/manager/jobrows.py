@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal, select, tuple_
@@ -103,10 +104,22 @@ def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _kept(connection: Connection, query: Select[Any]) -> list[Kept]:
-    rows = connection.execute(query).all()
+    result = connection.execute(query)
+    has_pods, rows = "pods" in result.keys(), result.all()  # noqa: SIM118 - a result is no dictionary
     stopped = _stopped(connection, [row.job for row in rows if row.stop_reason])
     approvals = approvalrows.latest(connection, [row.job for row in rows])
-    return [_of_row(row, stopped.get((row.job, row.stop_reason)), approvals.get(row.job)) for row in rows]
+    found = ((row, stopped.get((row.job, row.stop_reason)), approvals.get(row.job)) for row in rows)
+    return [_of_row(row, _pods(row) if has_pods else (), at, approval) for row, at, approval in found]
+
+
+def _pods(row: Row[Any]) -> tuple[str, ...]:
+    return tuple(pod.name for pod in read_pods(row.pods) if pod)
+
+
+@lru_cache(maxsize=4096)
+def _nodes(text: str) -> tuple[str, ...]:
+    """Most jobs are on no node or on one of few."""
+    return tuple(json.loads(text))
 
 
 def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str, str], datetime]:
@@ -122,8 +135,7 @@ def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str,
     return {(row.job, row.reason): row.at for row in connection.execute(query)}
 
 
-def _of_row(row: Row[Any], stopped: datetime | None, approval: Request | None) -> Kept:
-    pods = tuple(pod.name for pod in read_pods(row.pods) if pod) if "pods" in row._fields else ()
+def _of_row(row: Row[Any], pods: tuple[str, ...], stopped: datetime | None, approval: Request | None) -> Kept:
     return Kept(
         id=row.job,
         user=row.user_name,
@@ -139,7 +151,7 @@ def _of_row(row: Row[Any], stopped: datetime | None, approval: Request | None) -
         gpus_milli=row.gpus_milli,
         cpu_milli=row.cpu_milli,
         memory_bytes=row.memory_bytes,
-        nodes=tuple(json.loads(row.nodes)),
+        nodes=_nodes(row.nodes),
         submitted=row.submitted,
         started=row.started,
         ended=row.ended,

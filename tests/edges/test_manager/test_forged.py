@@ -1,0 +1,61 @@
+"""What another site could have a browser send, with the cookies of somebody who is logged in, to every address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.edges.test_manager.addresses import PREFIX, Address, addresses
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.portals import Portal, portals, proxied
+from tests.edges.test_manager.test_manager_page import Browser
+from tests.edges.test_manager.world import World
+
+CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}]
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+def path(address: Address, job: str, user: str, server: str = "train") -> str:
+    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
+
+
+async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: Portal, person: str) -> None:
+    """What another site could send with somebody's cookies is refused everywhere."""
+    job = await portal.runs(wants(person, server="train"))
+    answers: dict[str, int] = {}
+
+    def send() -> None:
+        browser = Browser(portal.world, person)
+        assert browser.session.get(f"{portal.world.public}{PREFIX}", timeout=30).status_code == 200
+        for address in CHANGES:
+            url = f"{portal.world.public}{PREFIX}{path(address, job.job, person)}"
+            for data in ({}, {"_xsrf": "2|00000000|00000000000000000000000000000000|0"}):
+                answer = browser.session.request(
+                    address.method, url, data=data, headers={"Sec-Fetch-Mode": "cors"}, timeout=30
+                )
+                answers[str(address)] = answer.status_code
+                assert answer.status_code in {401, 403}, (str(address), answer.text)
+        (value,) = {one.value or "" for one in browser.session.cookies if one.name == "_xsrf" and PREFIX in one.path}
+        kept = requests.post(
+            f"{portal.world.public}{PREFIX}jobs/{job.job}/stop",
+            data={"_xsrf": value},
+            cookies=browser.session.cookies,
+            timeout=30,
+            allow_redirects=False,
+        )
+        assert kept.status_code in {200, 303}, "with its value it is done"
+        browser.session.close()
+
+    async with proxied(portal):
+        await asyncio.to_thread(send)
+    assert len(answers) == len(CHANGES)

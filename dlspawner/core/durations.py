@@ -18,7 +18,18 @@ from dlspawner.core.jobs import Job
 LEAST = 10  # ended jobs that ran as long, before anything is said
 _MOST = 2000  # of one kind that are remembered, the first that are told
 Kind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
+SPREAD = 0.3  # of all lengths, those that one play takes; measured (tests/bench/README.md)
 Pick = Callable[[int], int]  # one of the numbers from 0 to below that, each as likely as the others
+
+
+def alike(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
+    """The picks of one play: jobs that run together are alike, so they are short together, or long.
+
+    Of all plays together every number is as likely as the others; in one they are within a part of all numbers, which
+    goes on at the beginning where it passes the end. ``chance`` gives numbers from 0 to below 1.
+    """
+    middle = chance()
+    return lambda below: min(below - 1, int(below * ((middle + spread * (chance() - 0.5)) % 1.0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from dlspawner.core import estimates
-from dlspawner.core.durations import Durations
+from dlspawner.core.durations import Durations, alike
 from dlspawner.core.estimates import Estimate, Known, Starts
 from dlspawner.core.idle import policy_of
 from dlspawner.core.jobs import Job
@@ -82,10 +82,10 @@ class Estimating:
         until = time.monotonic() + self.budget_seconds
         cut = estimates.first(snapshot, now, self.most, min(self.most, _OF_A_LANE))
         known = Known(self._durations, lifetimes(cut, settings))
-        pick = Random(0).randrange  # noqa: S311 - the same each time, so that what is shown moves only with the jobs
+        chance = Random(0).random  # noqa: S311 - the same each time, so that what is shown moves only with the jobs
         plays: list[Starts] = []
         while len(plays) < _PLAYS and time.monotonic() < until:
-            plays.append(estimates.play(cut, known, now, pick))
+            plays.append(estimates.play(cut, known, now, alike(chance)))
         if len(plays) < estimates.LEAST:
             self.most = max(_FEWEST, self.most // 2)
         elif len(plays) == _PLAYS:

@@ -25,7 +25,7 @@ from statistics import median
 from time import process_time
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.durations import Durations, Lasted
+from dlspawner.core.durations import Durations, Lasted, alike
 from dlspawner.core.estimates import Estimate, Known, estimates, first, play
 from dlspawner.core.jobs import State
 from dlspawner.core.quota import turns
@@ -33,6 +33,7 @@ from dlspawner.core.world import World
 from tests.core.worlds import NOW, ask, node, team, wants, world
 
 EVERY, PLAYS = timedelta(hours=4), 12
+_BEFORE = timedelta(days=1.5)  # until then only short jobs can have ended
 _DAYS = 5  # of the trace, from its busiest beginning on
 _LOAD = 0.9  # what a team's jobs ask of its nodes, on average over the days
 _MOST_WAIT = 100  # of the queue that are looked at, and of a lane
@@ -131,7 +132,7 @@ class Replay:
         self._durations = Durations()
         self._seconds = {f"j{number:06}": one.seconds for number, one in enumerate(jobs)}
         self._open: dict[str, list[tuple[datetime, Estimate]]] = {}
-        self._pick = Random(1).randrange
+        self._chance = Random(1).random
 
     def run(self) -> Score:
         coming, asks = 0, self._jobs[0].at + EVERY
@@ -178,9 +179,11 @@ class Replay:
         begin = process_time()
         snapshot = first(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
         known = Known(self._durations)
-        plays = [play(snapshot, known, now, self._pick) for _ in range(PLAYS)]
+        plays = [play(snapshot, known, now, alike(self._chance)) for _ in range(PLAYS)]
         found = estimates(snapshot, plays, self._durations)
         self.score.milliseconds.append(1000 * (process_time() - begin))
+        if now < self._jobs[0].at + _BEFORE:
+            return
         self.score.asked += len(waiting)
         print(f"  at {now:%m-%d %H}: {len(waiting)} wait, {len(found)} estimated", file=sys.stderr, flush=True)
         for job in waiting:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.durations import LEAST, Durations, Lasted
+from dlspawner.core.durations import LEAST, SPREAD, Durations, Lasted, alike
 from dlspawner.core.estimates import Estimate, Known, estimates, first, play
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.world import World
@@ -25,9 +25,9 @@ def lasted(minutes: Sequence[float], of: str = "vision", template: str = "") -> 
 
 
 def estimated(here: World, durations: Durations, until: dict[str, datetime] | None = None) -> dict[str, Estimate]:
-    snapshot, pick = here.snapshot(), Random(7).randrange
+    snapshot, chance = here.snapshot(), Random(7).random
     known = Known(durations, until or {})
-    return estimates(snapshot, [play(snapshot, known, NOW, pick) for _ in range(20)], durations)
+    return estimates(snapshot, [play(snapshot, known, NOW, alike(chance)) for _ in range(20)], durations)
 
 
 FULL = runs("r", "vision", 8, "n1")  # for an hour
@@ -171,3 +171,17 @@ def test_a_job_that_comes_to_its_end_is_one_more_that_is_known() -> None:
     known = lasted([120.0] * (LEAST - 1))
     known.add(Lasted("vision", "", timedelta(hours=2).total_seconds()))
     assert known.count(NEXT) == LEAST
+
+
+def test_in_one_play_jobs_are_alike_and_in_all_of_them_every_length_is_as_likely() -> None:
+    chance = Random(3).random
+    plays = [alike(chance) for _ in range(400)]
+    picks = [[pick(100) for _ in range(50)] for pick in plays]
+    for play_of in picks:
+        begin = play_of[0]
+        around = [min((one - begin) % 100, (begin - one) % 100) for one in play_of]
+        assert max(around) <= 100 * SPREAD
+    counts = [sum(one // 10 == tenth for play_of in picks for one in play_of) for tenth in range(10)]
+    assert min(counts) > 0.7 * len(plays) * 5
+    assert max(counts) < 1.3 * len(plays) * 5
+    assert {pick(3) for pick in plays} == {0, 1, 2}

@@ -182,7 +182,7 @@ def test_while_the_database_is_away_people_read_that_it_is_for_a_while(hub: Faul
     try:
         assert cast.asks.start("", gpus=1).status_code in {202, 429, 503}
         said = end(cast.asks)
-        assert "does not answer. Running jobs go on. Try again soon." in said, said
+        assert re.search(r"does not answer.*\. Running jobs go on\. Try again soon\.", said), said
         waits = ask(cast.waits, "GET")
         assert (waits.status_code, waits.json()["detail"].endswith("Try again soon.")) == (503, True)
         assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)

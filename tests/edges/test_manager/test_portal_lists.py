@@ -30,7 +30,7 @@ async def test_everybody_sees_the_queue_and_nobody_whose_jobs_wait(portal: Porta
     await portal.waits(wants("alice", gpus=2, server="secret-project"))
     page = await portal.read("bob", "queue")
     assert page.status == 200
-    assert "1 of 1 somebody’s Everybody 2 GPUs of type gpu just now Its team's quota is in use." in page.text
+    assert "1 of 1 somebody’s Everybody 2 GPUs of type gpu just now not known Its team's quota is in use." in page.text
     assert "alice" not in page.body
     assert "secret-project" not in page.body
 

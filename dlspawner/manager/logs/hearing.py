@@ -14,7 +14,7 @@ from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.logs import eventrows
 from dlspawner.manager.logs.happenings import Happening, ended, read_event
 from dlspawner.manager.logs.sources import read_source
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.store import StoreRefused, StoreUnavailable
 
 _MOST = 5000  # that wait to be written down, or for the pod that they are about to be known
 _PATIENCE = timedelta(seconds=60)
@@ -86,6 +86,8 @@ class Hearing:
         }
         try:
             await self.ledger.fenced(self.epoch, lambda connection: eventrows.write(connection, known))
+        except StoreRefused:  # now or ever
+            log.exception("what happened to %d pods cannot be written down", len(known))
         except StoreUnavailable as problem:
             log.warning("what happened to pods is not written down yet: %s", problem)
             self._heard = heard | self._heard

@@ -170,6 +170,10 @@ class LogKeeper:
             except (ClusterError, StoreUnavailable) as problem:
                 log.warning("log of pod=%s container=%s has to wait: %s", key[0], key[1], problem)
                 self._later(key)
+            except Fenced:
+                raise
+            except Exception:  # a task's root: what a job prints must not end the deciding
+                log.exception("log of pod=%s container=%s cannot be kept", key[0], key[1])
             finally:
                 self._free(key)
 
@@ -277,7 +281,7 @@ class LogKeeper:
         readings = [reading for reading, _ in some]
         try:
             await self.ledger.fenced(self.epoch, lambda connection: rows.write(connection, readings, self.keeping.most))
-        except (StoreUnavailable, Fenced) as problem:
+        except Exception as problem:  # noqa: BLE001 - told to each who waits for it
             for _, written in some:
                 written.set_exception(problem)
         else:
@@ -310,6 +314,8 @@ class LogKeeper:
                 self._later(key)
             except Fenced:
                 return  # the readers end with it, and this epoch with them
+            except Exception:  # a task's root, as above
+                log.exception("log of pod=%s container=%s cannot be followed", source.pod, key[1])
             finally:
                 self._free(key)
 

@@ -118,5 +118,5 @@ def in_utc(stamp: str) -> str:
         return f"{whole}.{part:0<9}Z"
     try:
         return datetime.fromisoformat(stamp).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
-    except ValueError:
+    except (ValueError, OverflowError):
         return stamp

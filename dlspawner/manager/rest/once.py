@@ -5,23 +5,25 @@ after a restart; the same key for another request is refused. Two at the same mo
 
 A key is written down before the request is carried out and its answer after. A Manager that is killed in between leaves
 a key without an answer: whoever sends the request again is answered by what it has brought about, and only if that is
-nothing it is carried out. What was refused, or failed, has made nothing and frees its key.
+nothing it is carried out. So it is when nobody knows what came of it, because the Hub or the database was away. What
+was refused has made nothing and frees its key.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 
 from dlspawner.manager import claimrows
 from dlspawner.manager.claimrows import Claim
 from dlspawner.manager.locks import Locks
 from dlspawner.manager.store import Store
+from dlspawner.manager.web import Problem
 
 LONGEST = 255
 OTHER_REQUEST = "This Idempotency-Key was used for another request. Use a new one for this."
@@ -73,7 +75,7 @@ class Once:
                 raise OtherRequest
             if known is not None and known.status is not None:
                 return _read(known)
-            async with self._released_if_it_fails(key):
+            async with self._released_if_refused(key):
                 answer = await found(known.made) if known is not None else None
                 answer = answer or await work()
                 await self._settle(key, answer)
@@ -89,18 +91,14 @@ class Once:
         await self.store.write(lambda connection: claimrows.settle(connection, self.owner, key, answer.status, text))
 
     @contextlib.asynccontextmanager
-    async def _released_if_it_fails(self, key: str) -> AsyncIterator[None]:
-        """A request that was cancelled may have been carried out: its key stays, and is looked after when it comes."""
-        failed = True
+    async def _released_if_refused(self, key: str) -> AsyncIterator[None]:
+        """Only a no has made nothing for certain: the key of anything else stays, and is looked after when it comes."""
         try:
             yield
-            failed = False
-        except asyncio.CancelledError:
-            failed = False
-            raise
-        finally:
-            if failed:
+        except Problem as no:
+            if no.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
                 await self.store.write(lambda connection: claimrows.release(connection, self.owner, key))
+            raise
 
 
 def _read(known: Claim) -> Answer:

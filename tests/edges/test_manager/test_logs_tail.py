@@ -88,4 +88,5 @@ def test_however_often_and_wherever_a_log_is_read_it_is_the_same() -> None:
 def test_stamps_of_any_time_zone_sort_by_time() -> None:
     assert in_utc("2024-05-01T12:00:00.5+02:00") == "2024-05-01T10:00:00.500000000Z"
     assert in_utc("2024-05-01T10:00:00Z") == "2024-05-01T10:00:00.000000000Z"
+    assert in_utc("0001-01-01T00:00:00+14:00") == "0001-01-01T00:00:00+14:00", "a clock that was never set"
     assert in_utc("2024-05-01T10:00:00.123456789Z") < in_utc("2024-05-01T10:00:00.2Z")

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager.locks import Locks
 from dlspawner.manager.rest.once import Answer, Once, OtherRequest
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Store, StoreUnavailable
+from dlspawner.manager.web import Problem
 
 NOON = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 DAY, MOMENT = timedelta(hours=24), timedelta(seconds=1)
@@ -67,3 +69,35 @@ async def test_asking_again_does_not_lengthen_the_day_and_others_keys_have_days_
     assert await alice.sends(NOON + DAY - MOMENT) == 1
     assert await alice.sends(NOON + DAY + MOMENT) == 2
     assert await bob.sends(NOON + DAY + MOMENT) == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "times"),
+    [
+        (HubUnavailable("The Hub does not answer."), 1),
+        (StoreUnavailable("The database is away."), 1),
+        (Problem(503, "Another Manager decides."), 1),
+        (Problem(422, "At most 8 GPUs."), 2),
+    ],
+    ids=["the Hub was away", "the database was away", "another Manager decided", "it was refused"],
+)
+async def test_what_may_have_been_done_is_looked_for_and_not_done_again(
+    store: Store, failure: Exception, times: int
+) -> None:
+    done = 0
+
+    async def work() -> Answer:
+        nonlocal done
+        done += 1
+        if done == 1:
+            raise failure
+        return Answer(201, {"number": done})
+
+    async def found(since: datetime) -> Answer | None:
+        return Answer(202, {"number": 1})
+
+    once = Once(store, Locks(), "user alice", lambda: NOON)
+    with pytest.raises(type(failure)):
+        await once.carry_out("key", "one", work, found)
+    assert (await once.carry_out("key", "one", work, found)).content == {"number": times}
+    assert done == times

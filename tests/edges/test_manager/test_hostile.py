@@ -1,0 +1,119 @@
+"""Hostile names and words on every page: what is escaped, and what the policy lets run.
+
+The addresses are walked from the application, so a new page is looked at without a word here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import aiohttp
+import pytest
+import requests
+
+from dlspawner.core.jobs import State
+from dlspawner.manager.records import Record, Stop
+from tests.edges.test_manager.addresses import Address, addresses
+from tests.edges.test_manager.noticing import job_of
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.test_manager_page import make_key
+from tests.edges.test_manager.world import World
+
+PAGES = [
+    one
+    for one in addresses()
+    if one.method == "GET" and not one.path.startswith("api/") and one.path not in {"health", "ready", "oauth_callback"}
+]
+# Closes what surrounds it, as text, attribute and script.
+HOSTILE = "x'\"></script></title></textarea><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}"
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+def path(address: Address, job: str, user: str, server: str = "train") -> str:
+    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with its attributes, as a browser reads them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+
+async def hostile(portal: Portal, person: str) -> str:
+    """Whatever people choose is hostile; the id of a job."""
+    name = f"{HOSTILE}/é"[:200]
+    job = await portal.runs(wants(person, server="train"))
+    others = [replace(job_of(f"{n}{name}", name, n), template=HOSTILE) for n in (2, 3)]
+    stopped = Record(replace(others[0], state=State.STOPPING), stop=Stop("idle", HOSTILE))
+    waits = Record(replace(others[1], state=State.QUEUED))
+    mine = Record(replace(job_of(person, name, 4), state=State.QUEUED))
+    for record in (stopped, waits, mine):
+        await portal.served.book.turn(lambda turn, one=record: turn.write(one, "queued", HOSTILE))  # type: ignore[misc]
+    portal.knows(person, name)
+    token = await asyncio.to_thread(portal.world.token, person)
+    headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.post(f"{portal.served.url}/api/keys", json=key) as answer:
+            assert answer.status == 201
+        found = {"keys": [{"key": make_key(HOSTILE), "source": HOSTILE}]}
+        async with session.put(f"{portal.served.url}/api/key-suggestions", json=found) as answer:
+            assert answer.status == 204
+    return job.job
+
+
+async def test_no_page_runs_what_people_have_named(portal: Portal, person: str) -> None:
+    ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
+    seen, name = set(), f"{HOSTILE}/é"[:200]
+    for user in (person, "root-admin", "vera"):
+        token = await asyncio.to_thread(portal.world.token, user)
+        async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+            for address in PAGES:
+                for job in ids if "{id}" in address.path else ids[:1]:
+                    quoted = requests.utils.quote(name, safe="")
+                    url = f"{portal.served.url}/{path(address, job, person, quoted)}"
+                    query = {"q": HOSTILE, "search": HOSTILE, "user": HOSTILE, "by": HOSTILE, "cursor": HOSTILE}
+                    for params in ({}, query):
+                        async with session.get(url, params=params, allow_redirects=False) as answer:
+                            text = await answer.text()
+                            assert answer.status < 500 or answer.status == 501, (str(address), text)
+                            if answer.status < 300 or answer.status >= 400:
+                                check(str(address), text, answer.headers["Content-Security-Policy"])
+                                seen |= {str(address)} if html.escape("<script>alert(1)") in text else set()
+    assert {"GET ", "GET all", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, "the names are there to be read"
+
+
+def check(address: str, text: str, policy: str) -> None:
+    """Only what the templates hold is markup."""
+    assert "unsafe-inline" not in policy, address
+    assert "unsafe-eval" not in policy, address
+    assert "default-src 'none'" in policy, address
+    assert "<script>alert" not in text, address
+    assert "49" not in re.findall(r"onerror=alert\(2\)&gt;(\d+)", text), f"{address} renders what it is given"
+    nonce = re.search(r"script-src 'nonce-([^']+)'", policy)
+    for tag, given in Tags(text).found:
+        handlers = [one for one in given if one.startswith("on")]
+        assert not handlers, (address, tag, given)
+        assert given.get("src") != "x", (address, tag, given)
+        assert not given.get("href", "").lower().startswith("javascript:"), (address, tag, given)
+        if tag == "script":
+            assert nonce is not None, (address, given)
+            assert given.get("nonce") == nonce[1], (address, given)

@@ -177,7 +177,8 @@ def test_whatever_is_killed_a_request_is_decided_once_and_carried_out(db_url: st
 
         assert ask(vera, "POST", f"jobs/{no}/deny").status_code == 200
         power_cut(hub)
-        assert ask(vera, "POST", f"jobs/{no}/approve").status_code == 409
+        late = ask(vera, "POST", f"jobs/{no}/approve")
+        assert late.status_code == 409, late.text
         wait_for(lambda: states(hub) == {"alice": "running"}, "the other one has ended", 60)
         assert crowds.rows(hub, "SELECT job, submitted FROM jobs ORDER BY job") == before
         assert hub.held() == 3

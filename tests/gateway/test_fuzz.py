@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 
 import asyncssh
 import pytest
 
-from tests.gateway.peers import Client, Running, until
+from ssh_gateway.keys import Keys
+from ssh_gateway.penalties import Rules
+from ssh_gateway.server import Limits
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 
 ROUNDS = [pytest.param(5, id="5 rounds"), pytest.param(300, id="300 rounds", marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+async def running(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    """A gateway that takes any number of connections from one address: all of ours come from one."""
+    limits = Limits(drain_seconds=0.0, rules=Rules(penalty_seconds=0.0, connections_per_second=0.0))
+    async with gateway(keys, people, places, limits=limits) as found:
+        yield found
 
 
 async def raw_nonsense(running: Running, chance: random.Random) -> None:

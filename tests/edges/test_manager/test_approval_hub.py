@@ -43,7 +43,7 @@ def waits(hub: QuotaHub, person: Person, gpus: int = 3) -> str:
 
 
 def ask(person: Person, method: str, path: str, **body: Any) -> requests.Response:
-    """A program asks the Manager; again while none acts."""
+    """A program asks the Manager; again while none acts, or the Hub's proxy, just started, has no way to it yet."""
     answer = requests.Response()
 
     def answered() -> bool:
@@ -51,7 +51,7 @@ def ask(person: Person, method: str, path: str, **body: Any) -> requests.Respons
         headers = {"Authorization": f"token {person.token}"}
         url = f"{person.hub.url}/services/jobs/api/{path}"
         answer = requests.request(method, url, headers=headers, json=body or None, timeout=30)
-        return answer.status_code not in {502, 503}
+        return answer.status_code not in {502, 503} and "html" not in answer.headers["Content-Type"]
 
     wait_for(answered, "a Manager acts", 60)
     return answer

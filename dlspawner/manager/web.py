@@ -79,11 +79,15 @@ Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the serv
 
 
 class Problem(HTTPError):
-    """An answer that is not what was asked for, with a sentence for whoever asked."""
+    """An answer that is not what was asked for, with a sentence for whoever asked.
 
-    def __init__(self, status: int, detail: str, **more: object) -> None:
+    ``headers`` go with it: those that a handler has set are gone by then.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: object) -> None:
         super().__init__(status, reason=http.HTTPStatus(status).phrase)
         self.detail = detail
+        self.headers = headers or {}
         self.more = more
 
 
@@ -126,10 +130,13 @@ class Handler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))
-        if status_code == 503:
+        if status_code in {429, 503}:
             self.set_header("Retry-After", "5")
+        if status_code == 503:
             self.set_header("Connection", "close")  # behind the same address there may be a Manager that can
         if isinstance(error, Problem):
+            for name, value in error.headers.items():
+                self.set_header(name, value)
             self.write_problem(status_code, error.detail, error.more)
         elif isinstance(error, (HubError, StoreUnavailable)):
             self.write_problem(status_code, str(error), {})
@@ -231,11 +238,11 @@ class ApiHandler(Json, Asking):
     def known(self) -> Identity:
         """Who asks; anonymous requests end here."""
         if self.identity is None:
-            self.set_header("WWW-Authenticate", 'Bearer realm="JupyterHub"')
             raise Problem(
                 401,
                 "Say who you are: Authorization: token …, with a token from the Hub's token page. "
                 "From a page of this service, send its _xsrf value in X-XSRFToken.",
+                {"WWW-Authenticate": 'Bearer realm="JupyterHub"'},
             )
         return self.identity
 

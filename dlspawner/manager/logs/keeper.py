@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from dlspawner.backoff import delays
 from dlspawner.cluster import Change, Cluster, ClusterError, NotFound, Printed, Refused, Unavailable
 from dlspawner.core import naming
 from dlspawner.core.manifest import Manifest
@@ -38,8 +39,10 @@ _READERS, _FOLLOWERS = 8, 48
 _READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
 _QUIETEST = 4
 _AGAIN_SECONDS = 1.0
+_BROKEN_SECONDS = 600.0  # the longest pause of a log whose reading fails for a reason that nobody has thought of
 _SILENT_SECONDS = 10.0  # for which a node that gave no log is not asked: it would keep all readers waiting
 _SWEEP_SECONDS = 600.0
+_CANNOT = "log of pod=%s container=%s cannot be %s; next try in %.1f s"
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -69,6 +72,8 @@ class LogKeeper:
     _quiet: dict[Key, int] = field(default_factory=dict)  # how often nothing new was found
     _urgent: dict[Key, None] = field(default_factory=dict)  # containers that have ended
     _usual: dict[Key, None] = field(default_factory=dict)
+    _broken: dict[Key, Iterator[float]] = field(default_factory=dict)  # logs that cannot be read, and their pauses
+    _resting: set[Key] = field(default_factory=set)  # those of them whose pause is not over
     _silent: dict[str, float] = field(default_factory=dict)  # nodes, and until when they are not asked
     _forbidden: bool = False
     _busy: set[Key] = field(default_factory=set)
@@ -137,6 +142,7 @@ class LogKeeper:
                 self._quiet.pop(key, None)
                 self._urgent.pop(key, None)
                 self._usual.pop(key, None)
+                self._broken.pop(key, None)
                 self._whole.discard(key)
 
     def of_job(self, job: str) -> list[Source]:
@@ -173,14 +179,14 @@ class LogKeeper:
             except Fenced:
                 raise
             except Exception:  # a task's root: what a job prints must not end the deciding
-                log.exception("log of pod=%s container=%s cannot be kept", key[0], key[1])
+                log.exception(_CANNOT, key[0], key[1], "kept", self._rest(key))
             finally:
                 self._free(key)
 
     async def _next(self) -> Key:
         while True:
             for wanted in (self._urgent, self._usual):
-                key = next((one for one in wanted if one not in self._busy), None)
+                key = next((one for one in wanted if one not in self._busy and one not in self._resting), None)
                 if key is not None:
                     del wanted[key]
                     return key
@@ -196,6 +202,17 @@ class LogKeeper:
         """Try again soon, as long as the pod is there."""
         if key[0] in self.sources:
             asyncio.get_running_loop().call_later(seconds, self._want, key)
+
+    def _rest(self, key: Key) -> float:
+        """For how many seconds this log is left alone: longer each time that it cannot be read."""
+        pause = next(self._broken.setdefault(key, delays(_AGAIN_SECONDS, _BROKEN_SECONDS)))
+        self._resting.add(key)
+        asyncio.get_running_loop().call_later(pause, self._rested, key)
+        return pause
+
+    def _rested(self, key: Key) -> None:
+        self._resting.discard(key)
+        self._later(key, 0.0)
 
     async def _read(self, key: Key) -> None:
         source, loop = self.sources.get(key[0]), asyncio.get_running_loop()
@@ -254,6 +271,7 @@ class LogKeeper:
             await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended), text)
         if broken is not None:
             raise broken
+        self._broken.pop(key, None)
         return bool(text)
 
     async def _keep(self, reading: Reading, text: bytes) -> None:
@@ -315,7 +333,7 @@ class LogKeeper:
             except Fenced:
                 return  # the readers end with it, and this epoch with them
             except Exception:  # a task's root, as above
-                log.exception("log of pod=%s container=%s cannot be followed", source.pod, key[1])
+                log.exception(_CANNOT, source.pod, key[1], "followed", self._rest(key))
             finally:
                 self._free(key)
 

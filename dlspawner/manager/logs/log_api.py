@@ -22,7 +22,8 @@ from tornado.iostream import StreamClosedError
 
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.logs import eventrows, text
-from dlspawner.manager.logs.shelf import Run, Shelf, choose
+from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
+from dlspawner.manager.logs.turns import TooMany
 from dlspawner.manager.rest import query, view
 from dlspawner.manager.rest.asking import Resource
 from dlspawner.manager.web import Problem
@@ -74,6 +75,16 @@ def shown(body: bytes, wish: Wish) -> str:
     if wish.search:
         found = text.matching(found, wish.search)
     return text.last_lines(found, wish.tail) if wish.tail else found
+
+
+async def read(shelf: Shelf, who: str, run: Run, wish: Wish) -> tuple[Text, str]:
+    """A log, and what of it was asked for as harmless text; 429 for who reads many already."""
+    try:
+        async with shelf.turns.of(who):
+            found = await shelf.text(run, wish.lines)
+            return found, await asyncio.to_thread(shown, found.body, wish)
+    except TooMany as problem:
+        raise Problem(429, str(problem), {"Retry-After": "2"}) from None
 
 
 class LogResource(Resource):
@@ -132,10 +143,10 @@ class Log(LogResource):
         if wish.follow and run.running:
             await self._follow(run)
             return
-        found = await self.shelf.text(run, wish.lines)
+        found, body = await read(self.shelf, self.known().name, run, wish)
         if found.note:
             self.set_header("Dlspawner-Note", found.note)
-        self.finish(await asyncio.to_thread(shown, found.body, wish))
+        self.finish(body)
 
     def on_connection_close(self) -> None:
         if self._following is not None:
@@ -144,7 +155,8 @@ class Log(LogResource):
     async def _follow(self, run: Run) -> None:
         who, followers = self.known().name, self.shelf.followers
         if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
-            raise Problem(429, "Too many logs are being followed: end one, or ask without follow.")
+            sentence = "Too many logs are being followed: end one, or ask without follow."
+            raise Problem(429, sentence, {"Retry-After": "60"})
         followers.append(who)
         try:
             # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.

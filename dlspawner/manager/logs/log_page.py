@@ -5,14 +5,13 @@ GET  jobs/{id}/log    for the job's owner and the admins of its team; with ``dow
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from urllib.parse import urlencode
 
 from dlspawner.manager.access import Right
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Kept
-from dlspawner.manager.logs.log_api import NOT_YOURS, Wish, read_wish, shown
+from dlspawner.manager.logs.log_api import NOT_YOURS, Wish, read, read_wish
 from dlspawner.manager.logs.shelf import Run, Text, choose
 from dlspawner.manager.portal.base import NO_JOB, Page
 from dlspawner.manager.rest import query
@@ -34,8 +33,7 @@ class LogPage(Page):
             raise Problem(503, NOT_YET)
         runs = await shelf.runs(job)
         run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
-        found = await shelf.text(run, wish.lines) if run is not None else Text()
-        body = await asyncio.to_thread(shown, found.body, wish)
+        found, body = await read(shelf, self.person().name, run, wish) if run is not None else (Text(), "")
         if run is not None and self.get_query_argument("download", ""):
             self._give(job, run, body)
             return

@@ -18,6 +18,7 @@ from dlspawner.manager.logs.rows import Kept, Key
 from dlspawner.manager.logs.sources import Source, main_container
 from dlspawner.manager.logs.tail import Ring
 from dlspawner.manager.logs.text import Masker
+from dlspawner.manager.logs.turns import Turns
 
 _READ_SECONDS = 15.0
 _READERS = 8  # of Kubernetes, for people
@@ -61,6 +62,7 @@ class Shelf:
     def __init__(self, keeper: LogKeeper) -> None:
         self.keeper = self._keeper = keeper
         self.followers: list[str] = []  # who follows a log now, as often as they do
+        self.turns = Turns()
         self._seats = asyncio.Semaphore(_READERS)
 
     async def runs(self, job: str) -> list[Run]:

@@ -42,8 +42,7 @@ class Page(PageHandler):
         """Where it is decided; while that is not here the page says so and looks again by itself."""
         desk = self.acting().desk
         if desk is None:
-            self.set_header("Refresh", _AGAIN_SECONDS)
-            raise Problem(503, NOT_YET)
+            raise Problem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
         return desk
 
     def record(self, job: str, right: Right) -> Record:

@@ -38,8 +38,8 @@ class Events(ApiHandler):
         viewer = self.viewer(Right.SEE)
         listener = self._listener = self._changes().join(viewer)
         if listener is None:
-            self.set_header("Retry-After", "60")
-            raise Problem(429, f"You have {PER_PERSON} pages that are kept up to date; close one.")
+            sentence = f"You have {PER_PERSON} pages that are kept up to date; close one."
+            raise Problem(429, sentence, {"Retry-After": "60"})
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
         self.manager.running.end()  # a stop of this process does not wait for streams

@@ -29,12 +29,13 @@ teams:
 
 @dataclass
 class Read:
-    """An answer: its status, the text of its main part, all of it, and where it leads."""
+    """An answer: its status, the text of its main part, all of it, where it leads, and all headers."""
 
     status: int
     text: str
     body: str
     location: str
+    headers: Mapping[str, str]
 
 
 @dataclass
@@ -68,7 +69,8 @@ class Portal:
             body = await answer.text()
             main = re.search(r"<main.*</main>", body, re.DOTALL)
             text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
-            return Read(answer.status, text, body, answer.headers.get("Location", ""))
+            headers = answer.headers
+            return Read(answer.status, text, body, headers.get("Location", ""), headers)
 
     async def read_status(self, user: str, path: str) -> int:
         """The status alone, of an answer that may have no end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from dlspawner.cluster import PODS
 from dlspawner.core.jobs import State
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Question
-from dlspawner.manager.logs import rows
+from dlspawner.manager.logs import keeper, rows
 from dlspawner.manager.logs.keeper import Keeping
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, text
@@ -139,6 +140,37 @@ async def test_a_container_that_starts_again_has_a_log_for_each_of_its_last_runs
         first, second, *_ = await kept(acting.ledger, question)
         assert (first.key[2], second.key[2]) == (0, 1)
         assert await text(acting.ledger, question, 0) == "hello\n"
+
+
+async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_keeps_up_no_other(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong in a way that nobody has thought of, at one log."""
+    poisoned, tried = [True], list[float]()
+
+    class Poisoned(keeper.Stamped):
+        def feed(self, data: bytes) -> None:
+            if poisoned and b"poison" in data:
+                tried.append(asyncio.get_running_loop().time())
+                raise ZeroDivisionError
+            super().feed(data)
+
+    monkeypatch.setattr(keeper, "Stamped", Poisoned)
+    monkeypatch.setattr(keeper, "_AGAIN_SECONDS", 0.2)
+    bad, good = job(), job("bob")
+    async with lively.manager() as acting:
+        await lively.start(acting, bad, f"echo poison; {WAITS}")
+        await until(lambda: len(tried) >= 4, "it was tried some times", 60)
+        await lively.start(acting, good, f"echo hello; {WAITS}")
+        await printed(acting.ledger, good, "hello")
+        troubles = [one for one in caplog.records if "cannot be kept; next try" in one.getMessage()]
+        pauses = [float(one.getMessage().split()[-2]) for one in troubles]
+        assert all(one.exc_info for one in troubles), "with their tracebacks"
+        assert pauses[:3] == sorted(pauses[:3])
+        assert all(later - earlier >= pause - 0.06 for earlier, later, pause in zip(tried, tried[1:], pauses))  # noqa: B905
+        poisoned.clear()
+        await printed(acting.ledger, bad, "poison")
+        assert acting.desk is not None, "and the deciding has gone on"
 
 
 async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: PrintingOffice) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from dlspawner.cluster import Cluster, Printed
 from dlspawner.core.jobs import State
 from dlspawner.manager.desk import Question
+from dlspawner.manager.logs import turns
 from tests.edges.test_manager.noticing import serving
 from tests.edges.test_manager.office import ask, until
 from tests.edges.test_manager.portals import TEAMS, Portal, Read
@@ -166,12 +169,51 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
         answers = [await session.get(url) for _ in range(4)]
         assert await answers[0].content.readline() == b"hello\n"
         assert await answers[0].content.readline() == b"done\n"
-        assert (await session.get(url)).status == 429
+        refused = await session.get(url)
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
         answers[1].close()
         await until(lambda: len(shelf.followers) == 3, "it is free again")
         await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
         assert await answers[0].content.read() == b"goodbye\n"
     await until(lambda: not shelf.followers, "nobody follows")
+
+
+async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that alice asks for hangs in Kubernetes: what is beyond her share is refused at once, and bob reads his."""
+    hers = await reading.prints("echo hello")
+    reading.knows("bob", "")
+    his = await reading.prints("echo hello", "bob")
+    goes_on, real = asyncio.Event(), Cluster.log
+
+    async def log(self: Cluster, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+        if pod == "jupyter-alice" and not wanted.timestamps:
+            await goes_on.wait()
+        async for piece in real(self, pod, namespace, wanted):
+            yield piece
+
+    monkeypatch.setattr(Cluster, "log", log)
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{hers.job}/log"
+    share, found = turns.AT_ONCE + turns.WAITING, list[tuple[int, str | None, str]]()
+
+    async def asks(session: aiohttp.ClientSession) -> None:
+        async with session.get(url) as answer:
+            found.append((answer.status, answer.headers.get("Retry-After"), await answer.text()))
+
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        asking = [asyncio.create_task(asks(session)) for _ in range(share + 3)]
+        await until(lambda: len(found) == 3, "three are refused")
+        assert {(status, retry) for status, retry, _ in found} == {(429, "2")}
+        assert "You are reading 4 logs" in json.loads(found[0][2])["detail"]
+        assert (await reading.page("alice", hers)).status == 429
+        for kind in (reading.log, reading.page):
+            assert (await asyncio.wait_for(kind("bob", his), 60)).status == 200
+        goes_on.set()
+        await asyncio.gather(*asking)
+    assert [(status, text) for status, _, text in found[3:]] == [(200, "hello\ndone\n")] * share
+    assert (await reading.log("alice", hers)).status == 200
 
 
 async def test_the_page_offers_the_text_as_a_file(reading: Reading) -> None:

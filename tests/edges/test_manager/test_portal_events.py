@@ -88,7 +88,11 @@ async def test_when_this_manager_stops_acting_streams_end_and_new_ones_are_refus
         async with asyncio.timeout(20):
             assert [event async for event in alice] == []
     acting.desk = None
-    assert (await portal.read("alice", "api/events")).status == 503
+    answer = await portal.read("alice", "api/events")
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+    page = await portal.read("alice", "")
+    assert (page.status, page.headers["Refresh"]) == (503, "5"), "it looks again by itself"
+    assert "Bearer" in (await portal.read("", "api/jobs")).headers["WWW-Authenticate"]
 
 
 async def test_a_person_has_so_many_streams_and_gets_another_when_one_is_closed(portal: Portal) -> None:
@@ -98,6 +102,7 @@ async def test_a_person_has_so_many_streams_and_gets_another_when_one_is_closed(
         async with streaming(portal, "alice"):
             answer = await portal.read("alice", "api/events")
             assert (answer.status, "close one" in answer.body) == (429, True)
+            assert answer.headers["Retry-After"] == "60"
             async with streaming(portal, "bob"):
                 pass
 

@@ -2,7 +2,8 @@
 
     app        the process: settings, start, signals, stop       keys      its host key and user CA
     server     what visitors share, and the end of everything    activity  telling the Hub that a job is used
-    gate       a new connection, judged by its address           penalties PURE: what failed logins cost
+    gate       a new connection, judged by its address           proxied    PURE: whose it is, by a balancer's word
+    listening  the sockets                                       penalties  PURE: what failed logins cost
     visitor    one client until something is proven              access    PURE: who may in
     visit      one person afterwards: a shell, or ``ssh -J``     routing   PURE: where a login leads
     pod        the way into a job's sshd                         packets   PURE: what is read in a relayed packet

@@ -45,7 +45,9 @@ class Gateway(Application):
     name = "ssh-gateway"
     description = __doc__
 
-    ip = Unicode("127.0.0.1", help="Address to listen on; 0.0.0.0 or :: for all of this machine's.").tag(config=True)
+    ip = Unicode(
+        "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
+    ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
     health_port = Integer(
         0,
@@ -125,6 +127,13 @@ class Gateway(Application):
         "max_unauthenticated_per_source, connections_per_second_per_source and the penalties of addresses are not held "
         "against them. Empty, the default: everybody has an address of their own.",
     ).tag(config=True)
+    proxy_protocol_from = List(
+        Unicode(),
+        help="Networks, as 10.0.0.5/32, of the balancers in front of this gateway. They must send a PROXY protocol "
+        "header, version 2, within 5 seconds; the address in it is what limits, penalties and the log see. From any "
+        "other address a header ends the connection. Their health checks (LOCAL) read SSH's greeting. Empty, the "
+        "default: everybody connects directly.",
+    ).tag(config=True)
     drain_seconds = Float(
         5.0, min=0.0, help="How long SIGTERM lets open sessions end by themselves; a second signal ends them at once."
     ).tag(config=True)
@@ -156,12 +165,12 @@ class Gateway(Application):
     }
     aliases = {}  # noqa: RUF012  (no short forms: every setting is given by its full name)
 
-    @validate("shared_sources")
+    @validate("shared_sources", "proxy_protocol_from")
     def _networks(self, proposal: Any) -> list[str]:
         try:
             read_networks(proposal["value"])
         except ValueError as error:
-            raise TraitError(f"Gateway.shared_sources: {error}") from None
+            raise TraitError(f"Gateway.{proposal['trait'].name}: {error}") from None
         return list(proposal["value"])
 
     def initialize(self, argv: list[str] | None = None) -> None:
@@ -257,6 +266,7 @@ class Gateway(Application):
                 connections_per_second=self.connections_per_second_per_source,
                 shared=read_networks(self.shared_sources),
             ),
+            balancers=read_networks(self.proxy_protocol_from),
         )
 
 

@@ -1,58 +1,174 @@
 """The gate: a connection is judged by its address before anything of SSH is made for it.
 
-Who is sent away reads why: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs neither a
-key exchange nor an object of asyncssh's, and of too many at a time the rest are dropped without words.
+Whose connection it is a listed balancer says first (`proxied`); nobody else may. Rules:
+
+* From a listed balancer nothing counts before its header, which has a deadline; without one the connection ends.
+* From anybody else a header ends it: who is not listed cannot choose whom the log, the limits and the penalties see.
+* Who is sent away reads why: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs neither a
+  key exchange nor an object of asyncssh's, and of too many at a time the rest are dropped without words.
+* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from ssh_gateway import packets
+import asyncssh
+
+from ssh_gateway import packets, proxied, wire
+from ssh_gateway.penalties import Network, read_address
 
 GREETING = b"SSH-2.0-dlspawner\r\n"
 TOO_MANY_CONNECTIONS = 12
 FAREWELL_SECONDS = 1.0
 MOST_FAREWELLS = 256
+HEADER_SECONDS = 5.0
+MOST_ARRIVING = 1024
+NOT_LISTED = "this gateway takes no PROXY protocol header from your address: its administrator can list the balancer"
+UNKNOWN = "the balancer in front of this gateway did not say who you are: tell an administrator"
+
+
+@dataclass(slots=True)
+class Lobby:
+    """What all gates share.
+
+    ``admit`` counts an address in, or says why not; ``inside`` makes what speaks SSH with it; ``refused`` is told of
+    an address that broke the rules of headers. ``arriving`` are those whose header has not come yet.
+    """
+
+    admit: Callable[[str], str | None]
+    inside: Callable[[str], wire.ServerLeg]
+    refused: Callable[[str, str], None]
+    balancers: tuple[Network, ...] = ()
+    header_seconds: float = HEADER_SECONDS
+    leaving: set[Gate] = field(default_factory=set)
+    arriving: set[Gate] = field(default_factory=set)
+
+    def clear(self) -> None:
+        """Drop who is between the street and the door."""
+        for gate in [*self.leaving, *self.arriving]:
+            gate.drop()
 
 
 class Gate(asyncio.Protocol):
-    """One new connection: handed on to what ``inside`` makes, or sent away; ``leaving`` holds those who are."""
+    """One new connection: handed on to what speaks SSH, or sent away."""
 
-    def __init__(
-        self, admit: Callable[[str], str | None], inside: Callable[[], asyncio.Protocol], leaving: set[Gate]
-    ) -> None:
-        self._admit = admit
-        self._inside = inside
-        self._leaving = leaving
-        self._transport: asyncio.Transport | None = None
+    _transport: asyncio.Transport
+    _deadline: asyncio.TimerHandle | None = None
+    _inside: wire.ServerLeg | None = None
+
+    def __init__(self, lobby: Lobby) -> None:
+        self._lobby = lobby
+        self._header = b""
+        self._source = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a stream expected")
-        refusal = self._admit(str((transport.get_extra_info("peername") or ("",))[0]))
-        if refusal is None:
-            inside = self._inside()
-            transport.set_protocol(inside)
-            inside.connection_made(transport)
-        elif len(self._leaving) >= MOST_FAREWELLS:
-            transport.abort()
-        else:
-            self._send_away(transport, refusal)
+        self._transport = transport
+        peer = str((transport.get_extra_info("peername") or ("",))[0])
+        address = read_address(peer)
+        self._source = str(address or peer)
+        if address is not None and any(address in network for network in self._lobby.balancers):
+            self._await_header()
+        elif self._may_in():
+            # The greeting is not kept back until the client has spoken: that would cost every login a round trip.
+            self._inside = self._lobby.inside(self._source)
+            self._inside.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self._lobby.arriving:
+            self._header += data
+            self._read_header()
+        elif (inside := self._inside) is not None:
+            self._transport.set_protocol(inside)
+            if proxied.is_one(data):
+                self._lobby.refused(self._source, NOT_LISTED)
+                inside.end(asyncssh.DISC_PROTOCOL_ERROR, NOT_LISTED)
+            else:
+                inside.data_received(data)
+
+    def eof_received(self) -> None:
+        if self._inside is not None:
+            self._inside.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leaving.discard(self)
+        self._lobby.leaving.discard(self)
+        self._arrived()
+        if self._inside is not None:
+            self._inside.connection_lost(exc)
 
     def drop(self) -> None:
         """Close without waiting for the client to read."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
-    def _send_away(self, transport: asyncio.Transport, why: str) -> None:
+    def _may_in(self) -> bool:
+        refusal = self._lobby.admit(self._source)
+        if refusal is not None:
+            self._send_away(refusal)
+        return refusal is None
+
+    # A balancer's
+
+    def _await_header(self) -> None:
+        if len(self._lobby.arriving) >= MOST_ARRIVING:
+            self._transport.abort()
+            return
+        self._lobby.arriving.add(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(
+            self._lobby.header_seconds, self._no_header, "no PROXY protocol header in time"
+        )
+
+    def _read_header(self) -> None:
+        try:
+            header = proxied.read(self._header)
+        except proxied.BadHeader as problem:
+            self._no_header(str(problem))
+            return
+        if header is None:
+            return
+        self._arrived()
+        if header.source is None:
+            self._send_away("")
+            return
+        self._source = str(read_address(header.source))
+        if self._may_in():
+            inside, rest = self._lobby.inside(self._source), self._header[header.size :]
+            self._transport.set_protocol(inside)
+            inside.connection_made(self._transport)
+            if rest:
+                inside.data_received(rest)
+
+    def _no_header(self, why: str) -> None:
+        self._arrived()
+        self._lobby.refused(self._source, why)
+        self._send_away(UNKNOWN)
+
+    def _arrived(self) -> None:
+        self._lobby.arriving.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    # Out again
+
+    def _send_away(self, why: str) -> None:
         """Closed in one direction first: bytes that meet a closed socket would reset it, and the words be lost."""
-        self._transport = transport
-        self._leaving.add(self)
-        transport.write(GREETING + packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why)))
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, transport.abort)
+        if len(self._lobby.leaving) >= MOST_FAREWELLS:
+            self._transport.abort()
+            return
+        self._lobby.leaving.add(self)
+        words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why)) if why else b""
+        self._transport.write(GREETING + words)
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
+from ssh_gateway import listening
+
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
 SECONDS = 5.0
 
 
 async def serve(ip: str, port: int) -> asyncio.Server:
     """Listen; the caller closes what it is given."""
-    return await asyncio.start_server(_answer, ip, port, limit=8192)
+    return await asyncio.start_server(_answer, sock=listening.listen(ip, port), limit=8192)
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 ENTRIES = 20_000
@@ -82,12 +83,9 @@ class Penalties:
 
     def place(self, address: str) -> str:
         """What owes for this address; "" for one that many people share."""
-        try:
-            found = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
+        found = read_address(address)
+        if found is None:
             return address
-        if isinstance(found, ipaddress.IPv6Address):
-            found = found.ipv4_mapped or found
         if any(found in network for network in self._rules.shared):
             return ""
         return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
@@ -143,6 +141,15 @@ class Penalties:
     def _owe(self, place: str, penalties: float, now: float) -> None:
         if place:
             self._sources.add(place, penalties * self._unit, now)
+
+
+def read_address(text: str) -> Address | None:
+    """An address as a socket tells it, without a zone; one of IPv4 that came over IPv6 is one of IPv4."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:

@@ -15,17 +15,17 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import algorithms, wire
+from ssh_gateway import algorithms, listening, wire
 from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import People, Places
-from ssh_gateway.gate import Gate
+from ssh_gateway.gate import Gate, Lobby
 from ssh_gateway.keys import Keys
 from ssh_gateway.logs import log, say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
-from ssh_gateway.penalties import Penalties, Rules
+from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
@@ -44,6 +44,7 @@ class Limits:
     connections_per_user: int = 200
     drain_seconds: float = 5.0
     rules: Rules = field(default_factory=Rules)
+    balancers: tuple[Network, ...] = ()
 
 
 class Server:
@@ -81,7 +82,9 @@ class Server:
         self.crowd = Crowd(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.visitors: set[Visitor] = set()
-        self._leaving: set[Gate] = set()
+        self._lobby = Lobby(
+            self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
+        )
         self.pods: set[wire.ClientLeg] = set()
         self.numbers = count(1)
         self._options = algorithms.server_options([keys.host], self.limits.login_seconds)
@@ -91,10 +94,9 @@ class Server:
 
     async def start(self, ip: str, port: int) -> tuple[str, int]:
         """Listen, and say where; OSError when the port is taken."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._make_gate, ip, port, backlog=256)
-        host, bound, *_ = self._listener.sockets[0].getsockname()
-        return str(host), int(bound)
+        loop, found = asyncio.get_running_loop(), listening.listen(ip, port)
+        self._listener = await loop.create_server(lambda: Gate(self._lobby), sock=found, backlog=listening.BACKLOG)
+        return listening.written(found)
 
     async def stop(self) -> None:
         """Accept nobody any more, let sessions end by themselves until the deadline, then end them with words."""
@@ -108,8 +110,7 @@ class Server:
         for visitor in list(self.visitors):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping: connect again in a moment")
         await self._all_gone(2 * wire.FAREWELL_SECONDS)
-        for gate in list(self._leaving):
-            gate.drop()
+        self._lobby.clear()
         for errand in list(self._errands):
             errand.cancel()
         await asyncio.gather(*self._errands, return_exceptions=True)
@@ -118,20 +119,21 @@ class Server:
         """The clock of everything that is counted."""
         return asyncio.get_running_loop().time()
 
-    def _make_gate(self) -> Gate:
-        return Gate(self._admit, self.make_leg, self._leaving)
-
     def _admit(self, source: str) -> str | None:
         """Count somebody new at the door, or say why not."""
         now = self.now()
         why = self.penalties.arrives(source, now) or self.doorkeeper.enter(self.penalties.place(source))
-        if why is not None and self.penalties.worth_a_line(source, now):
-            say("refused", level=logging.WARNING, source=source, what="connection", why=why)
+        if why is not None:
+            self._say_refused(source, why)
         return why
 
-    def make_leg(self, jump: Jump | None = None) -> wire.ServerLeg:
-        """A connection to be; also what a stream of ``ssh -J`` is handed to."""
-        return wire.ServerLeg(asyncio.get_running_loop(), self._options, lambda: Visitor(self, jump))
+    def _say_refused(self, source: str, why: str) -> None:
+        if self.penalties.worth_a_line(source, self.now()):
+            say("refused", level=logging.WARNING, source=source, what="connection", why=why)
+
+    def make_leg(self, jump: Jump | None = None, source: str = "") -> wire.ServerLeg:
+        """A connection to be, of somebody at ``source``; also what a stream of ``ssh -J`` is handed to."""
+        return wire.ServerLeg(asyncio.get_running_loop(), self._options, lambda: Visitor(self, jump, source))
 
     def send_on_errand(self, name: str, errand: Coroutine[Any, Any, None]) -> None:
         """Do something on the side that no session waits for; `stop` cancels what is not done."""

@@ -42,7 +42,7 @@ class Visitor(wire.Door):
 
     leg: wire.ServerLeg
 
-    def __init__(self, server: Server, jump: Jump | None) -> None:
+    def __init__(self, server: Server, jump: Jump | None, source: str) -> None:
         self._server = server
         self._jump = jump
         self._number = next(server.numbers)
@@ -50,7 +50,7 @@ class Visitor(wire.Door):
         self._written = ""
         self._attempts = Attempts(server.limits.attempts)
         self._keys: dict[str, tuple[access.RegisteredKey, ...]] = {}
-        self._source = ""
+        self._source = jump.source if jump else source
         self._at_door = False
         self._tried = False
         self._late = False
@@ -65,7 +65,6 @@ class Visitor(wire.Door):
             raise TypeError("only Server.make_leg makes visitors")
         self.leg = conn
         self._server.visitors.add(self)
-        self._source = self._jump.source if self._jump else str((conn.get_extra_info("peername") or ("",))[0])
         say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
         # The gate has judged everybody who comes over the network.
         refusal = self._server.doorkeeper.enter(self._place()) if self._jump else None

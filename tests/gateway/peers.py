@@ -224,6 +224,7 @@ async def gateway(
     interval: float = 0.05,
     notices: Notices | None = None,
     authorities: Authorities | None = None,
+    ip: str = "127.0.0.1",
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, in this event loop."""
     activity = Activity(people, interval)
@@ -240,7 +241,7 @@ async def gateway(
         rechecks=rechecks,
         authorities=authorities,
     )
-    _, port = await server.start("127.0.0.1", 0)
+    _, port = await server.start(ip, 0)
     reporting = asyncio.create_task(activity.run(), name="report activity")
     checking = asyncio.create_task(rechecks.run(), name="check again")
     try:

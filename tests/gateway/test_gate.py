@@ -36,7 +36,7 @@ def person(strict: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: P
     return Client(tmp_path / "person", strict.port, alices_key, keys.host)
 
 
-async def guesses(running: Running, name: str, most: int = 100) -> str:
+async def guesses(running: Running, name: str, most: int = 100, host: str = "127.0.0.1") -> str:
     """Guess passwords on one connection until it ends; why it ended."""
 
     class Guesser(asyncssh.SSHClient):
@@ -48,7 +48,7 @@ async def guesses(running: Running, name: str, most: int = 100) -> str:
 
     try:
         await asyncssh.connect(
-            "127.0.0.1", running.port, username=name, known_hosts=None, config=None, agent_path=None,
+            host, running.port, username=name, known_hosts=None, config=None, agent_path=None,
             client_keys=None, preferred_auth="password", client_factory=Guesser,
         )  # fmt: skip
     except (asyncssh.Error, OSError) as problem:
@@ -128,7 +128,7 @@ async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one
         before = resident()
         words = await asyncio.gather(*(knock(running.port) for _ in range(600)))
         assert sum(b"too many connections from your address" in one for one in words) >= gate.MOST_FAREWELLS
-        await until(lambda: not running.server._leaving)
+        await until(lambda: not running.server._lobby.leaving)
         assert resident() - before < 32 * MIB
         done = await person.ssh("alice+train@gateway", "echo in")
     assert "too many connections from your address: try again in" in done.err

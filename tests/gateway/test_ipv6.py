@@ -1,0 +1,61 @@
+"""The gateway on all addresses, and a client of IPv6."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway import health, listening
+from ssh_gateway.keys import Keys
+from ssh_gateway.penalties import Rules
+from ssh_gateway.server import Limits
+from tests.gateway.peers import Client, FakePeople, FakePlaces, gateway
+from tests.gateway.test_gate import HELD_UP, guesses
+
+
+async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917  (fixtures)
+    keys: Keys,
+    people: FakePeople,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, rules=Rules(connections_per_second=0.0))
+    async with gateway(keys, people, places, limits=limits, ip="::") as running:
+        client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+        assert (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).text == "six\n"
+        assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
+        assert "source=::1" in caplog.text.replace('"', "")
+        assert "source=127.0.0.1" in caplog.text
+        for name in ("alice+train", "bob+train"):
+            await guesses(running, name, host="::1")
+        assert HELD_UP in await guesses(running, "carol+train", host="::1")
+        assert HELD_UP in (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).err
+        assert set(running.server.penalties._sources._paid_at) == {"::/64"}
+        assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
+
+
+@pytest.mark.parametrize(
+    ("ip", "written"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
+)
+def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
+    with listening.listen(ip, 0) as found:
+        host, port = listening.written(found)
+        assert (host, port) == (written, found.getsockname()[1])
+
+
+async def test_the_probes_are_answered_over_both() -> None:
+    async with await health.serve("::", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200 ")
+            writer.close()

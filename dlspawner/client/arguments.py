@@ -15,7 +15,7 @@ EXIT_CODES = """exit codes:
   2  wrong usage, or a file with mistakes
   3  there is no such job
   4  not logged in, or the token is not taken
-  5  nobody answers"""
+  5  nobody answers, or the service does not work yet"""
 
 
 def add(commands: Any) -> None:

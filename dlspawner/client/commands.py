@@ -207,13 +207,12 @@ def logs(given: Given, service: Service) -> int:
     texts = {"container": given.container, "search": given.search, "tail": given.tail}
     query = {name: "true" for name, wanted in flags.items() if wanted}
     query |= {name: str(value) for name, value in texts.items() if value is not None}
-    with service.stream(f"jobs/{part(job['id'])}/log", query) as lines:
-        for line in lines:
-            shown = line.decode("utf-8", "replace")
-            # To a file everything as it is; to a terminal nothing that moves its cursor.
-            sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
-            if given.follow:
-                sys.stdout.flush()
+    for line in service.lines(f"jobs/{part(job['id'])}/log", query, follow=given.follow):
+        shown = line.decode("utf-8", "replace")
+        # To a file everything as it is; to a terminal nothing that moves its cursor.
+        sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
+        if given.follow:
+            sys.stdout.flush()
     return 0
 
 

@@ -1,27 +1,37 @@
 """The one place of the client that speaks HTTP: the Manager's resources, with a token.
 
 No redirect is followed: the token is for this address and no other. What was not answered may be asked again; a
-submission carries a key of its own, so that asking twice starts one job.
+submission carries a key of its own, so that asking twice starts one job. Only JSON is an answer of the service: while
+it is away the Hub and its proxy answer in its place, with pages for browsers and any status.
 """
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlencode
 
-TIMEOUT_SECONDS = 60.0
+from dlspawner.client.text import printable
+
+# Of silence. A question is answered at once or not at all; what is done may take the Hub its time, and a log that is
+# followed is silent as long as its job is (the service ends it after ten minutes).
+ASK_SECONDS, DO_SECONDS, FOLLOW_SECONDS = 15.0, 60.0, 660.0
 _NOT_TAKEN = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
 _TRIES, _PAUSE_SECONDS = 3, 1.0
 _MOST = 16 * 1024 * 1024  # of JSON
 _NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException)
+_ITS_OWN = {"application/json", "application/problem+json"}
+_ITS_LOG = "text/plain"
 
+_Answer = TypeVar("_Answer")
 Query = Mapping[str, str | list[str]]
 
 
@@ -34,10 +44,10 @@ class ClientProblem(Exception):
 
 
 class Refused(ClientProblem):
-    """The service said no; 404 is exit code 3, a token that it does not take 4, any other no 1."""
+    """The service said no; 404 is exit code 3, a token that it does not take 4, not yet 5, any other no 1."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence, {404: 3, 401: 4}.get(status, 1))
+        super().__init__(sentence, {404: 3, 401: 4, 503: 5}.get(status, 1))
         self.status = status
 
 
@@ -48,9 +58,31 @@ class Unreachable(ClientProblem):
         super().__init__(sentence, 5)
 
 
+class _Away(Unreachable):
+    """Something else answered in the service's place, with this status."""
+
+    def __init__(self, url: str, said: str) -> None:
+        super().__init__(
+            f"{url} answers, but the service of its jobs does not ({said}). It may be starting anew: try again in a "
+            "minute. Jobs that run go on. If it stays so, is the address right?"
+        )
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One request; ``kind`` is what else than JSON answers it, ``wait`` how long silence may last."""
+
+    method: str
+    path: str
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wait: float = ASK_SECONDS
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +127,61 @@ class Service:
             raise _strange(self.url)
         return name
 
-    def stream(self, path: str, query: Query | None = None) -> IO[bytes]:
-        """The body at a path, to be read as it comes; the caller closes it."""
-        return self._open("GET", _with(path, query), None, {})
+    def lines(self, path: str, query: Query | None = None, *, follow: bool = False) -> Iterator[bytes]:
+        """The lines of the log at a path, as they come."""
+        asked = _Asked("GET", _with(path, query), wait=FOLLOW_SECONDS if follow else ASK_SECONDS, kind=_ITS_LOG)
+        with self._again(lambda: self._open(asked)) as body:
+            try:
+                yield from body
+                if getattr(body, "length", None):  # of what was promised something is missing
+                    raise http.client.IncompleteRead(b"")
+            except _NO_ANSWER as problem:
+                raise Unreachable(f"{self.url} stopped answering in the middle of it ({_why(problem)}).") from problem
 
     def _json(self, method: str, path: str, body: object = None, key: str = "") -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Idempotency-Key": key} if key and method == "POST" else {}
-        for left in reversed(range(_TRIES)):
-            try:
-                with self._open(method, path, data, headers) as answer:
-                    return _read(answer.read(_MOST), self.url)
-            except _NO_ANSWER as problem:
-                if not left or (method == "POST" and not key):
-                    raise Unreachable(f"{self.url} does not answer ({_why(problem)}).") from problem
-            except Refused as no:
-                if no.status != 503 or not left or (method == "POST" and not key):
-                    raise
-            self.sleep(_PAUSE_SECONDS)
-        raise AssertionError("the last try returns or raises")
+        asked = _Asked(method, path, data, headers, wait=ASK_SECONDS if method == "GET" else DO_SECONDS)
 
-    def _open(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> IO[bytes]:
-        url = path if path.startswith(self.url) else f"{self.url}/services/jobs/api/{path}"
-        request = urllib.request.Request(url, data=data, method=method)  # noqa: S310 - `login` takes only http(s)
-        for name, value in {"Authorization": f"token {self.token}", **headers}.items():
+        def ask() -> Any:
+            with self._open(asked) as answer:
+                return _read(answer.read(_MOST), self.url)
+
+        return self._again(ask, _TRIES if key or method != "POST" else 1)
+
+    def _again(self, ask: Callable[[], _Answer], tries: int = _TRIES) -> _Answer:
+        """Ask until there is an answer of the service; the person reads why it takes long."""
+        for left in reversed(range(tries)):
+            try:
+                return ask()
+            except _NO_ANSWER as problem:
+                away: ClientProblem = Unreachable(f"{self.url} does not answer ({_why(problem)}).")
+            except _Away as problem:
+                away = problem
+            except Refused as no:
+                if no.status != 503:
+                    raise
+                away = no
+            if left:
+                print(f"dlspawner: {printable(str(away))} Asking again.", file=sys.stderr)
+                self.sleep(_PAUSE_SECONDS)
+        raise away
+
+    def _open(self, asked: _Asked) -> IO[bytes]:
+        url = asked.path if asked.path.startswith(self.url) else f"{self.url}/services/jobs/api/{asked.path}"
+        request = urllib.request.Request(url, data=asked.data, method=asked.method)  # noqa: S310 - `login` takes only http(s)
+        for name, value in {"Authorization": f"token {self.token}", **asked.headers}.items():
             request.add_header(name, value)
-        if data is not None:
+        if asked.data is not None:
             request.add_header("Content-Type", "application/json")
         try:
-            opened: IO[bytes] = urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS)
+            opened: IO[bytes] = urllib.request.build_opener(_NoRedirect).open(request, timeout=asked.wait)
         except urllib.error.HTTPError as answer:
             with answer:
                 raise _refused(answer, self.url) from None
+        if _kind(opened) not in {*_ITS_OWN, asked.kind}:
+            opened.close()
+            raise _Away(self.url, "it sent a page")
         return opened
 
 
@@ -149,9 +204,16 @@ def _read(body: bytes, url: str) -> dict[str, Any]:
     return content
 
 
+def _kind(answer: Any) -> str:
+    """What an answer says it is; what has no body needs no kind."""
+    return "application/json" if answer.status == http.HTTPStatus.NO_CONTENT else answer.headers.get_content_type()
+
+
 def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
     if answer.code < 400:
         return _strange(url)
+    if _kind(answer) not in _ITS_OWN:
+        return _Away(url, f"{answer.code} {answer.reason}")
     try:
         content = json.loads(answer.read(_MOST))
         sentence = content.get("detail") or content.get("message")

@@ -18,6 +18,8 @@ from dlspawner.client import login
 from dlspawner.client.service import ClientProblem, Refused, Service, Unreachable
 from tests.ports import free_port
 
+HANGS, HALF = -1, -2  # instead of a status: no answer, and a text that breaks off
+
 
 @dataclass
 class Scripted:
@@ -26,6 +28,7 @@ class Scripted:
     answers: list[tuple[int, Any]] = field(default_factory=list)
     asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     url: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def next(self) -> tuple[int, Any]:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -40,14 +43,19 @@ def server() -> Iterator[Scripted]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             script.asked.append((self.command, self.path, dict(self.headers.items())))
             status, body = script.next()
-            if status == 0:
+            if status == HANGS:
+                script.ended.wait(30)
+            if status in {0, HANGS}:
                 self.close_connection = True
                 return
-            self.send_response(status)
+            self.send_response(200 if status == HALF else status)
             if status == 302:
                 self.send_header("Location", f"{script.url}/elsewhere")
+            kind = "text/plain" if status == HALF else "text/html" if isinstance(body, str) else "application/json"
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
             content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(len(content) + (99 if status == HALF else 0)))
+            self.close_connection = status == HALF
             self.end_headers()
             self.wfile.write(content)
 
@@ -56,11 +64,16 @@ def server() -> Iterator[Scripted]:
         def log_message(self, *_: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # a client that hangs up; what is printed is the client's alone
+
+    http = Quiet(("127.0.0.1", 0), Handler)
     script.url = f"http://127.0.0.1:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield script
+    script.ended.set()
     http.shutdown()
     thread.join()
     http.server_close()
@@ -103,13 +116,79 @@ def test_a_no_is_told_in_its_own_words(server: Scripted) -> None:
     assert no.value.code == 1
 
 
-@pytest.mark.parametrize(
-    "body", ["<html>", "[]", "{}", '{"items": 1, "next": null}'], ids=["a page", "a list", "nothing", "a number"]
-)
-def test_an_answer_of_something_else_is_nobodys(server: Scripted, body: str) -> None:
+@pytest.mark.parametrize("body", [[], {}, {"items": 1, "next": None}], ids=["a list", "nothing", "a number"])
+def test_an_answer_of_something_else_is_nobodys(server: Scripted, body: Any) -> None:
     server.answers = [(200, body)]
     with pytest.raises(Unreachable, match="as a Hub"):
         list(service(server).items("jobs"))
+
+
+PAGES = [
+    pytest.param(503, id="the proxy, when the Manager is down"),
+    pytest.param(502, id="something before the proxy"),
+    pytest.param(404, id="the Hub, when the proxy has no route to the Manager yet"),
+    pytest.param(403, id="the Hub, to a method that changes something"),
+    pytest.param(200, id="a page for browsers"),
+]
+
+
+@pytest.mark.parametrize("status", PAGES)
+def test_a_page_in_place_of_the_service_is_no_answer(server: Scripted, status: int) -> None:
+    server.answers = [(status, "<html>"), (status, "<html>"), (200, {"id": "j"})]
+    assert service(server).post("jobs", {}, key="k") == {"id": "j"}
+    assert [method for method, _, _ in server.asked] == ["POST"] * 3
+
+
+@pytest.mark.parametrize("status", PAGES)
+def test_nothing_but_pages_is_5_with_a_sentence(
+    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
+    server.answers = [(status, "<html>")]
+    assert cli.main(["cluster"]) == 5
+    *again, last = capsys.readouterr().err.splitlines()
+    assert "the service of its jobs does not" in last
+    assert "Jobs that run go on." in last
+    assert [line.endswith("Asking again.") for line in again] == [True, True], again
+    assert len(server.asked) == 3
+
+
+def test_what_was_judged_is_not_judged_again(server: Scripted) -> None:
+    server.answers = [(403, "<html>"), (200, {})]
+    with pytest.raises(Unreachable, match="403"):
+        service(server).post("jobs/j/approve")
+    assert len(server.asked) == 1
+
+
+def test_silence_is_told_and_is_5(
+    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("dlspawner.client.service.ASK_SECONDS", 0.3)
+    server.answers = [(HANGS, "")]
+    assert cli.main(["cluster"]) == 5
+    assert capsys.readouterr().err.count("does not answer (timed out). Asking again.") == 2
+
+
+def test_a_log_that_breaks_off_is_5(server: Scripted, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    server.answers = [(200, {"id": "j-aaaaaaaaaaaa"}), (HALF, "first\nsec")]
+    assert cli.main(["logs", "j-aaaaaaaaaaaa"]) == 5
+    told = capsys.readouterr()
+    assert told.out.startswith("first\n")
+    assert "stopped answering in the middle" in told.err
+
+
+def test_a_log_that_nobody_can_send_is_5(
+    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
+    server.answers = [(200, {"id": "j-aaaaaaaaaaaa"}), (0, "")]
+    assert cli.main(["logs", "j-aaaaaaaaaaaa"]) == 5
+    assert "does not answer" in capsys.readouterr().err
 
 
 def test_pages_are_followed_to_the_end(server: Scripted) -> None:
@@ -126,10 +205,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("status", "code"), [(404, 3), (401, 4), (403, 1), (422, 1), (500, 1)], ids=str)
+@pytest.mark.parametrize(("status", "code"), [(404, 3), (401, 4), (403, 1), (422, 1), (500, 1), (503, 5)], ids=str)
 def test_exit_codes_say_what_went_wrong(
     server: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: int
 ) -> None:
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
     login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), server.url, "secret")
     server.answers = [(status, {"detail": "No."})]
     assert cli.main(["quota"]) == code

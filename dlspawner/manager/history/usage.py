@@ -97,11 +97,13 @@ def expressions(names: Names, namespace: str, pods: Sequence[str], step: timedel
     of_gpus, of_containers = (names.namespace_label, names.pod_label), ("namespace", "pod")
     real = ',container!="",container!="POD"'  # not the pod's own sum, which would count everything twice
     cpu = over(names.cpu, of_containers, real, max(step, _RATE))
+    memory = over(names.host_memory, of_containers, real)
+    once = "max by (pod, container) "  # the kubelet tells the same under /metrics/cadvisor and /metrics/resource
     return (
         _Wanted("gpu", "percent", f"avg(avg_over_time({over(names.utilisation, of_gpus)}))"),
         _Wanted("gpu_memory", "bytes", f"sum(avg_over_time({over(names.memory, of_gpus)}))", MIB),
-        _Wanted("cpu", "cores", f"sum(rate({cpu}))"),
-        _Wanted("memory", "bytes", f"sum(avg_over_time({over(names.host_memory, of_containers, real)}))"),
+        _Wanted("cpu", "cores", f"sum({once}(rate({cpu})))"),
+        _Wanted("memory", "bytes", f"sum({once}(avg_over_time({memory})))"),
     )
 
 

@@ -41,8 +41,13 @@ class Gpu:
     memory_mib: int = 1024
 
 
-def write_history(folder: Path, gpus: list[Gpu], begin: datetime, end: datetime) -> None:
-    """Blocks of a Prometheus with the samples that dcgm-exporter would have given."""
+def write_history(
+    folder: Path, gpus: list[Gpu], begin: datetime, end: datetime, more: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Blocks of a Prometheus with the samples that dcgm-exporter would have given; ``more``: metrics and their samples.
+
+    A sample is what OpenMetrics writes after the name.
+    """
     used, memory = [], []
     for gpu in gpus:
         labels = f'{{UUID="{gpu.uuid}",namespace="{NAMESPACE}",pod="{gpu.pod}",container="notebook"}}'
@@ -55,8 +60,11 @@ def write_history(folder: Path, gpus: list[Gpu], begin: datetime, end: datetime)
             at += STEP
     text = folder / "history.txt"
     head = "# TYPE {name} gauge"
-    lines = [head.format(name="DCGM_FI_DEV_GPU_UTIL"), *used, head.format(name="DCGM_FI_DEV_FB_USED"), *memory, "# EOF"]
-    text.write_text("\n".join(lines) + "\n")
+    lines = [head.format(name="DCGM_FI_DEV_GPU_UTIL"), *used, head.format(name="DCGM_FI_DEV_FB_USED"), *memory]
+    for name, samples in (more or {}).items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# TYPE {name.removesuffix('_total')} {kind}", *(f"{name}{sample}" for sample in samples)]
+    text.write_text("\n".join([*lines, "# EOF"]) + "\n")
     command = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -79,10 +79,21 @@ HISTORY = [
 ]
 
 
+def told_by_the_kubelet() -> dict[str, list[str]]:
+    """Half a processor and 3 MiB of one container, under both addresses that a kubelet has, and the pod's own sum."""
+    labels = 'namespace="jobs",pod="jupyter-carol--"'
+    ways = [(f'{{{labels},container="notebook",job="{job}"}}', 1) for job in ("cadvisor", "resource")]
+    ways += [(f'{{{labels},container="",job="cadvisor"}}', 2)]
+    times = [BEGIN + number * metrics.STEP for number in range(180)]
+    cpu = [f"{way} {n * 5 * more} {at.timestamp():.3f}" for way, more in ways for n, at in enumerate(times)]
+    memory = [f"{way} {3 * 2**20 * more} {at.timestamp():.3f}" for way, more in ways for at in times]
+    return {"container_cpu_usage_seconds_total": cpu, "container_memory_working_set_bytes": memory}
+
+
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("prometheus")
-    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=3))
+    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=3), told_by_the_kubelet())
     with metrics.prometheus(folder) as url:
         yield url
 
@@ -107,6 +118,13 @@ async def test_points_are_the_means_of_their_steps_and_what_is_not_known_is_none
     assert found["cpu"].values == found["memory"].values == (None,) * 8, "nobody tells of these here"
     other = await read_usage(prometheus, "elsewhere", ["jupyter-alice--train"], span)
     assert all(value is None for one in other for value in one.values)
+
+
+async def test_a_container_of_which_the_kubelet_tells_twice_counts_once(prometheus: Prometheus) -> None:
+    span = Span(BEGIN + timedelta(minutes=5), BEGIN + timedelta(minutes=20), timedelta(minutes=5))
+    found = {one.name: one for one in await read_usage(prometheus, NAMESPACE, ["jupyter-carol--"], span)}
+    assert found["cpu"].values == pytest.approx((0.5, 0.5, 0.5))
+    assert found["memory"].values == pytest.approx((3 * 2**20,) * 3)
 
 
 async def test_who_is_away_is_said_to_be_away() -> None:

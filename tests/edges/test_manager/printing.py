@@ -22,8 +22,8 @@ from dlspawner.manager.logs.rows import Kept
 from tests.edges.spawner_hub import ROOT
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
-# Prints, and says goodbye when it is stopped.
-WAITS = "trap 'echo goodbye; exit 0' TERM; while :; do sleep 0.05; done"
+# Says goodbye when it is stopped, not before its log can have been opened.
+WAITS = "trap 'sleep 1; echo goodbye; exit 0' TERM; while :; do sleep 0.05; done"
 
 
 class PrintingOffice(Office):

@@ -22,5 +22,12 @@ About jobs, from the question to the cluster; what is decided is `dlspawner.core
     strays     pods that must not be                  owners     pods whose server the Hub does not have
     records    PURE: a job with its pod               sight      PURE: what is seen of a pod
 
+Parts, a package each, which know what is here and not each other (an import contract): rest, portal, logs, history,
+approval, metrics. What they share about jobs:
+
+    resource   of REST: the job of an address         portal_page    the same of pages
+    query      PURE: filters, limits and cursors      job_words      PURE: sizes of jobs, and how they ended
+    kept       PURE: what people are told of a job    approvals      PURE: requests for an approval
+
 `app` imports all of them; handlers know `identity`, `store` and `desk`; the others know no HTTP.
 """

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlspawner.core.accounts import LARGEST, UidRange
+from dlspawner.core.json_values import time
 from dlspawner.hubapi import Identity, own_server
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import may_manage_keys, may_read_keys, may_suggest_keys
@@ -158,8 +159,7 @@ def _public(key: StoredKey) -> dict[str, object]:
 
 
 def _own(key: StoredKey) -> dict[str, object]:
-    last_used = key.last_used.isoformat() if key.last_used else None
-    return {**_public(key), "added": key.added.isoformat(), "last_used": last_used}
+    return {**_public(key), "added": time(key.added), "last_used": time(key.last_used)}
 
 
 def as_name(text: str) -> str:

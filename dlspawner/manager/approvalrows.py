@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, or_, select
 
 from dlspawner.core.approval import Kind
-from dlspawner.manager.approval.requests import Request, Standing
+from dlspawner.manager.approvals import Request, Standing
 from dlspawner.manager.schema import approvals
 
 _RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}

@@ -29,7 +29,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Teams
 from dlspawner.core.nodes import Node
 from dlspawner.core.world import Snapshot, World
-from dlspawner.manager.approval.requests import Request, withdrawn
+from dlspawner.manager.approvals import Request, withdrawn
 from dlspawner.manager.ledger import Fenced, Known, Ledger
 from dlspawner.manager.notices import Board, Change, Kind, withdraw
 from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting

@@ -15,6 +15,7 @@ from typing import Any
 
 from dlspawner.core.idle import Keep, Stop, Warn
 from dlspawner.core.jobs import State
+from dlspawner.core.json_values import time
 from dlspawner.hubapi import HubError, has_scope, own_server
 from dlspawner.manager.access import Right
 from dlspawner.manager.activity import Session
@@ -92,8 +93,7 @@ class KeepAlive(_AboutUse):
             kept = await culler.keep(record)
         except (HubError, Fenced):
             raise Problem(503, NOT_YET) from None
-        until = kept.until.isoformat() if kept.until else None
-        self.reply({"until": until, "longest": kept.longest, "sentence": kept.sentence})
+        self.reply({"until": time(kept.until), "longest": kept.longest, "sentence": kept.sentence})
 
 
 class Idle(_AboutUse):
@@ -108,7 +108,7 @@ class Idle(_AboutUse):
             raise Problem(503, NOT_YET)
         jobs = [_told(one) for one in report.judged]
         self.reply(
-            {"at": report.at.isoformat(), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
+            {"at": time(report.at), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
         )
 
 
@@ -121,7 +121,7 @@ def _told(one: Judged) -> dict[str, object]:
             word = f"warned-{percent}"
         case Stop(dry_run=dry_run):
             word = "would-stop" if dry_run else "stop"
-    gpus = [{"memory_bytes": gpu.memory_bytes, "busy": _iso(gpu.last_busy)} for gpu in one.activity.gpus]
+    gpus = [{"memory_bytes": gpu.memory_bytes, "busy": time(gpu.last_busy)} for gpu in one.activity.gpus]
     return {
         "job": job.id,
         "user": job.user,
@@ -133,23 +133,19 @@ def _told(one: Judged) -> dict[str, object]:
         "verdict": word,
         "why": verdict.why.value,
         "idle": one.idle,
-        "since": _iso(verdict.idle_since),
+        "since": time(verdict.idle_since),
         "window_seconds": one.policy.window.total_seconds() if one.policy.window else None,
         "used": {
-            "http": _iso(one.activity.http),
-            "kernel": _iso(one.activity.kernel_busy),
-            "kernels_told": _iso(one.activity.kernel_report),
-            "ssh": _iso(one.activity.ssh),
-            "ssh_told": _iso(one.activity.ssh_report),
+            "http": time(one.activity.http),
+            "kernel": time(one.activity.kernel_busy),
+            "kernels_told": time(one.activity.kernel_report),
+            "ssh": time(one.activity.ssh),
+            "ssh_told": time(one.activity.ssh_report),
             "ssh_open": one.activity.ssh_open,
-            "kept": _iso(one.activity.kept),
+            "kept": time(one.activity.kept),
         },
         "gpus": gpus,
     }
-
-
-def _iso(at: Any) -> str | None:
-    return None if at is None else str(at.isoformat())
 
 
 def _session(item: Any) -> Session:

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal, se
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager import approvalrows
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.approvals import Request
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.records import (
     OF_POD,

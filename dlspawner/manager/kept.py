@@ -1,4 +1,4 @@
-"""What is kept of jobs for people: one job, its events, which jobs are wanted, a place in their list. PURE."""
+"""What is kept of jobs for people: a job, its events and its pods'; which are wanted, a place in their list. PURE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlspawner.core.jobs import State
-from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.approvals import Request
 from dlspawner.manager.records import Stop
 
 
@@ -76,3 +76,14 @@ class Event:
     state: State
     reason: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that happened to a pod of a job; ``key`` is the same when it is told again."""
+
+    key: str
+    at: datetime
+    reason: str
+    sentence: str
+    count: int = 1

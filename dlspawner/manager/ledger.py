@@ -21,7 +21,7 @@ from dlspawner.core.jobs import State
 from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, noticerows
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.activity import Facts
-from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.approvals import Request
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
@@ -118,6 +118,11 @@ class Ledger:
     async def kept(self, job: str) -> Kept | None:
         """What people are told of a job, ended ones too."""
         return await self._store.read(lambda connection: jobrows.find(connection, job))
+
+    async def seen(self, viewer: Viewer, job: str) -> Kept | None:
+        """What this viewer is told of a job; nothing of one that they may not see, as if there were none."""
+        kept = await self.kept(job)
+        return kept if kept is not None and viewer.reaches(kept.user, kept.team) else None
 
     async def some(self, ids: Collection[str]) -> list[Kept]:
         """What people are told of these jobs, in no order."""

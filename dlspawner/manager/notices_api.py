@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from dlspawner.core.json_values import time
 from dlspawner.hubapi import own_server
 from dlspawner.manager.access import Right
 from dlspawner.manager.api import as_name
@@ -68,8 +69,8 @@ def as_json(notice: Notice) -> dict[str, object]:
         "text": notice.text,
         "user": notice.user,
         "server": notice.server,
-        "posted": notice.posted.isoformat(),
-        "until": notice.until.isoformat() if notice.until else None,
+        "posted": time(notice.posted),
+        "until": time(notice.until),
         "keep": notice.keep,
         "seen": notice.seen is not None,
         "page": _PAGES.get(notice.kind),

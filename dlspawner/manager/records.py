@@ -16,7 +16,7 @@ from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.model import Special, Toleration
 from dlspawner.core.nodes import Expression, Placement
-from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.approvals import Request
 
 MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
 CANCELLED = "cancelled"  # why a job has ended, or is stopped: by its person or an administrator, before it ran

@@ -10,6 +10,7 @@ is 409 then: who has a server that is ready stops it.
 from __future__ import annotations
 
 from dlspawner.core.jobs import State
+from dlspawner.core.json_values import amount, time
 from dlspawner.hubapi import HubApi, Identity
 from dlspawner.manager.access import Right
 from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere, unready
@@ -39,9 +40,9 @@ class Wait(ApiHandler):
                 "position": look.position,
                 "waiting": look.waiting,
                 "why": look.sentence,
-                "submitted": look.job.submitted.isoformat(),
+                "submitted": time(look.job.submitted),
                 "alternatives": [
-                    {"gpus": one.gpus / 1000, "gpu_type": one.gpu_type, "preemptible": one.preemptible}
+                    {"gpus": amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible}
                     for one in look.advice
                 ],
                 "page": page_path(self.manager.service.prefix, user, server),

@@ -17,34 +17,24 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dlspawner.core.approval import Kind
-from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager import query
+from dlspawner.manager.access import Viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.approval import deciding, words
-from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word, as_json
 from dlspawner.manager.approvalrows import Wanted
+from dlspawner.manager.approvals import LONGEST_REASON, Request, Standing, Word, as_json
 from dlspawner.manager.desk import Desk
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.jobs_api import NOT_YET, desk_of
 from dlspawner.manager.kept import Place
 from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.rest import query
-from dlspawner.manager.web import ApiHandler, Manager, Problem
+from dlspawner.manager.resource import NO_JOB, Resource, acting_of
+from dlspawner.manager.web import Manager, Problem
 
 Value = TypeVar("Value", bound=Enum)
 
-NO_SUCH_JOB = "There is no such job."
 SEVERAL = "This job waits for several approvals: say which one as “request”, the id of one of them."
-MOST, USUAL = 500, 50
-PARAMETERS = {"mine", "state", "kind", "team", "user", "job", "limit", "cursor"}
-
-
-def acting_of(manager: Manager) -> tuple[Acting, Desk]:
-    """The Manager that decides; 501 where none ever does, 503 where it is not this one now."""
-    if manager.acting is None:
-        raise Problem(501, NOT_HERE)
-    if manager.acting.desk is None:
-        raise Problem(503, NOT_YET)
-    return manager.acting, manager.acting.desk
+PARAMETERS = ("mine", "state", "kind", "team", "user", "job", "limit", "cursor")
 
 
 def seen_by(viewer: Viewer, **more: Any) -> Wanted:
@@ -60,7 +50,7 @@ def to_decide(desk: Desk, viewer: Viewer) -> list[Request]:
 
 async def asked(manager: Manager, viewer: Viewer, job: str, request: str = "") -> Request:
     """What this job waits for, when the viewer may decide it; Problem otherwise."""
-    acting, desk = acting_of(manager)
+    acting, desk = acting_of(manager), desk_of(manager)
     waits = desk.book.requests.get(job, ())
     seen = [one for one in waits if viewer.reaches(one.user, one.team)]
     chosen = [one for one in seen if request in {"", one.id}]
@@ -77,7 +67,7 @@ async def asked(manager: Manager, viewer: Viewer, job: str, request: str = "") -
 
 async def decide(manager: Manager, viewer: Viewer, request: Request, word: Word) -> Request:
     """The word of somebody who may give it: the request as it is then; 409 when somebody was quicker."""
-    acting, desk = acting_of(manager)
+    acting, desk = acting_of(manager), desk_of(manager)
     try:
         counted = await desk.book.turn(lambda turn: deciding.decide(turn, request, word))
     except Fenced:
@@ -94,29 +84,22 @@ async def _not_waiting(acting: Acting, desk: Desk, viewer: Viewer, job: str, req
         await desk.book.turn(lambda _: None)  # whatever the book says by now is in the database after that
     except Fenced:
         raise Problem(503, NOT_YET) from None
-    found = await acting.ledger.requests(seen_by(viewer, job=job, limit=MOST))
+    found = await acting.ledger.requests(seen_by(viewer, job=job, limit=query.MOST))
     known = next((one for one in found if request in {"", one.id}), None)
     if known is not None:
         changed = known.standing is Standing.WITHDRAWN and any(one.waits for one in found)
         return Problem(409, words.CHANGED if changed else words.decided(known))
-    record = await acting.ledger.find(job)
-    if record is None or not viewer.reaches(record.job.user, record.job.team):
-        return Problem(404, NO_SUCH_JOB)
+    if await acting.ledger.seen(viewer, job) is None:
+        return Problem(404, NO_JOB)
     return Problem(409, words.NOT_WAITING)
 
 
-class Approvals(ApiHandler):
+class Approvals(Resource):
     """What is asked for, and what was."""
 
     async def get(self) -> None:
-        self.known()
-        viewer = self.viewer(Right.SEE)
-        acting, desk = acting_of(self.manager)
+        viewer, desk = self.sees(), self.desk
         limit, after = self._limit(), read_cursor(self.get_query_argument("cursor", ""))
-        unknown = set(self.request.query_arguments) - PARAMETERS
-        if unknown:
-            known = ", ".join(sorted(PARAMETERS))
-            raise Problem(422, f"There is no parameter {min(unknown)[:100]!r}; known are {known}.")
         mine = self.get_query_argument("mine", "")
         if mine not in {"", "decide", "asked"}:
             raise Problem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
@@ -134,16 +117,18 @@ class Approvals(ApiHandler):
                 after=after,
                 limit=limit + 1,
             )
-            found = await acting.ledger.requests(wanted)
+            found = await self.acting.ledger.requests(wanted)
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
         self.reply({"items": items, "next": cursor(page[-1]) if more else None})
 
     def _limit(self) -> int:
-        text = self.get_query_argument("limit", str(USUAL))
-        if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST):
-            raise Problem(422, f"limit is a number from 1 to {MOST}.")
-        return int(text)
+        given = self.given()
+        try:
+            query.known(given, *PARAMETERS)
+            return query.read_limit(given)
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None
 
     def _name(self, argument: str) -> str:
         given = self.get_query_argument(argument, "", strip=False)
@@ -160,11 +145,11 @@ class Approvals(ApiHandler):
         return tuple(known[one] for one in given)
 
 
-class _Decides(ApiHandler):
+class _Decides(Resource):
     yes = True
 
     async def post(self, job: str) -> None:
-        who, viewer = self.known(), self.viewer(Right.ACT)
+        who, viewer = self.known(), self.acts()
         body = self.read_object() if self.request.body else {}
         given = fields(body, {"reason": str, "request": str}, set())
         reason = given.get("reason", "")

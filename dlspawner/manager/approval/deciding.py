@@ -17,7 +17,7 @@ from dlspawner.core.approval import Kind, Need
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager import hopeless, notices
 from dlspawner.manager.approval import words
-from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word, made, withdrawn
+from dlspawner.manager.approvals import LONGEST_REASON, Request, Standing, Word, made, withdrawn
 from dlspawner.manager.book import Turn
 from dlspawner.manager.notices import Audience, clean
 from dlspawner.manager.records import Record, ended, waiting

@@ -15,9 +15,9 @@ from dlspawner.core.model import Team
 from dlspawner.manager import notices
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.approval import api, words
-from dlspawner.manager.approval.requests import LONGEST_REASON, Request, Standing, Word
+from dlspawner.manager.approvals import LONGEST_REASON, Request, Standing, Word
 from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.portal.base import Page as PortalPage
+from dlspawner.manager.portal_page import Page as PortalPage
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import NOTHING_HERE, Problem
 

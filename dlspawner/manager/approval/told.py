@@ -10,7 +10,7 @@ from dlspawner.core.approval import Kind, approvers
 from dlspawner.core.model import Team, Teams
 from dlspawner.manager import notices
 from dlspawner.manager.approval import words
-from dlspawner.manager.approval.requests import Request
+from dlspawner.manager.approvals import Request
 from dlspawner.manager.book import Book
 from dlspawner.manager.notices import Notice
 

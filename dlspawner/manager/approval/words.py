@@ -9,7 +9,7 @@ from dlspawner.core.approval import Kind, who_decides
 from dlspawner.core.model import Team
 from dlspawner.core.world import World
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.approval.requests import Request, Standing
+from dlspawner.manager.approvals import Request, Standing
 
 NOT_WAITING = "This job waits for no approval."
 OWN = "Nobody approves or denies their own request: another admin of the team can, or an administrator of the Hub."

@@ -13,7 +13,7 @@ from dlspawner.manager.history.api import AMOUNTS, Report, Row, report
 from dlspawner.manager.history.plots import Series, largest, stacked, top
 from dlspawner.manager.history.questions import By, Question, read_question
 from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.portal.base import Page
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.web import Routes
 
 TITLES = {By.TEAM: "Team", By.USER: "Person", By.GPU_TYPE: "GPU type"}

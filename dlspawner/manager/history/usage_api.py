@@ -9,19 +9,19 @@ Times are within the job's life: its last six hours unless they are given.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from markupsafe import Markup
 
-from dlspawner.manager.access import Right
+from dlspawner.core.json_values import time
 from dlspawner.manager.gathering import NO_PROMETHEUS
 from dlspawner.manager.history.plots import sparkline, top
 from dlspawner.manager.history.usage import Series, Span, read_span, read_usage
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
-from dlspawner.manager.portal.base import NO_JOB, Page
+from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.kept import Kept
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.prometheus import MetricsUnavailable
-from dlspawner.manager.records import Record
-from dlspawner.manager.web import ApiHandler, Asking, Problem, Routes
+from dlspawner.manager.resource import Resource, acting_of
+from dlspawner.manager.web import Asking, Problem, Routes
 
 TITLES = {
     "gpu": "GPUs, percent busy",
@@ -46,33 +46,22 @@ class Line:
     values: tuple[str, ...]
 
 
-async def seen(handler: Asking, job: str) -> Record:
-    """The job of an address; 404 for whoever may not see it, as for one that does not exist."""
-    viewer, acting = handler.viewer(Right.SEE), handler.manager.acting
-    if acting is None:
-        raise Problem(501, NOT_HERE)
-    record = await acting.ledger.find(job)
-    if record is None or not viewer.reaches(record.job.user, record.job.team):
-        raise Problem(404, NO_JOB)
-    return record
-
-
 async def usage(
-    handler: Asking, record: Record, since: str = "", until: str = "", step: str = ""
+    handler: Asking, kept: Kept, since: str = "", until: str = "", step: str = ""
 ) -> tuple[Span, tuple[Series, ...]]:
     """What is known; 422 for what cannot be asked, 501 and 503 where nobody can tell."""
-    acting, job = handler.manager.acting, record.job
-    if acting is None or acting.culler is None:
+    acting = acting_of(handler.manager)
+    if acting.culler is None:
         raise Problem(503, NOT_YET)
     if acting.prometheus is None:
         raise Problem(501, NO_PROMETHEUS)
     now = handler.manager.now()
-    begin = job.started or now
-    span = read_span(since, until, step, begin, await _end(handler, job.id, now))
+    span = read_span(since, until, step, kept.started or now, kept.ended or now)
     if isinstance(span, str):
         raise Problem(422, span)
     namespaces = acting.culler.evidence.namespaces
-    pods = record.seen
+    record = await acting.ledger.find(kept.id)
+    pods = record.seen if record is not None else ()
     namespace = namespaces.full(pods[0].namespace) if pods else namespaces.ordinary
     try:
         return span, await read_usage(acting.prometheus, namespace, [pod.name for pod in pods], span)
@@ -80,26 +69,20 @@ async def usage(
         raise Problem(503, str(problem)) from problem
 
 
-async def _end(handler: Asking, job: str, now: datetime) -> datetime:
-    kept = await handler.manager.acting.ledger.kept(job) if handler.manager.acting else None
-    return kept.ended if kept is not None and kept.ended else now
-
-
-class Usage(ApiHandler):
+class Usage(Resource):
     """As JSON."""
 
     async def get(self, job: str) -> None:
-        self.known()
-        record = await seen(self, job)
+        kept = await self.seen(job, self.sees())
         since, until, step = (self.get_query_argument(name, "") for name in ("since", "until", "step"))
-        span, found = await usage(self, record, since, until, step)
+        span, found = await usage(self, kept, since, until, step)
         self.reply(
             {
                 "job": job,
-                "since": span.since.isoformat(),
-                "until": span.until.isoformat(),
+                "since": time(span.since),
+                "until": time(span.until),
                 "step_seconds": span.step.total_seconds(),
-                "times": [at.isoformat() for at in span.times],
+                "times": [time(at) for at in span.times],
                 "series": [{"name": one.name, "unit": one.unit, "values": list(one.values)} for one in found],
             }
         )
@@ -110,22 +93,22 @@ class UsagePage(Page):
 
     async def get(self, job: str) -> None:
         self.person()
-        record = await seen(self, job)
+        kept = await self.kept(job)
         problem, span = "", None
         found: tuple[Series, ...] = ()
         try:
-            span, found = await usage(self, record)
+            span, found = await usage(self, kept)
         except Problem as no:
             problem = no.detail
         known = [one for one in found if any(value is not None for value in one.values)]
         self.show(
             "usage.html",
-            job=record.job,
-            mine=self.identity is not None and record.job.user == self.identity.name,
+            job=kept,
+            mine=self.identity is not None and kept.user == self.identity.name,
             trouble=problem,
             times=[at.strftime("%Y-%m-%d %H:%M") for at in span.times] if span else [],
             lines=[_line(one) for one in known],
-            nothing=NOTHING_YET if record.job.started is None else "Nothing was measured in this time.",
+            nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
             now=self.manager.now(),
             every=_EVERY_SECONDS,
             told=(),

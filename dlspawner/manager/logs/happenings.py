@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dlspawner.core import scheduling
 from dlspawner.core.manifest import Manifest
+from dlspawner.manager.kept import Happening
 from dlspawner.manager.logs.sources import Container, Source
 
 _NODE = re.compile(r" to ([a-z0-9][a-z0-9.-]{0,252})$")
@@ -40,17 +40,6 @@ _ENDS = {
     "StartError": "could not be started",
     "Evicted": "was ended by its node",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that happened to a pod of a job; ``key`` is the same when it is told again."""
-
-    key: str
-    at: datetime
-    reason: str
-    sentence: str
-    count: int = 1
 
 
 def read_event(event: Manifest, gpus: Collection[str]) -> Happening | None:

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 
 from dlspawner.cluster import EVENTS, Change, Cluster
 from dlspawner.core import naming
+from dlspawner.manager import podeventrows
+from dlspawner.manager.kept import Happening
 from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.logs import eventrows
-from dlspawner.manager.logs.happenings import Happening, ended, read_event
+from dlspawner.manager.logs.happenings import ended, read_event
 from dlspawner.manager.logs.sources import read_source
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
 
@@ -85,7 +86,7 @@ class Hearing:
             if not (said.job or self.job_of(key[0])) and now - said.at < _PATIENCE
         }
         try:
-            await self.ledger.fenced(self.epoch, lambda connection: eventrows.write(connection, known))
+            await self.ledger.fenced(self.epoch, lambda connection: podeventrows.write(connection, known))
         except StoreRefused:  # now or ever
             log.exception("what happened to %d pods cannot be written down", len(known))
         except StoreUnavailable as problem:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 from tornado.iostream import StreamClosedError
 
+from dlspawner.core.json_values import time
+from dlspawner.manager import podeventrows, query
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.logs import eventrows, text
+from dlspawner.manager.logs import text
 from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
 from dlspawner.manager.logs.turns import TooMany
-from dlspawner.manager.rest import query, view
-from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.resource import Resource
 from dlspawner.manager.web import Problem
 
 NO_LOG = "There is no such log: this job's containers have printed nothing that is kept."
@@ -118,10 +119,9 @@ class PodEvents(Resource):
 
     async def get(self, job: str) -> None:
         await self.seen(job, self.sees())
-        found = await self.acting.ledger.read(lambda connection: eventrows.of_job(connection, job))
+        found = await self.acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         items = [
-            {"at": view.time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
-            for one in found
+            {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count} for one in found
         ]
         self.reply({"items": items, "next": None})
 
@@ -186,7 +186,7 @@ def _told(run: Run) -> dict[str, object]:
         "running": run.running,
         "kept": kept is not None,
         "size": kept.size if kept else None,
-        "read": kept.read.isoformat() if kept else None,
+        "read": time(kept.read) if kept else None,
         "whole": kept.whole if kept else False,
         "shortened": kept.lost if kept else False,
     }

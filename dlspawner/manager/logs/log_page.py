@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlencode
 
+from dlspawner.manager import query
 from dlspawner.manager.access import Right
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.logs.log_api import NOT_YOURS, Wish, read, read_wish
 from dlspawner.manager.logs.shelf import Run, Text, choose
-from dlspawner.manager.portal.base import NO_JOB, Page
-from dlspawner.manager.rest import query
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.web import Problem
 
 TAILS = (200, 1000, 5000, 0)
@@ -56,11 +56,8 @@ class LogPage(Page):
 
     async def _wanted(self, job: str) -> tuple[Kept, Wish]:
         self.person()
-        viewer = self.viewer(Right.SEE)
-        kept = await self.acting().ledger.kept(job)
-        if kept is None or not viewer.reaches(kept.user, kept.team):
-            raise Problem(404, NO_JOB)
-        if not viewer.reads(kept.user, kept.team):
+        kept = await self.kept(job)
+        if not self.viewer(Right.SEE).reads(kept.user, kept.team):
             raise Problem(403, NOT_YOURS)
         given = {name: self.get_query_arguments(name, strip=False) for name in self.request.query_arguments}
         try:

@@ -9,9 +9,8 @@ from datetime import datetime
 from dlspawner.core import quantity
 from dlspawner.core.jobs import State
 from dlspawner.core.telling import moment
-from dlspawner.manager.kept import Event, Kept
-from dlspawner.manager.logs.happenings import Happening
-from dlspawner.manager.portal.words import TOLD, end, gpus
+from dlspawner.manager.job_words import TOLD, end, gpus
+from dlspawner.manager.kept import Event, Happening, Kept
 
 # What a transition means to the job's person, by its reason; other reasons are shown as they are.
 STEPS = {

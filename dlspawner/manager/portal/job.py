@@ -6,12 +6,11 @@ GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is s
 from __future__ import annotations
 
 from dlspawner.core.jobs import State
+from dlspawner.manager import podeventrows
 from dlspawner.manager.access import Right
-from dlspawner.manager.logs import eventrows
 from dlspawner.manager.portal import detail
-from dlspawner.manager.portal.base import NO_JOB, Page
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.waiting_page import page_path
-from dlspawner.manager.web import Problem
 
 
 class JobPage(Page):
@@ -20,15 +19,13 @@ class JobPage(Page):
     async def get(self, job: str) -> None:
         self.person()
         viewer, acting, desk = self.viewer(Right.SEE), self.acting(), self.desk()
-        kept = await acting.ledger.kept(job)
-        if kept is None or not viewer.reaches(kept.user, kept.team):
-            raise Problem(404, NO_JOB)
+        kept = await self.kept(job)
         settings, now, record = acting.settings, desk.book.now(), desk.book.records.get(job)
         priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
         titles = {one.name: one.title for one in settings.templates}
         teams = {team.name: team.title or team.name for team in settings.teams.teams}
         why = desk.looks.why(record.job, now) if record is not None else ""
-        happened = await acting.ledger.read(lambda connection: eventrows.of_job(connection, job))
+        happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         events = await acting.ledger.history(job)
         self.show_page(
             "job.html",

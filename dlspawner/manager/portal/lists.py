@@ -14,13 +14,13 @@ from dlspawner.core import queueing, status
 from dlspawner.core.jobs import State
 from dlspawner.core.model import DEFAULT_TEAM, Team
 from dlspawner.hubapi import HubError
+from dlspawner.manager import query
 from dlspawner.manager.access import Right
+from dlspawner.manager.job_words import gpus
 from dlspawner.manager.kept import Kept, Place
-from dlspawner.manager.portal.base import Page
 from dlspawner.manager.portal.shares import shares
 from dlspawner.manager.portal.waiting import Telling, listed
-from dlspawner.manager.portal.words import gpus
-from dlspawner.manager.rest import query
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.web import NOTHING_HERE, Problem
 
 PER_PAGE = 50

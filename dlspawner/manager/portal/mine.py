@@ -15,9 +15,9 @@ from dlspawner.core import naming
 from dlspawner.core.endpoints import Target, ssh_command
 from dlspawner.core.jobs import Job, State
 from dlspawner.hubapi import Server
+from dlspawner.manager.job_words import asked, end
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.looks import Look
-from dlspawner.manager.portal.words import asked, end
 from dlspawner.manager.records import OF_POD, Record
 
 TENSORBOARD = "tensorboard"

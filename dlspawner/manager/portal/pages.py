@@ -19,9 +19,9 @@ from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import CannotKeep
-from dlspawner.manager.portal.base import Page
 from dlspawner.manager.portal.mine import TENSORBOARD, Facts, Row, latest, rows
 from dlspawner.manager.portal.shares import shares
+from dlspawner.manager.portal_page import Page
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 

@@ -17,7 +17,7 @@ from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import World, lane
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.portal.words import size
+from dlspawner.manager.job_words import size
 
 # What others read of a reason; the words are about the job, never about its person.
 REASONS = {

@@ -16,7 +16,7 @@ from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import CANCELLED
-from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest.starting import Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
 from dlspawner.manager.stopping import stop

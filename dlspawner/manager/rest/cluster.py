@@ -8,11 +8,12 @@ GET  queue      what waits and may be seen, in the order in which it is looked a
 from __future__ import annotations
 
 from dlspawner.core import queueing, status
+from dlspawner.core.json_values import amount, time
 from dlspawner.core.model import DEFAULT_TEAM, Team
+from dlspawner.manager import query
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.rest import query
-from dlspawner.manager.rest.asking import Resource
-from dlspawner.manager.rest.view import amount, time
+from dlspawner.manager.resource import Resource
+from dlspawner.manager.rest.asking import JobResource
 from dlspawner.manager.web import Problem
 
 
@@ -52,7 +53,7 @@ class Quota(Resource):
         return tuple(team for team in known.teams if team.name in mine) or (Team(DEFAULT_TEAM),)
 
 
-class Queue(Resource):
+class Queue(JobResource):
     """Places move; a page that was read a while ago may overlap with the next one."""
 
     async def get(self) -> None:

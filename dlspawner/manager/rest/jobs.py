@@ -7,9 +7,11 @@ GET  jobs/{id}/events    its transitions, with their reasons
 
 from __future__ import annotations
 
+from dlspawner.manager import query
 from dlspawner.manager.kept import Place
-from dlspawner.manager.rest import query, submit, view
-from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.resource import Resource
+from dlspawner.manager.rest import submit, view
+from dlspawner.manager.rest.asking import JobResource
 from dlspawner.manager.web import Problem
 
 
@@ -34,7 +36,7 @@ class Jobs(submit.Submit):
         )
 
 
-class Detail(Resource):
+class Detail(JobResource):
     """One job."""
 
     async def get(self, job: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dlspawner.core.approval import Kind
 from dlspawner.core.jobs import State
-from dlspawner.manager.approval.requests import LONGEST_REASON, Standing
-from dlspawner.manager.rest.query import LIVE, MOST
+from dlspawner.manager.approvals import LONGEST_REASON, Standing
+from dlspawner.manager.query import LIVE, MOST
 
 Schema = Mapping[str, object]
 

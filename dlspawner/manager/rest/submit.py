@@ -16,8 +16,9 @@ from typing import Any
 from dlspawner.hubapi import Identity
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.kept import Kept
+from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import once
-from dlspawner.manager.rest.asking import Resource
+from dlspawner.manager.rest.asking import JobResource
 from dlspawner.manager.rest.once import Answer, Once, OtherRequest
 from dlspawner.manager.rest.starting import Starter, Wanted
 from dlspawner.manager.web import Problem
@@ -43,7 +44,7 @@ class _Asked:
         return f"{self.who.kind.value} {self.who.name}"
 
 
-class Starting(Resource):
+class Starting(JobResource):
     """What starts jobs."""
 
     def starter(self) -> Starter:

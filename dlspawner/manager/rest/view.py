@@ -19,17 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from dlspawner.core.endpoints import Target, ssh_command, ssh_login
 from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
+from dlspawner.core.json_values import amount, time
 from dlspawner.core.model import Priority
 from dlspawner.core.template import Protocol, Template
-from dlspawner.manager.approval.requests import as_json
+from dlspawner.manager.approvals import as_json
+from dlspawner.manager.job_words import end
 from dlspawner.manager.kept import Event, Kept
-from dlspawner.manager.portal.words import end
 
 GOING = "It is being started."
 # Details of these events are other people's jobs.
@@ -122,15 +122,6 @@ def estimate(found: Estimate | None) -> dict[str, object] | None:
     if found is None:
         return None
     return {"from": time(found.earliest), "to": time(found.latest), "basis": found.basis}
-
-
-def amount(milli: int) -> int | float:
-    """Thousandths as people count."""
-    return milli // 1000 if milli % 1000 == 0 else milli / 1000
-
-
-def time(at: datetime | None) -> str | None:
-    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _stop(kept: Kept) -> dict[str, object] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.approval import deciding
-from dlspawner.manager.approval.requests import Request, Word
 from dlspawner.manager.approvalrows import Wanted
+from dlspawner.manager.approvals import Request, Word
 from dlspawner.manager.desk import Question
 from tests.edges.test_manager.office import Office, settled
 from tests.edges.test_manager.queued import desk

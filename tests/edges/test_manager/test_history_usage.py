@@ -182,7 +182,7 @@ async def test_who_may_see_a_job_reads_what_it_used(portal: Portal) -> None:
         assert {round(value) for value in gpu["values"] if value is not None} <= {75, 83, 88, 90, 100}
     for user in ("bob", "lars"):
         status, told = await ask_usage(portal, user, job)
-        assert (status, told["detail"]) == (404, "There is no such job, or it has ended.")
+        assert (status, told["detail"]) == (404, "There is no such job of yours.")
     assert (await ask_usage(portal, "alice", "j-zzzzzzzzzzzz"))[0] == 404
     assert (await ask_usage(portal, "alice", job, "step=1"))[0] == 422
     assert (await portal.read("", f"api/jobs/{job}/usage")).status == 401

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dlspawner.cluster import EVENTS
-from dlspawner.manager.logs import eventrows
-from dlspawner.manager.logs.happenings import Happening, read_event
+from dlspawner.manager import podeventrows
+from dlspawner.manager.kept import Happening
+from dlspawner.manager.logs.happenings import read_event
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import PrintingOffice, job, printing
 
@@ -57,7 +58,7 @@ async def test_what_happens_to_a_jobs_pod_is_kept_with_the_job(lively: PrintingO
     async with lively.manager() as acting:
 
         async def kept() -> list[Happening]:
-            return await acting.ledger.read(lambda connection: eventrows.of_job(connection, question.job))
+            return await acting.ledger.read(lambda connection: podeventrows.of_job(connection, question.job))
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dlspawner.core.json_values import time
 from dlspawner.manager.notices import CannotKeep, Kind, Notice, post, post_to_admins
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until
@@ -104,8 +105,8 @@ async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(worl
         "text": "about alice/train",
         "user": "alice",
         "server": "train",
-        "posted": posted.posted.isoformat(),
-        "until": posted.until.isoformat(),
+        "posted": time(posted.posted),
+        "until": time(posted.until),
         "keep": True,
         "seen": False,
         "page": None,

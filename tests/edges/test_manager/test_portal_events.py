@@ -179,7 +179,7 @@ async def test_what_nobody_listens_to_is_not_kept() -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 async def test_an_open_page_follows_and_says_it(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.portal.base.EVERY_SECONDS", 3600)  # it does not poll
+    monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # it does not poll
     await portal.runs(wants("holder", gpus=8, server="all"))
     async with browsing(portal, "alice") as page:
         async with page.expect_response("**/api/events"):

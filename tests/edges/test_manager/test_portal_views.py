@@ -13,11 +13,11 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Team, Teams
 from dlspawner.core.world import World
 from dlspawner.hubapi import Server
+from dlspawner.manager.job_words import end
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.looks import Look
 from dlspawner.manager.portal.mine import Facts, Row, Shown, latest, rows
 from dlspawner.manager.portal.shares import Share, shares
-from dlspawner.manager.portal.words import end
 from dlspawner.manager.records import PodRef, Record, Stop
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -11,9 +11,10 @@ from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
 from dlspawner.core.model import PRIORITIES
 from dlspawner.core.template import Endpoint, Protocol, Template
+from dlspawner.manager import query
 from dlspawner.manager.kept import Event, Kept, Place
 from dlspawner.manager.records import Stop
-from dlspawner.manager.rest import query, view
+from dlspawner.manager.rest import view
 
 AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
 KEPT = Kept(

@@ -14,8 +14,8 @@ from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.model import Special
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.acting import Acting
-from dlspawner.manager.approval.requests import Request, made
 from dlspawner.manager.approval.words import ONLY_HUB, may_decide
+from dlspawner.manager.approvals import Request, made
 from dlspawner.manager.desk import ELSEWHERE, NO_PLACE, Question
 from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.notices import Audience

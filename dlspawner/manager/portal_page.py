@@ -11,6 +11,7 @@ from dlspawner.manager.access import Right
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.kept import Kept
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.records import OF_POD, Record
@@ -54,6 +55,13 @@ class Page(PageHandler):
         if not self.viewer(right).reaches(record.job.user, record.job.team):
             raise Problem(403, "You may see this job, and not do that to it.")
         return record
+
+    async def kept(self, job: str) -> Kept:
+        """A job that this reader may see, ended ones too; 404 for any other, whether there is one or not."""
+        found = await self.acting().ledger.seen(self.viewer(Right.SEE), job)
+        if found is None:
+            raise Problem(404, NO_JOB)
+        return found
 
     async def hub_user(self, name: str) -> HubUser | None:
         """What the Hub says of somebody; ``None`` when it does not answer, so that pages show the rest."""

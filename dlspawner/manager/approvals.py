@@ -17,6 +17,7 @@ from enum import Enum
 
 from dlspawner.core.approval import Kind, Need
 from dlspawner.core.jobs import Job
+from dlspawner.core.json_values import amount, time
 
 LONGEST_REASON = 500
 
@@ -98,13 +99,13 @@ def as_json(request: Request) -> dict[str, object]:
         "user": request.user,
         "server": request.server,
         "team": request.team,
-        "gpus": request.gpus / 1000,
+        "gpus": amount(request.gpus),
         "gpu_type": request.gpu_type,
         "what": request.what,
         "why": request.why,
-        "asked": request.asked.isoformat(),
+        "asked": time(request.asked),
         "state": request.standing.value,
-        "decided": request.at.isoformat() if request.at else None,
+        "decided": time(request.at),
         "by": request.by or None,
         "reason": request.reason,
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from dlspawner.manager.logs.happenings import Happening
+from dlspawner.manager.kept import Happening
 from dlspawner.manager.schema import jobs, pod_events
 
 MOST = 200  # of one job

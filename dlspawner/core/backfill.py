@@ -7,6 +7,7 @@ from datetime import datetime
 
 from dlspawner.core import limits, queueing
 from dlspawner.core.amounts import counted
+from dlspawner.core.charge import Charge
 from dlspawner.core.decisions import Reason
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
@@ -26,12 +27,13 @@ def head(request: Job, world: World, now: datetime) -> Job | None:
 
 def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | None:
     """The first of a team in a lane that nobody may pass any more."""
-    known: tuple[datetime, Job | None] | None = world.memo.get(("overdue", where, team))
+    memo = world.memo_of(team)
+    known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
     if known is None or known[0] != now:
         keys = world.queues.get(where, {}).get(team, [])
         late = queueing.waiting_since(keys, now - world.cluster.scheduling.patience)
         waiting = waiting_for_others((world.jobs[one[-1]] for one in late), world)
-        known = world.memo["overdue", where, team] = (now, next(waiting, None))
+        known = memo["overdue", where] = (now, next(waiting, None))
     return known[1]
 
 
@@ -53,15 +55,13 @@ def waiting_for_others(jobs: Iterable[Job], world: World) -> Iterator[Job]:
 
 def waits_for_others(job: Job, world: World) -> bool:
     """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
-    known: bool | None = world.memo.get(("head", job.id))
-    if known is None:
-        free = limits.caps(job, world) is None and limits.never(job, world) is None
-        known = world.memo["head", job.id] = free and _could_be_on_open_nodes(job, world)
-    return known
+    if limits.caps(job, world) is not None or limits.never(job, world) is not None:
+        return False
+    return world.lasting(("on open nodes", job.charge), lambda: _could_be_on_open_nodes(job.charge, world))
 
 
-def _could_be_on_open_nodes(job: Job, world: World) -> bool:
-    pods = job.charge.pods
+def _could_be_on_open_nodes(charge: Charge, world: World) -> bool:
+    pods = charge.pods
     pools = [world.pool(pod.resource, pod.placement) for pod in pods]
     if len(pods) == 1:
         return any(room.whole(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())

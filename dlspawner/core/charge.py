@@ -57,7 +57,8 @@ class Charge:
 
     def __hash__(self) -> int:
         """By what most charges differ in: the queue asks for each of its jobs."""
-        return hash((self.gpu_type, self.gpus))
+        pod = self.pods[0] if self.pods else None
+        return hash((self.gpu_type, self.gpus, pod and pod.cpu_milli, pod and pod.memory_bytes))
 
     @property
     def gpus(self) -> int:

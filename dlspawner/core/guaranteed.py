@@ -158,8 +158,9 @@ class Search:
         An emptier node is not taken although nobody had to leave there: a larger job of the team would miss it.
         """
         least = min(pod.gpus for pod in self.pods)
-        open_to_it = (room for room in self._share_rooms() if room.node.open and room.node.name not in kept)
-        bounds = {room.node.name: self._share_left(room) + self._own_victims(room, stop) for room in open_to_it}
+        shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
+        open_to_it = (room for room in self._share_rooms() if room.node.name not in shut)
+        bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in open_to_it}
         rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
         def space(room: Room, pod: PodCharge) -> Space:
@@ -230,16 +231,18 @@ class Search:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
 
     def _share_left(self, room: Room) -> int:
-        return self.share[room.node.name] - self._guaranteed_on(room).get(self.request.team, 0)
+        held = room.entitled.get(self.resource)
+        left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
+        return left + self._promised_on(room) if room.promises else left
+
+    def _promised_on(self, room: Room) -> int:
+        """Milli-GPUs that the request itself was promised on a node."""
+        return needs(room.promises.get(self.request.id, ()), self.resource).gpus
 
     def _guaranteed_on(self, room: Room) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
-        held = room.entitled.get(self.resource, {})
-        own = room.promises.get(self.request.id) if room.promises else None
-        if own and not self.request.preemptible:
-            team = self.request.team
-            held = {**held, team: held.get(team, 0) - needs(own, self.resource).gpus}
-        return held
+        held, own, team = room.entitled.get(self.resource, {}), self._promised_on(room), self.request.team
+        return {**held, team: held.get(team, 0) - own} if own else held
 
     def _claimed_by_nobody(self, room: Room) -> int:
         """What is left beside the shares of others, used or not, and what is held."""
@@ -294,13 +297,18 @@ class Search:
 
     def _likeness(self, room: Room) -> tuple[object, ...]:
         """Orders rooms of a share by what a private cluster would know of them, so that both keep the same."""
-        own = sorted(
-            name
-            for name in room.holders
-            if self.world.jobs[name].team == self.request.team and not self.world.jobs[name].preemptible
-        )
+        own = self._own_jobs(room)
         stops = 0 if own else -self._now(room).gpus
         return (self.share[room.node.name], own, stops, room.node.name)
+
+    def _own_jobs(self, room: Room) -> list[str]:
+        """The team's guaranteed jobs on a node."""
+        team = self.request.team
+        known: list[str] | None = room.memo.get(("guaranteed", team))
+        if known is None:
+            jobs = (self.world.jobs[name] for name in room.holders if name not in room.lent)
+            known = room.memo["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
+        return known
 
     # then
 
@@ -351,6 +359,11 @@ class Search:
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
         return Blocked(Reason.ENDING, "The GPUs are being freed: other jobs are about to end.", until)
+
+
+def _nobody(room: Room, stop: Stops) -> int:
+    """Milli-GPUs that are given back where nobody of the own team has to leave."""
+    return 0
 
 
 def _covers(space: Space, want: Space) -> bool:

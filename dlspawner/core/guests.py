@@ -37,6 +37,9 @@ class _Waiting:
     homeless: tuple[Job, ...]
 
 
+_OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its nodes, the homeless one
+
+
 def left_to_others(request: Job, kind: str, world: World, now: datetime) -> tuple[Job | None, frozenset[str]]:
     """The nodes that a guest leaves to other teams, and a job that waits for them."""
     waiting = _waiting(kind, world, now)
@@ -61,11 +64,18 @@ def _waiting(kind: str, world: World, now: datetime) -> _Waiting:
     known: tuple[datetime, _Waiting] | None = world.memo.get(("waiting", kind))
     if known is None or known[0] != now:
         teams = [team for team, of in world.queues if team and of == kind and world.left(team, kind) > 0]
-        owners = [one for team in teams if (one := _owner(team, kind, world, now)) is not None]
-        homeless = [job for team in teams if (job := _homeless(team, kind, world, now)) is not None]
-        owners.sort(key=lambda one: _came(one[0]))
-        homeless.sort(key=_came)
+        found = [_of_team(team, kind, world, now) for team in teams]
+        owners = sorted((owner for owner, _ in found if owner is not None), key=lambda one: _came(one[0]))
+        homeless = sorted((job for _, job in found if job is not None), key=_came)
         known = world.memo["waiting", kind] = (now, _Waiting(tuple(owners), tuple(homeless)))
+    return known[1]
+
+
+def _of_team(team: str, kind: str, world: World, now: datetime) -> _OfTeam:
+    memo = world.memo_of(team)
+    known: tuple[datetime, _OfTeam] | None = memo.get(("waiting", kind))
+    if known is None or known[0] != now:
+        known = memo["waiting", kind] = (now, (_owner(team, kind, world, now), _homeless(team, kind, world, now)))
     return known[1]
 
 

@@ -10,12 +10,13 @@ from datetime import datetime
 
 from dlspawner.core import approval
 from dlspawner.core.amounts import GPU, counted, shown
-from dlspawner.core.charge import PodCharge
+from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
 from dlspawner.core.permissions import named
 from dlspawner.core.placing import ranked
+from dlspawner.core.rooms import Room
 from dlspawner.core.world import World
 
 
@@ -30,7 +31,7 @@ class Blocked:
 
 def never(request: Job, world: World) -> Refuse | None:
     """Why a job can not start even on an empty cluster, as the files and the nodes are today."""
-    return by_files(request, world) or _larger_than_nodes(request, world)
+    return by_files(request, world) or _larger_than_nodes(request.charge, world)
 
 
 def by_files(request: Job, world: World) -> Refuse | None:
@@ -74,14 +75,11 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refu
     return None
 
 
-def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
-    pods = request.charge.pods
-    if len(pods) == 1 and _some_room(pods[0], world):
+def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
+    pods, kind = charge.pods, charge.gpu_type
+    if world.lasting(("on some nodes", charge), lambda: _on_some_nodes(charge, world)):
         return None
-    rooms = [room for room in world.rooms.values() if any(pod.placement.suits(room.node) for pod in pods)]
-    if ranked(pods, rooms, lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None:
-        return None
-    kind = request.charge.gpu_type
+    rooms = _suitable(charge, world)
     largest = max(pods, key=lambda pod: pod.gpus)
     most = max((room.whole(largest.resource).gpus for room in rooms), default=0) if kind else 0
     if kind is not None and not most:
@@ -95,6 +93,19 @@ def _larger_than_nodes(request: Job, world: World) -> Refuse | None:
         return Refuse(Reason.TOO_MANY, f"The cluster's nodes can not hold the {len(pods)} pods of this job together.")
     beside = " beside what comes with its GPUs" if kind is None else ""
     return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
+
+
+def _on_some_nodes(charge: Charge, world: World) -> bool:
+    """Whether all nodes together, if they were empty and open, could hold it."""
+    pods = charge.pods
+    if len(pods) == 1 and _some_room(pods[0], world):
+        return True
+    rooms = _suitable(charge, world)
+    return ranked(pods, rooms, lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None
+
+
+def _suitable(charge: Charge, world: World) -> list[Room]:
+    return [room for room in world.rooms.values() if any(pod.placement.suits(room.node) for pod in charge.pods)]
 
 
 def _some_room(pod: PodCharge, world: World) -> bool:

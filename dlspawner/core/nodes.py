@@ -130,6 +130,8 @@ def has_type(node: Node, kind: GpuType) -> bool:
     """Whether a node has GPUs of a type; types with one resource are on different nodes."""
     if node.gpus_of(kind.resource) <= 0:
         return False
+    if not node.taints:
+        return all(label in node.labels for label in kind.node_selector)
     return Placement(selector=kind.node_selector, tolerations=kind.tolerations).suits(node)
 
 

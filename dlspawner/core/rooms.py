@@ -72,7 +72,8 @@ class Room:
 
     def take(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
-        self.holders[job.id] = (*self.holders.get(job.id, ()), pod)
+        others = self.holders.get(job.id)
+        self.holders[job.id] = (*others, pod) if others else (pod,)
         if job.preemptible:
             self.lent.add(job.id)
         if job.leaving:
@@ -99,7 +100,9 @@ class Room:
 
     def _entitle(self, job: Job, pod: PodCharge, sign: int) -> None:
         if pod.resource and not job.preemptible:
-            teams = self.entitled.setdefault(pod.resource, {})
+            teams = self.entitled.get(pod.resource)
+            if teams is None:
+                teams = self.entitled[pod.resource] = {}
             milli = teams[job.team] = teams.get(job.team, 0) + sign * pod.gpus
             if not milli:
                 del teams[job.team]

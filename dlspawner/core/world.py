@@ -19,9 +19,10 @@ Refused: a World that is copied for every change, which costs more than the deci
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import PodCharge
@@ -33,13 +34,14 @@ from dlspawner.core.pools import Pool
 from dlspawner.core.rooms import NOTHING, Room, Space
 from dlspawner.core.shares import Layout, Shares
 
-_MOST_POOLS = 200
+_MOST_POOLS, _MOST_FACTS = 200, 20_000
 
 # Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
 # together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
 Lane = tuple[str, str | None]
 Key = tuple[int, datetime, str]  # the order within a team
 Name = TypeVar("Name")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,10 @@ class World:
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
         self._pools: dict[tuple[str, Placement], Pool] = {}
         self._shares: Shares | None = None  # as far as somebody has asked for them
-        self.memo: dict[object, Any] = {}  # what was found out since the last change
+        # What was found out since the last change: of anything, of a team's jobs, nodes or files, of nodes or files.
+        self.memo: dict[object, Any] = {}
+        self._team_memos: dict[str, dict[object, Any]] = {}
+        self._lasting: dict[object, Any] = {}
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> World:
@@ -114,9 +119,9 @@ class World:
 
     def put(self, job: Job) -> None:
         """The job as it is now; one that has ended is forgotten."""
-        self.memo.clear()
         self.remove(job.id)
         if job.state is not State.ENDED:
+            self._team_memos.pop(job.team, None)
             self.jobs[job.id] = job
             self._count(job, 1)
 
@@ -125,18 +130,19 @@ class World:
         job = self.jobs.get(job_id)
         self.memo.clear()
         if job is not None:
+            self._team_memos.pop(job.team, None)
             self._count(job, -1)
             del self.jobs[job_id]
 
     def put_node(self, node: Node) -> None:
         """The node as it is now."""
-        self.memo.clear()
+        self._forget()
         old = self.rooms.get(node.name)
         room = self._room(node)
         self._settle(room)
         (self.closed.discard if node.open else self.closed.add)(node.name)
         if old is None or _lies(old.node) != _lies(node):
-            self._forget_layouts()
+            self._shares = None
         for pool in self._pools.values():
             pool.put(room)
 
@@ -151,7 +157,8 @@ class World:
             self._homeless[name] = jobs
         for pool in self._pools.values():
             pool.remove(name)
-        self._forget_layouts()
+        self._forget()
+        self._shares = None
 
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """Files were read anew."""
@@ -161,11 +168,13 @@ class World:
             room.kept = self._kept(room.node)
             room.memo.clear()
         self._pools.clear()
-        self._forget_layouts()
-
-    def _forget_layouts(self) -> None:
+        self._forget()
         self._shares = None
-        self.memo.clear()
+
+    def _forget(self) -> None:
+        """Nodes or files have changed, on which everything depends that was found out."""
+        for memo in (self.memo, self._team_memos, self._lasting):
+            memo.clear()
 
     def tick(self, now: datetime) -> None:
         """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
@@ -179,6 +188,22 @@ class World:
 
     # questions
 
+    def memo_of(self, team: str) -> dict[object, Any]:
+        """What was found out of a team that depends on its own jobs, nodes and files, and on nobody else's jobs."""
+        found = self._team_memos.get(team)
+        if found is None:
+            found = self._team_memos[team] = {}
+        return found
+
+    def lasting(self, name: object, find: Callable[[], Found]) -> Found:
+        """What nodes and files alone decide: found out once until one of them changes."""
+        known: Found | World = self._lasting.get(name, self)
+        if known is self:
+            if len(self._lasting) >= _MOST_FACTS:
+                self._lasting.clear()
+            known = self._lasting[name] = find()
+        return cast(Found, known)
+
     def team(self, name: str) -> Team | None:
         if name not in self._teams:
             self._teams[name] = self.teams.paying(name)
@@ -186,6 +211,9 @@ class World:
 
     def quota(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""
+        return self.lasting(("quota", team, gpu_type), lambda: self._quota(team, gpu_type))
+
+    def _quota(self, team: str, gpu_type: str) -> int:
         if not self.teams.has_quota:
             return self.capacity(gpu_type)
         known = self.team(team)
@@ -316,25 +344,33 @@ class World:
                 self._queue(job, sign, sort)
             if not job.promised:
                 return
-        charge, team = job.charge, job.team
-        kind, who = charge.gpu_type, (team, job.user)
+        charge, kind, who = job.charge, job.charge.gpu_type, (job.team, job.user)
         if kind is None:
             _add(self._cpu_jobs, who, sign)
         else:
             gpus = sign * charge.gpus
-            _add(self._borrowed if job.preemptible else self._guaranteed, (team, kind), gpus)
             _add(self._by_user, who, gpus)
+            self._charge(job, (job.team, kind), gpus, holds)
             if not holds:
                 _add(self._promised_to, who, gpus)
-                if not job.preemptible:
-                    _add(self._promised, (team, kind), gpus)
-            if holds and not job.preemptible and job.leaving:
-                _add(self._returning, (team, kind), gpus)
-            elif holds and not job.preemptible:
-                _add(self._levels.setdefault((team, kind), {}), job.priority, gpus)
         for pod, node in zip(charge.pods, job.nodes, strict=False):
             if node is not None:
                 self._place(job, pod, node, holds, sign)
+
+    def _charge(self, job: Job, whose: tuple[str, str], gpus: int, holds: bool) -> None:
+        if job.preemptible:
+            _add(self._borrowed, whose, gpus)
+            return
+        _add(self._guaranteed, whose, gpus)
+        if not holds:
+            _add(self._promised, whose, gpus)
+        elif job.leaving:
+            _add(self._returning, whose, gpus)
+        else:
+            levels = self._levels.get(whose)
+            if levels is None:
+                levels = self._levels[whose] = {}
+            _add(levels, job.priority, gpus)
 
     def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
         room = self.rooms.get(node)

@@ -3,7 +3,8 @@
 A *pass* is made after every change that may have freed something, before anybody new is let in, and every few seconds,
 because time alone lets jobs start, too. What a turn gives is reserved in the same transaction: the job is *due*, and
 ``starts`` tells the Hub. At most ``at_once`` jobs are due at one time, so that a Hub is not asked for more than it
-takes and no reservation ends before its start was asked for.
+takes and no reservation ends before its start was asked for. A pass ends early, too, when it has made enough promises:
+everybody else in this process waits for it, and the next one follows at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from dlspawner.core import quota
-from dlspawner.core.decisions import Preempt
+from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import lane
 from dlspawner.manager.approval import deciding
@@ -25,6 +26,7 @@ from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 3.0
+_PROMISES = 20  # in one pass
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -36,7 +38,7 @@ class Queue:
     at_once: int
     preempt: Callable[[Turn, Record, Preempt], None] | None = None
     given: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
-    cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due
+    cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due or promised
     # Servers that the Hub is being told to start just now, and for which job.
     telling: dict[tuple[str, str], str] = field(default_factory=dict)
     _not_before: dict[str, datetime] = field(default_factory=dict)
@@ -62,23 +64,30 @@ class Queue:
         if not world.queues:
             return
         world.tick(now)
-        room = self.at_once - sum(record.due for record in self.book.records.values())
+        room, promises = self.at_once - sum(record.due for record in self.book.records.values()), _PROMISES
         for job, found in quota.turns(world, now):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue
-            if isinstance(found, Preempt):
-                if self.preempt is not None:
-                    self.preempt(turn, record, found)
-                continue
-            if room <= 0:
-                self.cut = True
-                break
-            room -= 1
-            starting = quota.admitted(job, found.nodes, world)
-            deadline, turns = now + self.book.reservation, record.turns + 1
-            turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
-            self.given.set()
+            if not isinstance(found, Preempt):
+                room -= 1
+                if room < 0:
+                    self.cut = True
+                    break
+                self._start(turn, record, found)
+            elif self.preempt is not None:
+                promises -= 1
+                if promises < 0:
+                    self.cut = True
+                    self.book.stirred.set()  # the next pass need not wait for anything
+                    break
+                self.preempt(turn, record, found)
+
+    def _start(self, turn: Turn, record: Record, found: Admit) -> None:
+        starting = quota.admitted(record.job, found.nodes, turn.world)
+        deadline, turns = turn.now + self.book.reservation, record.turns + 1
+        turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
+        self.given.set()
 
     def is_behind(self, job: Job) -> bool:
         """Whether others that wait for the same have not got their turns yet, although there may be room."""

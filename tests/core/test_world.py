@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
+from dlspawner.core.backfill import first_overdue
+from dlspawner.core.decisions import Decision
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.nodes import Node, Taint
-from dlspawner.core.quota import admit
+from dlspawner.core.quota import admit, turns
 from dlspawner.core.world import World
-from tests.core.worlds import HURRIED, NOW, ask, node, queues, runs, team, wants, world
+from tests.core.worlds import HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
 
 TEAMS = (
     team("a", {"a100": 4, "v100": 2}, borrow_limit=6),
@@ -28,6 +30,14 @@ TRIES = [
     for gpus in (0, 1, 4)
     for kind in ("a100", "v100")
     for preemptible in (False, True)
+]
+
+QUEUE = [  # whom nobody may pass any more; any of them may change or go
+    queues("j", "a", 4, waited=HOUR),
+    queues("k", "a", 2, kind="v100", waited=HOUR),
+    queues("l", "b", 4, waited=HOUR, user="bob"),
+    queues("m", "b", 2, waited=HOUR),
+    queues("n", "a", 3, waited=HOUR, user="bob"),
 ]
 
 
@@ -122,15 +132,22 @@ def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: 
 
 
 @given(CHANGES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_both_decide_alike(changes: list[Any]) -> None:
-    here = world(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
+    here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
+    decided(here)
     for what in changes:
         change(here, what)
-        admit(TRIES[len(here.jobs) % len(TRIES)], here, NOW)
+        decided(here)  # so that what was found out must be forgotten
     anew = World.of(here.snapshot())
 
-    assert [admit(one, here, NOW) for one in TRIES] == [admit(one, anew, NOW) for one in TRIES]
+    assert decided(here) == decided(anew)
+
+
+def decided(here: World) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
+    """What the world says to everybody who asks, who may not be passed, and who comes first."""
+    heads = [first_overdue((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
+    return [admit(one, here, NOW) for one in TRIES], heads, next(turns(here, NOW), None)
 
 
 def test_a_node_that_comes_back_has_the_jobs_that_are_still_there() -> None:

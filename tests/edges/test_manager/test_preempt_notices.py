@@ -15,7 +15,7 @@ from dlspawner.core import quota
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.devcluster.api import start
-from dlspawner.manager import preempting, stopping
+from dlspawner.manager import preempting, queue, stopping
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Turn
 from dlspawner.manager.notices import Audience, Kind
@@ -163,6 +163,31 @@ async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the
         assert told(office, acting) == [Kind.PREEMPTED]
         assert (await reasons(acting, victim))[-1] == "notice"
         assert hub_of(office).asked == []
+
+
+async def test_a_pass_makes_only_so_many_promises_and_the_next_one_follows_at_once(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_PROMISES", 1)
+    monkeypatch.setattr(queue, "_EVERY_SECONDS", 600)
+    async with office.manager() as acting:
+        for number in range(4):
+            await lend(office, acting, f"b{number}", gpus=2)
+        assert acting.desk is not None
+        book, together = acting.desk.book, list[int]()
+        book.hears.append(lambda entries: together.append(sum(one.reason == "promised" for one in entries)))
+        like = next(iter(book.records.values())).job
+
+        def crowd(turn: Turn) -> None:
+            for number in range(4):
+                job = replace(like, id=f"o{number}", user=f"o{number}", team="owners", preemptible=False)
+                waits = replace(job, submitted=turn.now, state=State.QUEUED, started=None, nodes=())
+                turn.write(Record(waits), "queued")
+            book.stirred.set()
+
+        await book.turn(crowd)
+        await until(lambda: sum(together) == 4, "all have their promises")
+        assert max(together) == 1
 
 
 async def test_when_the_notice_is_over_the_victim_is_stopped_and_the_owner_starts(office: Office) -> None:

@@ -12,7 +12,8 @@
     rechecks   everybody inside is checked again             standing  PURE: who may stay
     algorithms what is offered and taken
     authorities whose certificates count                     certificates PURE: what one lets in
-    sessions   telling the Manager who is in which job
+    sessions   telling the Manager who is in which job           drain     what is said when it stops
+    health     what probes are answered
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
 """

@@ -17,10 +17,11 @@ from traitlets.config import Application
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
-from ssh_gateway import health, keys
+from ssh_gateway import keys
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import ClusterPlaces, HubAndManager
+from ssh_gateway.health import Health
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
@@ -53,8 +54,8 @@ class Gateway(Application):
         0,
         min=0,
         max=65535,
-        help="Port that answers any HTTP request with 200 while the gateway serves, for Kubernetes' probes; 0, the "
-        "default: there is none.",
+        help="Port for Kubernetes' probes: any HTTP request is answered with 200 until the process ends, /ready with "
+        "503 from the moment it begins to stop. 0, the default: there is none.",
     ).tag(config=True)
     state_dir = Unicode(
         "gateway",
@@ -135,7 +136,10 @@ class Gateway(Application):
         "default: everybody connects directly.",
     ).tag(config=True)
     drain_seconds = Float(
-        5.0, min=0.0, help="How long SIGTERM lets open sessions end by themselves; a second signal ends them at once."
+        5.0,
+        min=0.0,
+        help="How long SIGTERM lets open sessions end by themselves. Every terminal shows when it will end, and nobody "
+        "new comes in; afterwards, or at a second signal, sessions end with a sentence. 0: at once, without notice.",
     ).tag(config=True)
     activity_seconds = Float(
         60.0,
@@ -229,7 +233,7 @@ class Gateway(Application):
         with _taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port)
         with _taking(self.ip, self.health_port, "Gateway.health_port"):
-            answering = await health.serve(self.ip, self.health_port) if self.health_port else None
+            answering = await self._answer_probes(server)
         serving = {
             asyncio.create_task(activity.run(), name="report activity"),
             asyncio.create_task(notices.run(), name="follow notices"),
@@ -242,14 +246,19 @@ class Gateway(Application):
             waiting.cancel()
             ended.pop().result()  # none ends by itself: this raises what ended it
         stop.clear()
+        say("stopping", sessions=len(server.visitors))
+        await server.stop(hurry=stop)
         if answering is not None:
             answering.close()
-        say("stopping", sessions=len(server.visitors))
-        await _until(server.stop(), stop)
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, waiting, return_exceptions=True)
         say("stopped")
+
+    async def _answer_probes(self, server: Server) -> asyncio.Server | None:
+        if not self.health_port:
+            return None
+        return await Health(ready=lambda: not server.stopping).serve(self.ip, self.health_port)
 
     def _limits(self) -> Limits:
         return Limits(
@@ -278,15 +287,6 @@ def _taking(ip: str, port: int, setting: str) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotRun(f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)") from error
-
-
-async def _until(stopping: Any, again: asyncio.Event) -> None:
-    """Let the server drain, unless a second signal is impatient."""
-    draining, impatient = asyncio.ensure_future(stopping), asyncio.ensure_future(again.wait())
-    await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (draining, impatient):
-        task.cancel()
-    await asyncio.gather(draining, impatient, return_exceptions=True)
 
 
 def _required(name: str) -> str:

@@ -1,31 +1,65 @@
-"""Whether this process serves, for Kubernetes' probes: any HTTP request on a port of its own is answered with 200.
+"""Whether this process serves, for Kubernetes' probes, on a port of its own.
 
-It says that the event loop runs and the SSH port is open, no more: a restart cures neither the Hub nor the cluster. Not
-a probe of the SSH port: that would be a visitor every few seconds, with a log line and a key exchange.
+``/ready`` is 503 from the moment it begins to stop, so that nobody new is sent here; every other address is 200 until
+the end, sessions that are still open included: a restart cures neither the Hub nor the cluster. Not a probe of the SSH
+port: that would be a visitor every few seconds, with a log line and a key exchange.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ssh_gateway import listening
 
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
 SECONDS = 5.0
+LONGEST = 8192
 
 
-async def serve(ip: str, port: int) -> asyncio.Server:
-    """Listen; the caller closes what it is given."""
-    return await asyncio.start_server(_answer, sock=listening.listen(ip, port), limit=8192)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said to one request."""
+
+    status: str
+    content: bytes
+    kind: str = "text/plain"
+
+    def written(self) -> bytes:
+        head = f"HTTP/1.1 {self.status}\r\nContent-Type: {self.kind}\r\nContent-Length: {len(self.content)}\r\n"
+        return head.encode("ascii") + b"Connection: close\r\n\r\n" + self.content
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        async with asyncio.timeout(SECONDS):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(ANSWER)
-            await writer.drain()
-    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass  # whoever it was did not ask for anything; OSError includes the time-out
-    finally:
-        writer.close()
+OK = Answer("200 OK", b"ok\n")
+STOPPING = Answer("503 Service Unavailable", b"stopping\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Answers while its port is open."""
+
+    ready: Callable[[], bool] = lambda: True
+
+    async def serve(self, ip: str, port: int) -> asyncio.Server:
+        """Listen; the caller closes what it is given."""
+        return await asyncio.start_server(self._answer, sock=listening.listen(ip, port), limit=LONGEST)
+
+    def answer(self, request: bytes) -> Answer:
+        """What a request, or the first part of one, is answered."""
+        return OK if _path(request) != b"/ready" or self.ready() else STOPPING
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                writer.write(self.answer(await reader.readuntil(b"\r\n\r\n")).written())
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever it was did not ask for anything; OSError includes the time-out
+        finally:
+            writer.close()
+
+
+def _path(request: bytes) -> bytes:
+    """``/ready`` of ``GET /ready?x HTTP/1.1``; empty for nonsense."""
+    words = request.split(b"\r\n", 1)[0].split(b" ")
+    return words[1].partition(b"?")[0] if len(words) == 3 else b""

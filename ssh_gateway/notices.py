@@ -82,8 +82,13 @@ class Notices:
 
 
 def line(notice: Notice, now: datetime) -> bytes:
+    """A notice as a terminal shows it."""
+    return as_line(notice.text, notice.until, now)
+
+
+def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
     """A line of its own, whatever stands on the screen; nothing in it but visible ASCII, cut where it is too long."""
-    text = escaped(told(notice.text, notice.until, now))
+    text = escaped(told(sentence, until, now))
     shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"\r\n*** {shown} ***\r\n".encode("ascii")
 

@@ -6,10 +6,10 @@ Nothing here knows SSH beyond `wire`; a visitor's life is in `visitor` (until pr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -20,10 +20,11 @@ from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
 from ssh_gateway.directory import People, Places
+from ssh_gateway.drain import STOPPING, farewell
 from ssh_gateway.gate import Gate, Lobby
 from ssh_gateway.keys import Keys
 from ssh_gateway.logs import log, say
-from ssh_gateway.notices import Notices
+from ssh_gateway.notices import Line, Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
@@ -82,6 +83,8 @@ class Server:
         self.crowd = Crowd(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.visitors: set[Visitor] = set()
+        self.stopping = False
+        self.farewell: tuple[Line, ...] = ()
         self._lobby = Lobby(
             self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
         )
@@ -98,22 +101,31 @@ class Server:
         self._listener = await loop.create_server(lambda: Gate(self._lobby), sock=found, backlog=listening.BACKLOG)
         return listening.written(found)
 
-    async def stop(self) -> None:
-        """Accept nobody any more, let sessions end by themselves until the deadline, then end them with words."""
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Accept nobody any more, tell every terminal, let sessions end by themselves until the deadline, or until
+        ``hurry`` is set; then end them with words.
+        """
+        self.stopping = True
         if self._listener is not None:
             self._listener.close()
-        for visitor in [visitor for visitor in self.visitors if visitor.visit is None]:
-            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping")
-        await self._all_gone(self.limits.drain_seconds)
+        self._lobby.clear()
+        self._end([visitor for visitor in self.visitors if visitor.visit is None])
+        if self.limits.drain_seconds:
+            self.farewell = (farewell(self.limits.drain_seconds, datetime.now(UTC)),)
+            self._tell()
+        await self._all_gone(self.limits.drain_seconds, hurry)
         if self.visitors:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.visitors))
-        for visitor in list(self.visitors):
-            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, "the gateway is stopping: connect again in a moment")
+        self._end(self.visitors)
         await self._all_gone(2 * wire.FAREWELL_SECONDS)
         self._lobby.clear()
         for errand in list(self._errands):
             errand.cancel()
         await asyncio.gather(*self._errands, return_exceptions=True)
+
+    def _end(self, visitors: Iterable[Visitor]) -> None:
+        for visitor in list(visitors):
+            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
 
     def now(self) -> float:
         """The clock of everything that is counted."""
@@ -121,6 +133,8 @@ class Server:
 
     def _admit(self, source: str) -> str | None:
         """Count somebody new at the door, or say why not."""
+        if self.stopping:
+            return STOPPING
         now = self.now()
         why = self.penalties.arrives(source, now) or self.doorkeeper.enter(self.penalties.place(source))
         if why is not None:
@@ -167,11 +181,15 @@ class Server:
         if not self.visitors and not self.pods:
             self._empty.set()
 
-    async def _all_gone(self, seconds: float) -> None:
+    async def _all_gone(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         self._empty.clear()
-        if self.visitors or self.pods:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), seconds)
+        if not self.visitors and not self.pods:
+            return
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self._empty, hurry) if event is not None]
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _finish(name: str, errand: Coroutine[Any, Any, None]) -> None:

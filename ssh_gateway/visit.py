@@ -22,6 +22,7 @@ from ssh_gateway import packets, pod, routing, wire
 from ssh_gateway.access import Proof
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
+from ssh_gateway.drain import STOPPING
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
@@ -130,7 +131,8 @@ class Visit:
 
     def _lines(self) -> list[Line]:
         notices = self._server.notices
-        return notices.lines(self.proof.user, self.server_name or "") if notices else []
+        of_job = notices.lines(self.proof.user, self.server_name or "") if notices else ()
+        return [*of_job, *self._server.farewell]
 
     def _join(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pods.add(pod_leg)
@@ -240,6 +242,8 @@ class Visit:
     async def serve_stream(self, host: str, port: int) -> Any:
         """The gateway itself, on a stream to one of the person's own jobs; ChannelOpenError for everything else."""
         try:
+            if self._server.stopping:
+                raise Refused(STOPPING)
             wanted = routing.jump_server(host, self.proof.user)
             if wanted is None or not routing.is_jump(host, port):
                 there = f"{routing.printable(host)}:{port}"

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import aiohttp
 import asyncssh
 import pytest
 import requests
 
 from dlspawner.cluster import Cluster
-from ssh_gateway.keys import load_or_make
+from ssh_gateway.keys import Keys, load_or_make
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
-from tests.gateway.peers import JOB, Client, Sshd, until
+from tests.gateway.peers import JOB, Client, Sshd, finish, until
+from tests.gateway.test_notices import seen
+from tests.ports import free_port
 
 COMMAND = (sys.executable, "-m", "ssh_gateway")
 ADDRESS = "127.77.1.1"
@@ -78,33 +81,86 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@dataclass
+class Job:
+    """Alice's job behind a NodePort, and the keys of a gateway that may enter it."""
+
+    keys: Keys
+    state: Path
+    token: str
+
+
+@contextlib.asynccontextmanager
+async def a_job(
+    world: World, kubeconfig: Path, folder: Path, key: asyncssh.SSHKey, server: str = "train"
+) -> AsyncIterator[Job]:
+    token = world.token("alice")
+    world.server_token("alice", server)
+    register(world, token, key)
+    keys, name = load_or_make(folder / "state"), f"alice-{server}"
+    made = job("alice", server, id=JOB)
+    async with await Cluster.connect(kubeconfig) as cluster:
+        sshd = Sshd(folder / "job", keys.user_ca, await create_service(cluster, name, made), address=ADDRESS)
+        sshd.start()
+        try:
+            await create_pod(cluster, name, job("alice", server, id=JOB, ssh_host_key=sshd.host_key), ADDRESS)
+            yield Job(keys, folder / "state", token)
+        finally:
+            sshd.stop()
+
+
 async def test_the_whole_way_in_by_key_and_by_token(
     world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
 ) -> None:
-    token = world.token("alice")
-    world.server_token("alice", "train")
-    register(world, token, alices_key)
-    keys = load_or_make(tmp_path / "state")
-    made = job("alice", "train", id=JOB)
-    async with await Cluster.connect(kubeconfig) as cluster:
-        sshd = Sshd(tmp_path / "job", keys.user_ca, await create_service(cluster, "alice-train", made), address=ADDRESS)
-        sshd.start()
-        try:
-            await create_pod(cluster, "alice-train", job("alice", "train", id=JOB, ssh_host_key=sshd.host_key), ADDRESS)
-            async with started(world, kubeconfig, tmp_path / "state") as gateway:
-                by_key = Client(tmp_path / "key", gateway.port, alices_key, keys.host)
-                done = await by_key.ssh("alice+train@gateway", "echo by key; exit 3")
-                assert (done.text, done.status) == ("by key\n", 3), done.err
-                by_token = Client(tmp_path / "token", gateway.port, None, keys.host)
-                env, options = by_token.with_token(token)
-                done = await by_token.ssh(*options, "alice+train@gateway", "echo by token", env=env)
-                assert done.text == "by token\n", done.err
-                assert "no job trian; yours: train" in (await by_key.ssh("alice+trian@gateway")).err
-                jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
-                assert jumped.text == "jumped\n", jumped.err
-                await until(lambda: activity(world) is not None)
-        finally:
-            sshd.stop()
+    async with (
+        a_job(world, kubeconfig, tmp_path, alices_key) as made,
+        started(world, kubeconfig, made.state) as gateway,
+    ):
+        by_key = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
+        done = await by_key.ssh("alice+train@gateway", "echo by key; exit 3")
+        assert (done.text, done.status) == ("by key\n", 3), done.err
+        by_token = Client(tmp_path / "token", gateway.port, None, made.keys.host)
+        env, options = by_token.with_token(made.token)
+        done = await by_token.ssh(*options, "alice+train@gateway", "echo by token", env=env)
+        assert done.text == "by token\n", done.err
+        assert "no job trian; yours: train" in (await by_key.ssh("alice+trian@gateway")).err
+        jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
+        assert jumped.text == "jumped\n", jumped.err
+        await until(lambda: activity(world) is not None)
+
+
+async def probe(port: int, path: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status
+
+
+async def test_sigterm_drains_and_a_second_one_ends_it(
+    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+) -> None:
+    port = free_port()
+    settings = (f"--Gateway.health_port={port}", "--Gateway.drain_seconds=600")
+    async with (
+        a_job(world, kubeconfig, tmp_path, alices_key, "drained") as made,
+        started(world, kubeconfig, made.state, *settings) as gateway,
+    ):
+        client = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
+        terminal = await client.start("ssh", "-tt", "alice+drained@gateway", "echo ready; read x; echo $x; read x")
+        await seen(terminal, b"ready")
+        assert [await probe(port, path) for path in ("/ready", "/")] == [200, 200]
+        gateway.process.send_signal(signal.SIGTERM)
+        await seen(terminal, b"restarting: this connection ends at ")
+        assert [await probe(port, path) for path in ("/ready", "/")] == [503, 200]
+        assert terminal.stdin is not None
+        terminal.stdin.write(b"works on\n")
+        await seen(terminal, b"works on\r\nworks on\r\n")
+        assert (await client.ssh("alice+drained@gateway", "echo in")).status == 255
+        gateway.process.send_signal(signal.SIGTERM)
+        done = await finish(terminal)
+        assert (done.status, "the gateway is stopping: connect again in a moment" in done.err) == (255, True)
+        assert await asyncio.wait_for(gateway.process.wait(), 20) == 0
+        said = await gateway.read()
+        assert "event=stopped" in said
+        assert "Traceback" not in said
 
 
 def register(world: World, token: str, key: asyncssh.SSHKey) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import health, listening
+from ssh_gateway import listening
+from ssh_gateway.health import Health
 from ssh_gateway.keys import Keys
 from ssh_gateway.penalties import Rules
 from ssh_gateway.server import Limits
@@ -52,7 +53,7 @@ def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
 
 
 async def test_the_probes_are_answered_over_both() -> None:
-    async with await health.serve("::", 0) as server:
+    async with await Health().serve("::", 0) as server:
         port = server.sockets[0].getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             reader, writer = await asyncio.open_connection(host, port)

@@ -55,7 +55,8 @@ class Gateway(Application):
         min=0,
         max=65535,
         help="Port for Kubernetes' probes: any HTTP request is answered with 200 until the process ends, /ready with "
-        "503 from the moment it begins to stop. 0, the default: there is none.",
+        "503 from the moment it begins to stop, /metrics with what a Prometheus reads (no people, no addresses, and no "
+        "token is asked for). 0, the default: there is none.",
     ).tag(config=True)
     state_dir = Unicode(
         "gateway",
@@ -238,6 +239,7 @@ class Gateway(Application):
             asyncio.create_task(activity.run(), name="report activity"),
             asyncio.create_task(notices.run(), name="follow notices"),
             asyncio.create_task(rechecks.run(), name="check again"),
+            asyncio.create_task(server.meters.watch_loop(), name="measure the loop"),
         }
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
         waiting = asyncio.create_task(stop.wait(), name="stop signal")
@@ -258,7 +260,8 @@ class Gateway(Application):
     async def _answer_probes(self, server: Server) -> asyncio.Server | None:
         if not self.health_port:
             return None
-        return await Health(ready=lambda: not server.stopping).serve(self.ip, self.health_port)
+        health = Health(ready=lambda: not server.stopping, metrics=server.meters.text)
+        return await health.serve(self.ip, self.health_port)
 
     def _limits(self) -> Limits:
         return Limits(

@@ -1,8 +1,8 @@
-"""Whether this process serves, for Kubernetes' probes, on a port of its own.
+"""Whether this process serves, for Kubernetes' probes, and its metrics, on a port of its own.
 
-``/ready`` is 503 from the moment it begins to stop, so that nobody new is sent here; every other address is 200 until
-the end, sessions that are still open included: a restart cures neither the Hub nor the cluster. Not a probe of the SSH
-port: that would be a visitor every few seconds, with a log line and a key exchange.
+``/ready`` is 503 from the moment it begins to stop, so that nobody new is sent here; ``/metrics`` is for a Prometheus;
+every other address is 200 until the end, sessions that are still open included: a restart cures neither the Hub nor the
+cluster. Not a probe of the SSH port: that would be a visitor every few seconds, with a log line and a key exchange.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ssh_gateway import listening
+from ssh_gateway.meters import CONTENT_TYPE
 
 SECONDS = 5.0
 LONGEST = 8192
@@ -39,6 +40,7 @@ class Health:
     """Answers while its port is open."""
 
     ready: Callable[[], bool] = lambda: True
+    metrics: Callable[[], bytes] = bytes
 
     async def serve(self, ip: str, port: int) -> asyncio.Server:
         """Listen; the caller closes what it is given."""
@@ -46,7 +48,10 @@ class Health:
 
     def answer(self, request: bytes) -> Answer:
         """What a request, or the first part of one, is answered."""
-        return OK if _path(request) != b"/ready" or self.ready() else STOPPING
+        path = _path(request)
+        if path == b"/metrics":
+            return Answer("200 OK", self.metrics(), CONTENT_TYPE)
+        return OK if path != b"/ready" or self.ready() else STOPPING
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

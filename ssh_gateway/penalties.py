@@ -65,6 +65,10 @@ class Debts:
         """Seconds until all is paid."""
         return max(0.0, self._paid_at.get(name, now) - now)
 
+    def count(self, now: float) -> int:
+        """How many owe something."""
+        return sum(at > now for at in self._paid_at.values())
+
     def __len__(self) -> int:
         return len(self._paid_at)
 
@@ -137,6 +141,10 @@ class Penalties:
             return False
         self._said.add(place, 60.0, now)
         return True
+
+    def owing(self, now: float) -> tuple[int, int]:
+        """How many addresses and how many names owe something."""
+        return self._sources.count(now), self._names.count(now)
 
     def _owe(self, place: str, penalties: float, now: float) -> None:
         if place:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 import asyncssh
 
 from ssh_gateway import packets, terminals, wire
-from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.packets import Policy
 
@@ -44,10 +43,10 @@ class Relay:
         used: Callable[[], None],
         keeps: Callable[[int, bytes], bool] | None = None,
         lines: Callable[[], Sequence[Line]] = tuple,
-        conn: int = 0,
+        refused: Callable[[str], None] = lambda _what: None,
     ) -> None:
         """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
-        ``lines`` is what is to be said on terminals now.
+        ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away.
         """
         self._client = client
         self._pod = pod
@@ -55,7 +54,7 @@ class Relay:
         self._used = used
         self._keeps = keeps
         self._lines = lines
-        self._conn = conn
+        self._refused = refused
         self._terminals = terminals.Terminals()
         self._untold = False
         self._pending = {client: 0, pod: 0}
@@ -130,7 +129,7 @@ class Relay:
             if verdict.answer is not None:
                 source.send_payload(verdict.answer)
             if verdict.refused:
-                say("refused", conn=self._conn, what=verdict.refused)
+                self._refused(verdict.refused)
         if forward is not None:
             sink.send_payload(forward)
             if sink.blocked:

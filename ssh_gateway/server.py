@@ -24,6 +24,7 @@ from ssh_gateway.drain import STOPPING, farewell
 from ssh_gateway.gate import Gate, Lobby
 from ssh_gateway.keys import Keys
 from ssh_gateway.logs import log, say
+from ssh_gateway.meters import Inside, Meters
 from ssh_gateway.notices import Line, Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Network, Penalties, Rules
@@ -64,6 +65,7 @@ class Server:
         notices: Notices | None = None,
         rechecks: Rechecks | None = None,
         authorities: Authorities | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -82,7 +84,10 @@ class Server:
             rechecks.visits = self._visits
         self.crowd = Crowd(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
+        self.meters = meters or Meters()
+        self.meters.inside = self._inside
         self.visitors: set[Visitor] = set()
+        self._bytes_of_gone = (0, 0)
         self.stopping = False
         self.farewell: tuple[Line, ...] = ()
         self._lobby = Lobby(
@@ -142,6 +147,7 @@ class Server:
         return why
 
     def _say_refused(self, source: str, why: str) -> None:
+        self.meters.refused("connection")
         if self.penalties.worth_a_line(source, self.now()):
             say("refused", level=logging.WARNING, source=source, what="connection", why=why)
 
@@ -162,6 +168,20 @@ class Server:
     def _visits(self) -> list[Visit]:
         return [visitor.visit for visitor in self.visitors if visitor.visit is not None]
 
+    def _inside(self) -> Inside:
+        visits, (up, down) = self._visits(), self._bytes_of_gone
+        addresses, names = self.penalties.owing(self.now())
+        return Inside(
+            at_door=len(self.visitors) - len(visits),
+            proven=len(visits),
+            sessions=sum(visit.job is not None for visit in visits),
+            up=up + sum(visit.bytes_up for visit in visits),
+            down=down + sum(visit.bytes_down for visit in visits),
+            addresses_owing=addresses,
+            names_owing=names,
+            stopping=self.stopping,
+        )
+
     def _tell(self) -> None:
         """What is to be said on terminals has changed."""
         for visit in self._visits():
@@ -170,6 +190,9 @@ class Server:
     def gone(self, visitor: Visitor) -> None:
         """Called by every visitor who left."""
         self.visitors.discard(visitor)
+        if visitor.visit is not None:
+            up, down = self._bytes_of_gone
+            self._bytes_of_gone = (up + visitor.visit.bytes_up, down + visitor.visit.bytes_down)
         self._note_emptiness()
 
     def pod_gone(self, leg: wire.ClientLeg) -> None:

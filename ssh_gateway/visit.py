@@ -147,10 +147,14 @@ class Visit:
             used=self._used,
             keeps=self._is_ours if self._undecided else None,
             lines=self._lines,
-            conn=self._number,
+            refused=self._refused_by_policy,
         )
         self._relay.start()
         self._server.activity.opened(self.proof.user, self.server_name or "")
+
+    def _refused_by_policy(self, what: str) -> None:
+        self._server.meters.refused("request")
+        say("refused", conn=self._number, what=what)
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)
@@ -217,6 +221,7 @@ class Visit:
     def _refuse_stream(self, asked: bytes, wish: packets.DirectTcpip, refusal: Refused) -> None:
         """One stream was asked for and there is no pod to open it; others may still go to jobs."""
         reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
+        self._server.meters.refused("stream")
         say("refused", conn=self._number, what="stream", why=reason)
         self._waiting = [waiting for waiting in self._waiting if waiting[1] is not asked]
         self._connecting = False
@@ -225,6 +230,7 @@ class Visit:
 
     def send_home(self, refusal: Refused) -> None:
         """Say why twice: some clients show the banner, some the reason of the disconnect."""
+        self._server.meters.refused("session")
         say("refused", conn=self._number, user=self.proof.user, what="session", why=refusal)
         with contextlib.suppress(OSError):  # raised once SUCCESS is sent: banners are over
             self._leg.send_auth_banner(f"{refusal}\r\n")
@@ -250,6 +256,7 @@ class Visit:
                 raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
             name = await self._resolve(wanted)
         except Refused as refusal:
+            self._server.meters.refused("stream")
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         say("stream", conn=self._number, user=self.proof.user, server=name)

@@ -53,6 +53,7 @@ class Visitor(wire.Door):
         self._source = jump.source if jump else source
         self._at_door = False
         self._tried = False
+        self._method = ""
         self._late = False
         self._in_crowd = ""
         self._since = time.monotonic()
@@ -69,7 +70,10 @@ class Visitor(wire.Door):
         # The gate has judged everybody who comes over the network.
         refusal = self._server.doorkeeper.enter(self._place()) if self._jump else None
         self._at_door = refusal is None
-        if refusal is not None:
+        if refusal is None:
+            self._server.meters.connected()
+        else:
+            self._server.meters.refused("login")
             say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
             # asyncssh sends its version after this call, and clients read no words before it.
             asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
@@ -134,6 +138,7 @@ class Visitor(wire.Door):
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether this key would do; also asked without a signature, so nothing may come of it."""
+        self._method = "publickey"
         if not self._attempts.may_ask():
             return False
         registered = await self._registered(self._login.user)
@@ -149,6 +154,7 @@ class Visitor(wire.Door):
         return await self._enter(proof)
 
     def trusts(self, ca: asyncssh.SSHKey) -> bool:
+        self._method = "publickey"
         return self._attempts.may_ask() and self._server.authorities.trusts(ca)
 
     async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
@@ -175,13 +181,23 @@ class Visitor(wire.Door):
 
     def attempt_failed(self) -> str | None:
         exhausted = self._attempts.exhausted()
-        say("auth", conn=self._number, login=self._written, result="failed", attempt=self._attempts.failed)
+        method, self._method = self._method, ""
+        self._server.meters.judged(method, proven=False)
+        say(
+            "auth",
+            conn=self._number,
+            login=self._written,
+            result="failed",
+            method=method or None,
+            attempt=self._attempts.failed,
+        )
         return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
 
     async def _token(self, method: str, token: str) -> bool:
         """Judge a token; a no comes after the same time, whatever the reason."""
         user, started, bearer = self._login.user, time.monotonic(), None
         self._tried = True
+        self._method = method
         held_up = self._server.penalties.tries(self._source, user, self._server.now())
         if held_up is not None:
             self._tell(held_up)
@@ -228,6 +244,7 @@ class Visitor(wire.Door):
             method=proof.method,
             key=proof.credential,
         )
+        self._server.meters.judged(proof.method, proven=True)
         self._server.penalties.proven(self._source, proof.user, self._server.now())
         visit = Visit(self._server, self.leg, proof, self._number, self._source, bounds)
         server = self._login.server

@@ -1,0 +1,132 @@
+"""What a Prometheus reads of this gateway, in a registry of its own; it names nobody, neither people nor addresses.
+
+Counters are of this process: after a restart they begin at 0, as Prometheus expects. What is so at one moment, and how
+many bytes went through, is looked up when it asks, so that no packet pays for it. For the same reason the time that the
+relay takes is not measured on packets: what makes them wait is the event loop, whose lag is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import generate_latest as written
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+METHODS = ("publickey", "password", "keyboard-interactive", "other")
+REFUSALS = ("connection", "login", "session", "stream", "request")
+_LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is so now: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
+
+    at_door: int = 0
+    proven: int = 0
+    sessions: int = 0
+    up: int = 0
+    down: int = 0
+    addresses_owing: int = 0
+    names_owing: int = 0
+    stopping: bool = False
+
+
+class Meters:
+    """All metrics of one process; ``inside`` is asked whenever somebody reads them."""
+
+    def __init__(self, inside: Callable[[], Inside] = Inside) -> None:
+        self.inside = inside
+        self.registry = own = CollectorRegistry()
+        self._connections = Counter(
+            "dlspawner_gateway_connections",
+            "New connections, streams of ssh -J included, that may log in.",
+            registry=own,
+        )
+        self._authentications = Counter(
+            "dlspawner_gateway_authentications",
+            "Credentials that were judged, by method and result (proven, failed).",
+            ["method", "result"],
+            registry=own,
+        )
+        self._refusals = Counter(
+            "dlspawner_gateway_refusals",
+            "What was refused: a connection for its address, a login because there are too many, a session or a stream "
+            "to somebody proven, a request by policy.",
+            ["what"],
+            registry=own,
+        )
+        self._lag = Histogram(
+            "dlspawner_gateway_loop_lag_seconds",
+            "By how much the event loop was late, measured twice a second: how long a packet waits to be relayed.",
+            buckets=_LAGS,
+            registry=own,
+        )
+        for method in METHODS:
+            for result in ("proven", "failed"):
+                self._authentications.labels(method, result)
+        for what in REFUSALS:
+            self._refusals.labels(what)
+        own.register(_Now(self))
+        ProcessCollector(registry=own)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return written(self.registry)
+
+    def connected(self) -> None:
+        """Somebody may log in."""
+        self._connections.inc()
+
+    def judged(self, method: str, *, proven: bool) -> None:
+        """A credential was."""
+        known = method if method in METHODS else "other"
+        self._authentications.labels(known, "proven" if proven else "failed").inc()
+
+    def refused(self, what: str) -> None:
+        """One of `REFUSALS`."""
+        self._refusals.labels(what).inc()
+
+    async def watch_loop(self) -> None:
+        """Measure the loop's lag until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + _LOOK_SECONDS
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._lag.observe(max(0.0, clock() - due))
+
+
+class _Now(Collector):
+    """What is so at the moment of asking."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+
+    def describe(self) -> list[Metric]:
+        return []  # so that making the registry asks nothing
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._meters.inside()
+        open_ = GaugeMetricFamily("dlspawner_gateway_open_connections", "Open now.", labels=["state"])
+        open_.add_metric(("door",), now.at_door)
+        open_.add_metric(("proven",), now.proven)
+        yield open_
+        yield GaugeMetricFamily("dlspawner_gateway_sessions", "Connections joined with a job.", now.sessions)
+        bytes_ = CounterMetricFamily(
+            "dlspawner_gateway_bytes", "Data relayed, to jobs (up) and to people (down).", labels=["direction"]
+        )
+        bytes_.add_metric(("up",), now.up)
+        bytes_.add_metric(("down",), now.down)
+        yield bytes_
+        owing = GaugeMetricFamily(
+            "dlspawner_gateway_owing", "Addresses (of IPv6 /64) and login names that owe penalties.", labels=["who"]
+        )
+        owing.add_metric(("address",), now.addresses_owing)
+        owing.add_metric(("name",), now.names_owing)
+        yield owing
+        yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))

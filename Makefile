@@ -24,6 +24,9 @@ TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/
 # old for a real cluster; tests that need a cluster of ours skip there).
 THEIRS = KUBECONFIG="$$KUBECONFIG" DLSPAWNER_KUBECTL="$$(command -v "$${DLSPAWNER_KUBECTL:-kubectl}")" DLSPAWNER_TESTS_COMPLETE=
 ON_KUBERNETES = $(if $(filter kubeconfig,$(CLUSTER)),$(THEIRS),$(BIN)/python -m tests.kubernetes $(FOR_TESTS) with)
+# Other people's SSH clients, OpenSSH's own tests, and what of their libraries a small machine lacks; for tests/gateway/clients.
+SSH_CLIENTS := putty-tools dropbear-bin libtomcrypt1 libtommath1 lftp sshfs libfuse3-3 openssh-tests
+
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
@@ -113,8 +116,8 @@ $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
 	@$(BIN)/pip install --quiet --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/jupyterhub-5.5 jupyterhub==5.5.0
-	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus
-	@.ci/packages chromium=chromium rsync=rsync /usr/lib/postgresql/15/bin/postgres=postgresql-15
+	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus $(SSH_CLIENTS)
+	@.ci/packages chromium=chromium rsync=rsync git=git xauth=xauth /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.tests

@@ -50,6 +50,8 @@ setup(
             "playwright>=1.50",
             "axe-playwright-python>=0.1.4",
             "tensorboardX>=2.6",
+            "paramiko>=4",
+            "ssh-audit>=3.3",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-requests"],
     },

@@ -34,6 +34,11 @@ SIGNATURE_ALGS = [
 HOST_KEY_ALGS = ["ssh-ed25519"]
 RSA_BITS = range(3072, 8192 + 1)
 
+# OpenSSH's ends send each other requests (that nobody reads any more: eow@openssh.com) only if the other's version says
+# OpenSSH. Both ends of the relay are told what is true of the far one; without a number, which could have known bugs.
+OPENSSH = "OpenSSH_compatible"
+SERVER_VERSION = f"{OPENSSH} dlspawner"
+
 
 def is_strong(key: asyncssh.SSHKey) -> bool:
     """Whether a key is of a kind that is taken, and of a length."""
@@ -51,7 +56,7 @@ def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -
     return asyncssh.SSHServerConnectionOptions(
         config=None,
         server_host_keys=list(host_keys),
-        server_version="dlspawner",
+        server_version=SERVER_VERSION,
         kex_algs=KEX_ALGS,
         encryption_algs=ENCRYPTION_ALGS,
         mac_algs=MAC_ALGS,
@@ -69,6 +74,11 @@ def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -
     )
 
 
+def version_for_job(clients: str) -> str:
+    """What the job's sshd is told of a client whose own greeting is given: OpenSSH or not, and nothing else of it."""
+    return f"{OPENSSH} dlspawner-gateway" if clients.startswith("SSH-2.0-OpenSSH") else "dlspawner-gateway"
+
+
 def client_options(  # noqa: PLR0913  (one login has that many parts)
     *,
     login: str,
@@ -76,6 +86,7 @@ def client_options(  # noqa: PLR0913  (one login has that many parts)
     host_key: asyncssh.SSHKey,
     host: str,
     port: int,
+    version: str,
     owner: Callable[[], asyncssh.SSHClient],
 ) -> asyncssh.SSHClientConnectionOptions:
     """One login with one certificate at a server with one known key: no agent, no files, no other method."""
@@ -84,7 +95,7 @@ def client_options(  # noqa: PLR0913  (one login has that many parts)
         host=host,
         port=port,
         client_factory=owner,
-        client_version="dlspawner-gateway",
+        client_version=version,
         username=login,
         client_keys=[credential],
         known_hosts=([host_key], [], []),

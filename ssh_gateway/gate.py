@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 import asyncssh
 
 from ssh_gateway import packets, proxied, wire
+from ssh_gateway.algorithms import SERVER_VERSION
 from ssh_gateway.penalties import Network, read_address
 
-GREETING = b"SSH-2.0-dlspawner\r\n"
+GREETING = f"SSH-2.0-{SERVER_VERSION}\r\n".encode()
 TOO_MANY_CONNECTIONS = 12
 FAREWELL_SECONDS = 1.0
 MOST_FAREWELLS = 256

@@ -66,8 +66,8 @@ def issue(
     return key, certificate
 
 
-async def connect(
-    target: Target, user_ca: asyncssh.SSHKey, policy: Policy, bounds: Bounds, seconds: float
+async def connect(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
+    target: Target, user_ca: asyncssh.SSHKey, policy: Policy, bounds: Bounds, clients_version: str, seconds: float
 ) -> wire.ClientLeg:
     """Log in to the job's sshd; one that does not listen yet is tried again until the time is over."""
     try:
@@ -82,6 +82,7 @@ async def connect(
                             host_key=host_key,
                             host=target.host,
                             port=target.port,
+                            version=algorithms.version_for_job(clients_version),
                             owner=PodSide,
                         )
                     )

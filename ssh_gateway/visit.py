@@ -94,6 +94,7 @@ class Visit:
                 self._server.keys.user_ca,
                 self._server.policy,
                 self._bounds,
+                str(self._leg.get_extra_info("client_version", "")),
                 self._server.limits.connect_seconds,
             )
         except pod.Unreachable as problem:

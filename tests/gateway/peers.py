@@ -42,13 +42,17 @@ def find_sshd() -> str:
 
 @dataclass
 class Sshd:
-    """A job's sshd: uid 1000 of a user namespace, the account `person`, trusting one CA for one principal."""
+    """A job's sshd: uid 1000 of a user namespace, the account `person`, trusting one CA for one principal.
+
+    `keys` may come in directly as well, which no job allows: to compare with.
+    """
 
     directory: Path
     user_ca: asyncssh.SSHKey
     port: int
     settings: tuple[str, ...] = ()
     address: str = "127.0.0.1"
+    keys: tuple[asyncssh.SSHKey, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,6 +72,7 @@ class Sshd:
         key.write_public_key(directory / "host.pub")
         self.user_ca.write_public_key(directory / "ca.pub")
         (directory / "principals").write_text(f"{JOB}\n")
+        (directory / "keys").write_bytes(b"".join(key.export_public_key() for key in self.keys))
         (directory / "passwd").write_text(f"person:x:1000:1000::{self.home}:/bin/bash\n")
         (directory / "group").write_text("person:x:1000:\n")
         (directory / "sshd_config").write_text(
@@ -77,7 +82,7 @@ class Sshd:
                     f"HostKey {directory}/host",
                     f"TrustedUserCAKeys {directory}/ca.pub",
                     f"AuthorizedPrincipalsFile {directory}/principals",
-                    "AuthorizedKeysFile none",
+                    f"AuthorizedKeysFile {directory}/keys" if self.keys else "AuthorizedKeysFile none",
                     "PasswordAuthentication no",
                     "KbdInteractiveAuthentication no",
                     "UsePAM no",
@@ -91,17 +96,21 @@ class Sshd:
                 )
             )
         )
-        inside = f"exec unshare --user --map-user=1000 --map-group=1000 {find_sshd()} -D -e -f {directory}/sshd_config"
-        binds = f"mount --bind {directory}/passwd /etc/passwd && mount --bind {directory}/group /etc/group"
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{binds} && {inside}"],
+                self.as_person(f"{find_sshd()} -D -e -f {directory}/sshd_config"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self._wait()
+
+    def as_person(self, command: str) -> list[str]:
+        """A shell's command as the job runs it: by uid 1000 of a user namespace, the only account there is."""
+        binds = " && ".join(f"mount --bind {self.directory}/{name} /etc/{name}" for name in ("passwd", "group"))
+        inside = f"exec unshare --user --map-user=1000 --map-group=1000 {command}"
+        return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{binds} && {inside}"]
 
     def _wait(self) -> None:
         until = time.monotonic() + DEADLINE

@@ -296,7 +296,7 @@ async def test_a_client_that_never_logs_in_is_sent_away_with_a_reason(impatient:
     reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
     heard = await asyncio.wait_for(reader.read(-1), 10)
     writer.close()
-    assert heard.startswith(b"SSH-2.0-dlspawner\r\n")
+    assert heard.startswith(b"SSH-2.0-OpenSSH_compatible dlspawner\r\n")
     assert b"no login within 1 seconds" in heard
 
 

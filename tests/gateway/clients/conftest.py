@@ -1,0 +1,61 @@
+"""A desk with the three ways, in front of a gateway that allows agents and X11 and a real sshd that does as well."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway.keys import Keys
+from ssh_gateway.packets import Policy
+from tests.gateway.clients.ways import Desk
+from tests.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
+from tests.ports import free_port
+
+
+@pytest.fixture(scope="session")
+def open_sshd(keys: Keys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A job's sshd that also takes alice's own key."""
+    settings = ("X11Forwarding yes", "StreamLocalBindUnlink yes")
+    server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    yield server
+    server.stop()
+
+
+@contextlib.asynccontextmanager
+async def at_desk(
+    sshd: Sshd, keys: Keys, people: FakePeople, key: asyncssh.SSHKey, folder: Path
+) -> AsyncIterator[Desk]:
+    """A desk and its gateway, in front of one sshd."""
+    policy = Policy(agent_forwarding=True, x11_forwarding=True)
+    places = FakePlaces({("alice", "train"): sshd.target()})
+    async with gateway(keys, people, places, policy=policy) as running:
+        # a socket's path may be 108 bytes long, and OpenSSH adds some
+        with tempfile.TemporaryDirectory(prefix="desk") as sockets:
+            yield Desk(folder, Path(sockets), sshd, running, key, keys.host)
+
+
+@pytest.fixture
+async def desk(
+    open_sshd: Sshd, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    async with at_desk(open_sshd, keys, people, alices_key, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def watchful(keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path) -> AsyncIterator[Desk]:
+    """A desk before a job whose sshd asks every second whether the client is there."""
+    settings = ("ClientAliveInterval 1", "ClientAliveCountMax 1")
+    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    try:
+        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
+            yield found
+    finally:
+        server.stop()

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from dlspawner import cluster
 
 # The names of the gateway's files in ssh_gateway.keys.
-HOST_KEY, USER_CA, USER_CA_PUBLIC = "ssh_host_ed25519_key", "user_ca", "user_ca.pub"
+HOST_KEY, USER_CA = "ssh_host_ed25519_key", "user_ca"
 LABELS = {"app.kubernetes.io/part-of": "dlspawner", "app.kubernetes.io/managed-by": "dlspawner-bootstrap"}
 
 Values = Mapping[str, str]
@@ -47,12 +47,17 @@ def password() -> str:
 def gateway_keys() -> Values:
     """The gateway's host key and the user CA that jobs trust, in OpenSSH's formats."""
     host, user_ca = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    public = user_ca.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return {
         HOST_KEY: _private(host),
+        f"{HOST_KEY}.pub": _public(host, HOST_KEY),
         USER_CA: _private(user_ca),
-        USER_CA_PUBLIC: f"{public.decode()} dlspawner user_ca\n",
+        f"{USER_CA}.pub": _public(user_ca, USER_CA),
     }
+
+
+def _public(key: Ed25519PrivateKey, name: str) -> str:
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return f"{public.decode()} dlspawner {name}\n"
 
 
 def _private(key: Ed25519PrivateKey) -> str:

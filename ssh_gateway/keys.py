@@ -1,7 +1,8 @@
 """The gateway's own keys: the host key that clients know it by, and the user CA that the jobs' sshd trust.
 
-``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and ``user_ca.pub``, 0600 in a directory of 0700, made once
-and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the same.
+``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and the public half of each, 0600 in a directory of 0700, made
+once and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the
+same one.
 Several gateways behind one address share the directory's contents. In a cluster the directory is a Secret, which
 Kubernetes makes readable for the pod's group: as with OpenSSH, that is fine for files that are not our own.
 
@@ -39,6 +40,8 @@ def load_or_make(state_dir: Path) -> Keys:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         keys = Keys(_load_or_make(state_dir / HOST_KEY), _load_or_make(state_dir / USER_CA))
         _write_once(state_dir / f"{USER_CA}.pub", keys.user_ca.export_public_key())
+        with contextlib.suppress(OSError):  # a Secret of an earlier version has none, and cannot be written
+            _write_once(state_dir / f"{HOST_KEY}.pub", keys.host.export_public_key())
     except OSError as error:
         raise KeysUnusable(f"the gateway's keys: {error} (setting Gateway.state_dir)") from error
     return keys

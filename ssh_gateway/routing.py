@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 LONGEST_NAME = 255
+DOMAIN = ".dl"  # of the names in people's own configuration (``dlspawner ssh-config``)
 LISTED = 8
 SSH_PORT = 22
 
@@ -113,7 +114,8 @@ def is_jump(host: str, port: int) -> bool:
 
 
 def jump_server(host: str, user: str) -> str | None:
-    """The server that ``ssh -J user@gateway HOST`` means: its name, or ``user+name``; ``None`` for any other host."""
+    """The server that ``ssh -J user@gateway HOST`` means: its name, ``name.dl`` or ``user+name``; else ``None``."""
+    host = host.removesuffix(DOMAIN)
     if "+" not in host:
         return host if _is_name(host) else None
     login = parse_login(host)

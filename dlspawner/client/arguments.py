@@ -8,6 +8,7 @@ from typing import Any
 import shtab
 
 from dlspawner.client import commands as do
+from dlspawner.client import ssh
 
 EXIT_CODES = """exit codes:
   0  done
@@ -97,3 +98,6 @@ def _add_logs(commands: Any) -> None:
 def _add_ssh(commands: Any) -> None:
     parser = _add(commands, "ssh", do.ssh, "log in to a job with the ssh of this machine", job=True)
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="a command, or arguments of ssh before it")
+    own = _add(commands, "ssh-config", ssh.print_config, "a configuration of OpenSSH, so that ssh JOB.dl works")
+    own.add_argument("--known-hosts", action="store_true", help="the gateway's host keys instead")
+    own.add_argument("--write", action="store_true", help="put both into ~/.ssh, and an Include into ~/.ssh/config")

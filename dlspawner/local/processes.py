@@ -206,6 +206,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 f"--Manager.teams_file={options.config / 'teams.yaml'}",
                 f"--Manager.templates_dir={options.templates}",
                 f"--Manager.namespace={NAMESPACE}",
+                f"--Manager.ssh_host_key_file={state / 'gateway' / 'ssh_host_ed25519_key.pub'}",
             ],
             http_ok(ports.manager, "/services/jobs/health"),
             manager_env,

@@ -97,6 +97,12 @@ class Manager(Application):
         the Manager's pages. The port may be left out when it is 22. Default: DLSPAWNER_SSH_HOST and DLSPAWNER_SSH_PORT
         of the environment; empty, without these: the pages show no SSH commands.""",
     ).tag(config=True)
+    ssh_host_key_file = Unicode(
+        help="""The gateway's public host keys, one a line: ssh_host_ed25519_key.pub in Gateway.state_dir, or in the
+        Secret gateway-keys. People who use `dlspawner ssh-config`, or the files of the page SSH keys, have them pinned
+        then; it is read anew each time. Empty, the default: OpenSSH asks them whether they know the
+        gateway's key.""",
+    ).tag(config=True)
     special_namespace = Unicode(
         help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
         "counted like the first one. Empty (the default): there are no such jobs."
@@ -311,6 +317,7 @@ class Manager(Application):
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),
+            ssh_host_key_file=Path(self.ssh_host_key_file) if self.ssh_host_key_file else None,
         )
 
 

@@ -20,6 +20,7 @@ from tornado.web import HTTPError
 from dlspawner.core.amounts import shown
 from dlspawner.hubapi import HubUnavailable, Identity
 from dlspawner.manager import ssh_keys
+from dlspawner.manager.host_keys import read_host_keys
 from dlspawner.manager.identity import identify, may_manage_keys
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.ssh_keys import PublicKey, Rejected, describe_type
@@ -122,6 +123,8 @@ class Keys(PageHandler):
             removed=self.get_query_argument("removed", "") == "1",
             now=self.manager.now(),
             limit=self.manager.keys_per_user,
+            ssh_hosts=self.manager.ssh_target is not None,
+            ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
             told=told_to(self.manager, person),
             **values,
         )

@@ -14,7 +14,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
 
-from dlspawner.manager import portal, rest, routes, ssh_access, web
+from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, web
 from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
@@ -32,6 +32,7 @@ PARTS: tuple[web.Routes, ...] = (
     usage_api.ROUTES,
     metrics_api.ROUTES,
     ssh_access.ROUTES,
+    ssh_config.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
     approvals.ROUTES,

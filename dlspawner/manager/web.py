@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.client import responses
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
@@ -71,6 +72,7 @@ class Manager:
     meters: Meters = field(default_factory=Meters)
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
+    ssh_host_key_file: Path | None = None
     running: Running = field(default_factory=Running)
     locks: Locks = field(default_factory=Locks)  # requests that are carried out once
 

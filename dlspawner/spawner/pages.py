@@ -24,6 +24,7 @@ from dlspawner.spawner import forms, launch, verdict
 from dlspawner.spawner.manager import Place, Told
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.starting import STATE_ENDED
+from dlspawner.ssh_config import vscode_link
 
 if TYPE_CHECKING:
     from dlspawner.spawner.managed import ManagedSpawner
@@ -67,6 +68,7 @@ class JobView:
     api_url: str
     reason: str | None = None
     ssh_command: str | None = None
+    vscode_url: str | None = None
     log_dir: str | None = None
     tensorboard: TensorBoardView | None = None
     again: Start | None = None
@@ -244,6 +246,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
         state = "waiting"
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), _path_name(spawner)
+    command = ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None
     again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
     return JobView(
         server=name,
@@ -255,7 +258,8 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
         form_url=url_path_join(hub, "spawn", user, name),
         api_url=url_path_join(hub, "api/users", user, *(("servers", name) if name else ("server",))),
         reason=_place(place) if state == "waiting" and place else _reason(orm_spawner, live, state),
-        ssh_command=ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None,
+        ssh_command=command,
+        vscode_url=vscode_link(name) if command and spawner.manager_url else None,
         log_dir=log_dir,
         tensorboard=_tensorboard(spawner, name, log_dir, template, job.team if job else _text(stored.get("team"))),
         again=again,

@@ -15,7 +15,7 @@ import yaml
 from playwright.sync_api import Page
 
 from tests.e2e.browsing import log_in
-from tests.e2e.people import Person, Stack
+from tests.e2e.people import Person, Ssh, Stack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -69,11 +69,26 @@ def test_a_job_from_the_forms_file_to_its_end(
 
     client = carla.ssh(tmp_path / "keys")
     assert run("ssh", "train", "-F", str(client.config), "id", "-un").stdout == "carla\n"
+    assert own_ssh(run, client, tmp_path, "train.dl") == own_ssh(run, client, tmp_path, "later.dl") == "carla\n"
 
     assert "asked to stop" in run("kill", "train").stdout
     ended = json.loads(run("submit", "train.yaml", "--set", "gpus=0", "--wait", "--json").stdout)
     assert ended["id"] != shown["id"]
     run("kill", "train")
+
+
+def own_ssh(run: Run, client: Ssh, home: Path, host: str) -> str:
+    """What `id -un` says at `ssh HOST`, with the files that `dlspawner ssh-config --write` has put into ~/.ssh."""
+    folder = home / ".ssh"
+    assert "ssh train.dl" in run("ssh-config", "--write").stdout
+    # OpenSSH takes ~ from the account, not from $HOME; `later` is what a file without it would know.
+    listed = (folder / "dlspawner_config").read_text().replace("~/.ssh/", f"{folder}/")
+    if host == "later.dl":
+        listed, host = re.sub(r"Host train\.dl\n(    .*\n)+", "", listed), "train.dl"
+    (folder / "test").write_text(f"{listed}\nHost *\n    IdentityFile {client.key}\n    BatchMode yes\n")
+    done = client.tool("ssh", "-F", str(folder / "test"), host, "id", "-un")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ async def test_init_makes_the_keys_and_ends(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
         "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
         "user_ca",
         "user_ca.pub",
     ]

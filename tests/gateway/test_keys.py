@@ -11,6 +11,8 @@ import pytest
 
 from ssh_gateway.keys import Keys, KeysUnusable, load_or_make
 
+FILES = ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "user_ca", "user_ca.pub"]
+
 
 def test_keys_are_made_once_and_kept(tmp_path: Path) -> None:
     first, second = load_or_make(tmp_path / "state"), load_or_make(tmp_path / "state")
@@ -22,7 +24,7 @@ def test_keys_are_made_once_and_kept(tmp_path: Path) -> None:
 def test_nobody_else_can_read_them(tmp_path: Path) -> None:
     load_or_make(tmp_path / "state")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
-    assert modes == {"ssh_host_ed25519_key": 0o600, "user_ca": 0o600, "user_ca.pub": 0o600}
+    assert modes == dict.fromkeys(FILES, 0o600)
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
@@ -34,7 +36,7 @@ def test_of_many_who_start_at_once_all_use_the_same(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len({keys.user_ca.public_data for keys in found}) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ssh_host_ed25519_key", "user_ca", "user_ca.pub"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
 def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_every_process_gets_only_the_secrets_that_are_its_own(demo: list[Object]
             *("hub-keys/cookie-secret", "hub-keys/crypt-key", "gateway-keys/user_ca.pub"),
             *("login/password", "login/admin-password"),
         },
-        "manager": {"manager-token/token", "manager-database/url"},
+        "manager": {"manager-token/token", "manager-database/url", "gateway-keys/ssh_host_ed25519_key.pub"},
         "gateway": {"gateway-token/token", "gateway-keys/*"},
         "postgresql": {"hub-database/password", "manager-database/password"},
     }

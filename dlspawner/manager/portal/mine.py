@@ -19,6 +19,7 @@ from dlspawner.manager.job_words import asked, end
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.looks import Look
 from dlspawner.manager.records import OF_POD, Record
+from dlspawner.ssh_config import vscode_link
 
 TENSORBOARD = "tensorboard"
 
@@ -54,6 +55,7 @@ class Row:
     since: datetime | None = None
     position: int = 0
     ssh: str = ""
+    vscode: str = ""
     log_dir: str = ""
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
     is_ready: bool = False
@@ -133,6 +135,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         since=job.started if runs else job.submitted,
         position=look.position if look and look.state == "queued" else 0,
         ssh=command if runs else "",
+        vscode=vscode_link(job.server) or "" if runs and command else "",
         log_dir=pod.log_dir or "" if pod else "",
         shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),
         is_ready=is_ready,

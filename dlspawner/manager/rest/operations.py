@@ -179,6 +179,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
 }
 _CLUSTER = closed({"at": TIME, "gpu_types": several(ref("GpuType")), "nodes": several(ref("Node"))})
+_SSH_CONFIG = closed({"user": TEXT, "host": TEXT, "port": WHOLE, "servers": several(TEXT), "host_keys": several(TEXT)})
 _DECISION = {
     "type": "object",
     "properties": {"reason": {"type": "string", "maxLength": LONGEST_REASON}, "request": NAME},
@@ -280,6 +281,9 @@ OPERATIONS: tuple[Operation, ...] = (
         body=closed({"key": TEXT, "name": TEXT}, optional=frozenset({"name"})),
     ),
     Operation("DELETE", "keys/{number}", "RemoveKey", "Remove an SSH key", {204: None}, (404,)),
+    Operation(
+        *("GET", "ssh-config", "GetSshConfig", "What one's own OpenSSH needs to know", {200: _SSH_CONFIG}, (403, 404)),
+    ),
     Operation(
         *("GET", "notices", "ListNotices", "What one is told", _ANY, (422,)),
         parameters=(

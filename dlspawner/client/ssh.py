@@ -1,0 +1,85 @@
+"""``dlspawner ssh-config``: this machine's own OpenSSH, and what starts it, told how to reach one's jobs.
+
+What is written is put together here, from names and numbers that were checked: a configuration of OpenSSH can run
+programs, and none comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dlspawner import ssh_config
+from dlspawner.client.service import ClientProblem, Service, Unreachable
+from dlspawner.ssh_config import Access, Unwritable
+
+_INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Host or Match.\n" + ssh_config.INCLUDE
+
+
+def print_config(given: argparse.Namespace, service: Service) -> int:
+    answer = service.get("ssh-config")
+    if given.json:
+        print(json.dumps(answer, indent=2))
+        return 0
+    try:
+        access = _read(answer)
+        config, known_hosts = ssh_config.config(access), ssh_config.known_hosts(access)
+    except Unwritable as problem:
+        raise ClientProblem(str(problem), 1) from None
+    if given.write:
+        _write(config, known_hosts)
+    else:
+        print(known_hosts if given.known_hosts else config, end="")
+    return 0
+
+
+def _read(answer: Any) -> Access:
+    try:
+        lists = [answer["servers"], answer["host_keys"]]
+        if not all(isinstance(one, list) and all(isinstance(word, str) for word in one) for one in lists):
+            raise TypeError("lists of text expected")
+        user, host, port = answer["user"], answer["host"], answer["port"]
+        if [type(one) for one in (user, host, port)] != [str, str, int]:
+            raise TypeError("a user, a host and a port expected")
+    except (KeyError, TypeError):
+        raise Unreachable("The Hub's answer about SSH is not one that this program knows.") from None
+    return Access(user, host, port, *map(tuple, lists))
+
+
+def _write(config: str, known_hosts: str) -> None:
+    """Both files, and the line that includes them; what else is in ~/.ssh/config stays as it is."""
+    folder = Path.home() / ".ssh"
+    main = folder / "config"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _replace(folder / ssh_config.CONFIG_FILE, config)
+        if known_hosts:  # else there may be keys that ssh has asked about
+            _replace(folder / ssh_config.KNOWN_HOSTS_FILE, known_hosts)
+        written = main.read_text(encoding="utf-8") if main.exists() else ""
+        if ssh_config.INCLUDE not in (line.strip() for line in written.splitlines()):
+            _replace(main.resolve(), f"{_INCLUDED}\n\n{written}" if written else f"{_INCLUDED}\n")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ClientProblem(
+            f"{folder} cannot be written: {getattr(problem, 'strerror', None) or problem}.", 1
+        ) from None
+    hosts = [line.split()[1] for line in config.splitlines() if line.startswith("Host ") and "*" not in line]
+    print(f"Written to {folder}. Try: ssh {hosts[-1]}")
+    if not known_hosts:
+        print("The gateway's host key is not known here: ssh asks for it at the first connection.")
+
+
+def _replace(file: Path, content: str) -> None:
+    """All of it or nothing; readable for its owner alone, as ~/.ssh is."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(content)
+        draft.replace(file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()

@@ -1,0 +1,112 @@
+"""A person's configuration of OpenSSH, as OpenSSH reads it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlspawner.ssh_config import Access, Unwritable, alias, config, known_hosts, vscode_link
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBx0"
+ALICE = Access("alice", "ssh.example.org", 2222, ("train", "eval-2", "tb*", "a b", ""), (f"{KEY} gateway", "no key"))
+
+
+def resolved(access: Access, host: str, folder: Path) -> dict[str, str]:
+    """What `ssh HOST` would do."""
+    file = folder / "config"
+    file.write_text(config(access), encoding="utf-8")
+    done = subprocess.run(["ssh", "-G", "-F", str(file), host], capture_output=True, text=True, check=True, timeout=20)
+    return {name: value for name, _, value in (line.partition(" ") for line in done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("host", "user", "hostname", "jump"),
+    [
+        ("train.dl", "alice+train", "ssh.example.org", None),
+        ("eval-2.dl", "alice+eval-2", "ssh.example.org", None),
+        ("dl", "alice", "ssh.example.org", None),
+        ("newer.dl", "alice", "newer.dl", "dl"),
+    ],
+    ids=["a job", "another one", "the default server", "a job that is newer than the file"],
+)
+def test_a_job_s_name_leads_through_the_gateway(
+    host: str, user: str, hostname: str, jump: str | None, tmp_path: Path
+) -> None:
+    found = resolved(ALICE, host, tmp_path)
+    assert (found["user"], found["hostname"], found.get("proxyjump")) == (user, hostname, jump)
+    assert found["port"] == ("22" if jump else "2222")
+    assert found["hostkeyalias"] == "[ssh.example.org]:2222"
+    assert found["userknownhostsfile"].split()[0].endswith("/.ssh/dlspawner_known_hosts")
+
+
+def test_other_hosts_are_left_alone(tmp_path: Path) -> None:
+    found = resolved(ALICE, "example.org", tmp_path)
+    assert "hostkeyalias" not in found
+    assert "dlspawner" not in found["userknownhostsfile"]
+
+
+def test_which_key_proves_a_person_is_theirs_to_say() -> None:
+    assert "Identit" not in config(ALICE)
+
+
+@pytest.mark.parametrize(
+    ("user", "login", "host"),
+    [("a+b", "a+b+train", "a+b+"), ("ann lee", "ann lee+train", "ann lee"), ("Zoë", "Zoë+train", "Zoë")],
+    ids=["a plus, which would name a server", "a space", "a letter of another language"],
+)
+def test_other_user_names(user: str, login: str, host: str, tmp_path: Path) -> None:
+    access = Access(user, "ssh.example.org", 22, ("train",))
+    assert resolved(access, "train.dl", tmp_path)["user"] == login
+    assert resolved(access, "dl", tmp_path)["user"] == host
+    assert ("proxyjump" in resolved(access, "newer.dl", tmp_path)) is ("+" not in user)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user": "a\nProxyCommand sh"},
+        {"user": 'a"'},
+        {"user": "${HOME}"},
+        {"user": "%d"},
+        {"user": ""},
+        {"host": "x\n    ProxyCommand sh"},
+        {"host": "-oProxyCommand=sh;x"},
+        {"host": "-v"},
+        {"user": "-v"},
+        {"port": 0},
+    ],
+    ids=str,
+)
+def test_what_would_be_more_than_a_name_is_not_written(change: dict[str, object]) -> None:
+    given = {"user": "alice", "host": "ssh.example.org", "port": 22, **change}
+    for write in (config, known_hosts):
+        with pytest.raises(Unwritable):
+            write(Access(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("server", ["*", "a b", "a\nProxyCommand sh", "-x", "!a", "a,b", "x" * 64, "a/b"])
+def test_a_server_s_name_that_is_none_to_openssh_is_left_out(server: str) -> None:
+    assert alias(server) is None
+    assert vscode_link(server) is None
+    assert config(Access("alice", "h", 22, (server,))) == config(Access("alice", "h", 22))
+
+
+@pytest.mark.parametrize(
+    ("access", "line"),
+    [
+        (ALICE, f"[ssh.example.org]:2222 {KEY}\n"),
+        (Access("alice", "h", 22, (), (KEY,)), f"h {KEY}\n"),
+        (Access("alice", "h", 22), ""),
+        (Access("alice", "h", 22, (), (f"{KEY}\nh2 {KEY}", f"* {KEY}")), ""),
+    ],
+    ids=["a port of its own", "SSH's port", "nobody knows the key", "more than a key"],
+)
+def test_the_host_key_is_pinned_under_the_name_that_openssh_looks_up(access: Access, line: str) -> None:
+    assert known_hosts(access) == line
+
+
+def test_the_editor_s_link_names_the_host() -> None:
+    assert vscode_link("train") == "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank"
+    assert vscode_link("") == "vscode://vscode-remote/ssh-remote+dl?windowId=_blank"

@@ -12,7 +12,7 @@ from dlspawner.client import ssh
 
 EXIT_CODES = """exit codes:
   0  done
-  1  the service said no, or the job that was waited for has ended
+  1  the service said no, or the job that was asked for has ended
   2  wrong usage, or a file with mistakes
   3  there is no such job
   4  not logged in, or the token is not taken

@@ -68,11 +68,11 @@ def submit(given: Given, service: Service) -> int:
         job = _until_it_runs(service, _until_it_is_one(service, job, before), say=not given.json)
     if given.json:
         return _print_json(job)
-    named = f" ({job['id']})" if job["id"] else ""
+    named = f" ({job['id']})" if job.get("id") else ""
     print(f"{text.printable(text.title(job, job.get('user', '')))}{named}: {text.standing(job)}")
     if job.get("why"):
         print(text.printable(job["why"]))
-    return 1 if given.wait and job["state"] == "ended" else 0
+    return 1 if job["state"] == "ended" else 0
 
 
 def _read(name: str) -> submission.Submission:
@@ -292,10 +292,15 @@ def queue(given: Given, service: Service) -> int:
     items = list(service.items("queue", {"limit": "500"}))
     if given.json:
         return _print_json(items)
-    if not items:
-        print("Nothing that you may see waits.")
-        return 0
-    me, now = service.me(), datetime.now(UTC)
+    others = service.get("queue", {"limit": "1"}).get("others", 0)
+    if items:
+        print(_queue_table(items, service.me()))
+    print(text.waiting(bool(items), others))
+    return 0
+
+
+def _queue_table(items: list[dict[str, Any]], me: str) -> str:
+    now = datetime.now(UTC)
     rows = [
         (
             *(str(one["position"]), text.title(one, me), text.gpus(one), one["team"], _age(one, now)),
@@ -303,8 +308,7 @@ def queue(given: Given, service: Service) -> int:
         )
         for one in items
     ]
-    print(text.table(("PLACE", "JOB", "GPUS", "TEAM", "AGE", "ESTIMATED START", "WHY"), rows))
-    return 0
+    return text.table(("PLACE", "JOB", "GPUS", "TEAM", "AGE", "ESTIMATED START", "WHY"), rows)
 
 
 def approvals(given: Given, service: Service) -> int:

@@ -89,6 +89,15 @@ def size(count: int | None) -> str:
     return f"{amount:.4g} TiB"
 
 
+def waiting(some: bool, others: int) -> str:
+    """What waits beside the jobs that are shown; places count these, too."""
+    if not others:
+        return "Nothing else waits." if some else "Nothing waits."
+    jobs = "1 job" if others == 1 else f"{others} jobs"
+    waits = f"{jobs} of others {'waits' if others == 1 else 'wait'}"
+    return f"Beside these {waits}." if some else f"Nothing of yours waits; {waits}."
+
+
 def standing(job: Mapping[str, Any]) -> str:
     """Where a job stands, with its place while it waits."""
     state, place = str(job.get("state")), job.get("position")

@@ -18,7 +18,7 @@ from dlspawner.core.nodes import has_type
 from dlspawner.core.rooms import Room
 from dlspawner.core.world import World
 
-WAITING = frozenset({State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN})
+WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN})  # for GPUs; who waits for an approval waits for people
 Place = tuple[str, str]  # a team and a GPU type
 
 
@@ -30,6 +30,7 @@ class Standing:
     held: int = 0
     borrowed: int = 0
     queued: int = 0
+    unapproved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def _add(standing: Standing, job: Job) -> None:
         standing.held += job.charge.gpus
     elif job.state in WAITING:
         standing.queued += job.charge.gpus
+    elif job.state is State.WAITING_APPROVAL:
+        standing.unapproved += job.charge.gpus
 
 
 def capacities(world: World) -> dict[str, Capacity]:

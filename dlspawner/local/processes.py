@@ -191,7 +191,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 "--api-ip=127.0.0.1",
                 f"--api-port={ports.proxy_api}",
                 f"--default-target={hub_url}",
-                f"--error-target={hub_url}/hub/error",
+                f"--error-path={options.templates / 'proxy'}",
             ],
             answers(options.port),
             {**path, "CONFIGPROXY_AUTH_TOKEN": env["CONFIGPROXY_AUTH_TOKEN"]},

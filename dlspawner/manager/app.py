@@ -37,7 +37,7 @@ from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.logs import routes as log_routes
 from dlspawner.manager.logs.settings import JobLogs
 from dlspawner.manager.metrics.meters import Meters
-from dlspawner.manager.server import MAX_REQUEST, CannotStart, bind, close_hub_client, drain, make_web
+from dlspawner.manager.server import CannotStart, bind, close_hub_client, drain, make_web
 from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
 
@@ -241,9 +241,7 @@ class Manager(Application):
         lag = asyncio.create_task(meters.watch_loop(), name="measure the loop's lag")
         try:
             manager = self._assemble(service, store, acting, meters)
-            server = HTTPServer(
-                make_web(manager), xheaders=True, max_body_size=MAX_REQUEST, idle_connection_timeout=300
-            )
+            server = HTTPServer(make_web(manager), xheaders=True, idle_connection_timeout=300)
             server.add_sockets(sockets)
             shown = make_url(self.db_url).render_as_string(hide_password=True)
             self.log.info("Manager ready at %s%s, database %s", service.url.rstrip("/"), service.prefix, shown)

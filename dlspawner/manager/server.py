@@ -7,9 +7,12 @@ import contextlib
 import errno
 import logging
 import socket
+from collections.abc import Awaitable
 from typing import Any
 
+from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
@@ -22,7 +25,7 @@ from dlspawner.manager.history import usage_api
 from dlspawner.manager.logs import routes as log_routes
 from dlspawner.manager.metrics import api as metrics_api
 
-MAX_REQUEST = 256 * 1024
+_THROWN_AWAY = 256 * 1024 * 1024
 # The addresses of every part, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
     routes.ROUTES,
@@ -62,10 +65,46 @@ def addresses() -> web.Routes:
     return tuple(route for part in PARTS for route in part)
 
 
+class _Bounded(HTTPMessageDelegate):
+    """What is too long is read and thrown away, so that its sender, a proxy above all, is there for the answer."""
+
+    def __init__(self, inner: HTTPMessageDelegate, connection: HTTPConnection) -> None:
+        self._inner, self._connection, self._read = inner, connection, 0
+        self._headers = HTTPHeaders()
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._headers = headers
+        if isinstance(self._connection, HTTP1Connection):
+            self._connection.set_max_body_size(_THROWN_AWAY)
+        return self._inner.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        self._read += len(chunk)
+        declared = self._headers.get("Content-Length", "")
+        if max(self._read, int(declared) if declared.isdecimal() else 0) > web.MAX_REQUEST:
+            return None
+        return self._inner.data_received(chunk)
+
+    def finish(self) -> None:
+        if self._read > web.MAX_REQUEST:
+            self._headers["Content-Length"] = str(self._read)  # one that came in chunks says so nowhere
+        self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()
+
+
+class _Web(WebApplication):
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        return _Bounded(super().start_request(server_conn, request_conn), request_conn)
+
+
 def make_web(manager: web.Manager) -> WebApplication:
     """Every address, under the service's prefix."""
     own: dict[str, Any] = {"manager": manager}
-    return WebApplication(
+    return _Web(
         [(manager.service.prefix + path, handler, own) for path, handler in addresses()],
         default_handler_class=web.NotFound,
         default_handler_args=own,

@@ -32,6 +32,8 @@ from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store, StoreUnavailable
 
 MAX_JSON = 64 * 1024
+MAX_REQUEST = 256 * 1024
+TOO_LONG = f"The body is longer than {MAX_REQUEST // 1024} KiB, which is the most that is read here."
 NOTHING_HERE = "There is nothing at this address."
 log = logging.getLogger("dlspawner.manager")
 
@@ -112,6 +114,8 @@ class Handler(RequestHandler):
     def prepare(self) -> Any:
         self._counted = True
         self.manager.running.begin()
+        if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
+            raise Problem(413, TOO_LONG)
 
     def on_finish(self) -> None:
         if self._counted:

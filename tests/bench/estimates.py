@@ -5,6 +5,9 @@ decisions themselves: one GPU type, a quota for each team of so many nodes as le
 guaranteed. While jobs wait, estimates are asked for every `EVERY`, from the jobs that have ended until then, and
 compared with when the job then started.
 
+The spread is chosen on what was asked in the first half of the time, and judged by what was asked in the second, which
+had no part in the choice. Estimates change nothing of the replay, so all spreads are asked at the same moments of one.
+
 Nothing of the trace is kept. Printed is how often a job that waited had an estimate, how often it started within the
 range, and how far from its middle.
 """
@@ -25,9 +28,9 @@ from statistics import median
 from time import process_time
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.durations import Durations, Lasted, alike
+from dlspawner.core.durations import SPREAD, Durations, Lasted, alike
 from dlspawner.core.estimates import Estimate, Known, estimates, first, play
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import Job, State
 from dlspawner.core.quota import turns
 from dlspawner.core.world import World
 from tests.core.worlds import NOW, ask, node, team, wants, world
@@ -38,6 +41,8 @@ _DAYS = 5  # of the trace, from its busiest beginning on
 _LOAD = 0.9  # what a team's jobs ask of its nodes, on average over the days
 _MOST_WAIT = 100  # of the queue that are looked at, and of a lane
 _LARGEST = 8
+SPREADS = (1.0, 0.85, 0.6, 0.45, SPREAD, 0.2)
+HALVES = ("first half", "second half")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +131,17 @@ class Replay:
     """The trace, from beginning to end."""
 
     def __init__(self, jobs: Sequence[Comes]) -> None:
-        self.world, self.score = cluster(jobs), Score()
+        self.world = cluster(jobs)
+        self.scores = {(spread, half): Score() for spread in SPREADS for half in HALVES}
         self._jobs = list(jobs)
         self._ends: list[tuple[datetime, str]] = []
         self._durations = Durations()
         self._seconds = {f"j{number:06}": one.seconds for number, one in enumerate(jobs)}
-        self._open: dict[str, list[tuple[datetime, Estimate]]] = {}
-        self._chance = Random(1).random
+        self._open: dict[str, list[tuple[Score, datetime, Estimate]]] = {}
+        begin = jobs[0].at + _BEFORE
+        self._middle = begin + (jobs[-1].at - begin) / 2
 
-    def run(self) -> Score:
+    def run(self) -> dict[tuple[float, str], Score]:
         coming, asks = 0, self._jobs[0].at + EVERY
         while coming < len(self._jobs) or (self._open and self._ends):
             times = [self._jobs[coming].at] if coming < len(self._jobs) else []
@@ -149,7 +156,7 @@ class Replay:
                 self._come(coming)
                 coming += 1
             self._pass(now)
-        return self.score
+        return self.scores
 
     def _come(self, number: int) -> None:
         one = self._jobs[number]
@@ -169,26 +176,31 @@ class Replay:
             assert not isinstance(found, Preempt), "nobody borrows here"
             self.world.put(replace(job, state=State.RUNNING, started=now, nodes=found.nodes))
             heappush(self._ends, (now + timedelta(seconds=self._seconds[job.id]), job.id))
-            for asked, estimate in self._open.pop(job.id, ()):
-                self.score.add(estimate, asked, now)
+            for score, asked, estimate in self._open.pop(job.id, ()):
+                score.add(estimate, asked, now)
 
     def _ask(self, now: datetime) -> None:
         waiting = [job for job in self.world.jobs.values() if job.state is State.QUEUED]
         if not waiting:
             return
-        begin = process_time()
+        for spread in SPREADS:
+            self._estimate(waiting, now, spread)
+
+    def _estimate(self, waiting: list[Job], now: datetime, spread: float) -> None:
+        begin, chance = process_time(), Random(f"{now} {spread}").random
         snapshot = first(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
         known = Known(self._durations)
-        plays = [play(snapshot, known, now, alike(self._chance)) for _ in range(PLAYS)]
+        plays = [play(snapshot, known, now, alike(chance, spread)) for _ in range(PLAYS)]
         found = estimates(snapshot, plays, self._durations)
-        self.score.milliseconds.append(1000 * (process_time() - begin))
+        score = self.scores[spread, HALVES[now > self._middle]]
+        score.milliseconds.append(1000 * (process_time() - begin))
         if now < self._jobs[0].at + _BEFORE:
             return
-        self.score.asked += len(waiting)
+        score.asked += len(waiting)
         print(f"  at {now:%m-%d %H}: {len(waiting)} wait, {len(found)} estimated", file=sys.stderr, flush=True)
         for job in waiting:
             if job.id in found:
-                self._open.setdefault(job.id, []).append((now, found[job.id]))
+                self._open.setdefault(job.id, []).append((score, now, found[job.id]))
 
 
 def main() -> None:
@@ -197,8 +209,8 @@ def main() -> None:
         assert all(one.at <= other.at for one, other in pairwise(jobs))
         replay = Replay(jobs)
         print(f"{Path(name).name}: {len(jobs)} jobs, {len(replay.world.rooms)} nodes", flush=True)
-        for line in replay.run().lines():
-            print(f"  {line}", flush=True)
+        for (spread, half), score in replay.run().items():
+            print(f"  spread {spread:g}, {half}: {'; '.join(score.lines())}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ def test_a_team_stands_where_its_jobs_are() -> None:
         runs("c", "vision", 1, "n1", state=State.STOPPING),
         queues("d", "vision", 4),
         wants("e", "vision", 1, state=State.WAITING_LOGIN),
+        wants("h", "vision", 2, state=State.WAITING_APPROVAL),
         runs("f", "guests", 1, "n1", preemptible=True),
         queues("g", "vision", 0),
     )
     assert standings(here) == {
-        ("vision", "a100"): Standing(quota=8 * GPU, held=3 * GPU, borrowed=3 * GPU, queued=5 * GPU),
+        ("vision", "a100"): Standing(quota=8 * GPU, held=3 * GPU, borrowed=3 * GPU, queued=5 * GPU, unapproved=2 * GPU),
         ("guests", "a100"): Standing(borrowed=GPU),
     }
 

@@ -100,9 +100,19 @@ def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> N
     assert run("list").stdout == "No jobs that run or wait; --all shows those that have ended.\n"
 
 
+def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp_path: Path) -> None:
+    job = {"template": "custom", "image": "debian:12", "command": "echo so much; exit 3"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"server": "short", "options": job}))
+    said = run("submit", "job.yaml", code=1).stdout
+    found = re.match(r"short \((j-[a-z2-7]{12})\): ended\n.*exit code 3", said)
+    assert found, said
+    assert "so much" in run("logs", found[1]).stdout
+
+
 def test_the_cluster_and_the_quota_are_tables(run: Run) -> None:
     assert run("cluster").stdout.splitlines()[0].split("  ")[0] == "GPU TYPE"
     heads, *teams = run("quota").stdout.splitlines()
     assert re.split(" {2,}", heads)[:3] == ["TEAM", "GPU TYPE", "QUOTA"]
     assert [line.startswith("Everybody") for line in teams].count(True) >= 1
     assert json.loads(run("queue", "--json").stdout) == []
+    assert run("queue").stdout == "Nothing waits.\n"

@@ -774,6 +774,17 @@ def test_what_comes_with_the_gpus_is_enough_for_all_containers_of_a_shipped_temp
     assert pod.memory_bytes <= share_of_all.memory_bytes
 
 
+def test_the_login_proxy_beside_an_image_of_ones_own_takes_little_of_the_share() -> None:
+    loaded = settings.load(*SHIPPED)
+    template = loaded.template("custom")
+    assert template is not None
+    wishes = {"template": "custom", "gpus": 1, "gpu_type": "a100"}
+    choices = options.choose(template, loaded.cluster, wishes, loaded.teams.of("alice", ["vision"]))
+    assert isinstance(choices, options.Choices)
+    assert choices.gpu_type is not None
+    assert choices.amount.cpu_milli == choices.gpu_type.per_gpu.cpu_milli - 250
+
+
 @pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])
 def test_a_shipped_template_can_be_launched_as_it_is(name: str) -> None:
     loaded = settings.load(*SHIPPED)

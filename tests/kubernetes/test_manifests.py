@@ -226,7 +226,7 @@ def test_an_overlay_can_bring_its_own_files(kubectl: Kubectl, tmp_path: Path) ->
     objects = list(yaml.safe_load_all(kubectl("kustomize", str(deploy.overlay(directory, "x", "7", config)))))
     maps = {one["metadata"]["name"].rsplit("-", 1)[0]: one["data"] for one in of_kind(objects, "ConfigMap")}
     assert maps["hub-config"] == {name: f"# {name}" for name in ("cluster.yaml", "teams.yaml", "overrides.py")}
-    assert set(maps) == {"hub-config", "job-templates"}
+    assert set(maps) == {"hub-config", "job-templates", "proxy-pages"}
 
 
 def test_the_readme_s_way_for_the_authenticator_s_secret(

@@ -148,7 +148,8 @@ def _of_teams(standing: dict[Place, Standing]) -> Iterator[GaugeMetricFamily]:
         ("quota", "GPUs that a team is entitled to.", lambda one: one.quota),
         ("held", "GPUs that guaranteed jobs hold, charged to the quota.", lambda one: one.held),
         ("borrowed", "GPUs that preemptible jobs hold, charged to no quota.", lambda one: one.borrowed),
-        ("queued", "GPUs that jobs wait for.", lambda one: one.queued),
+        ("queued", "GPUs that jobs wait for, without those that wait for an approval.", lambda one: one.queued),
+        ("waiting_approval", "GPUs of jobs that wait for an administrator's approval.", lambda one: one.unapproved),
     )
     for name, help_, value in told:
         family = GaugeMetricFamily(f"dlspawner_gpus_{name}", help_, labels=["team", "gpu_type"])

@@ -13,6 +13,7 @@ from enum import Enum
 
 from dlspawner.core import naming
 from dlspawner.core.endpoints import Target, ssh_command
+from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job, State
 from dlspawner.hubapi import Server
 from dlspawner.manager.job_words import asked, end
@@ -54,6 +55,7 @@ class Row:
     job: str = ""
     since: datetime | None = None
     position: int = 0
+    estimate: Estimate | None = None  # of its start, while it waits
     ssh: str = ""
     vscode: str = ""
     log_dir: str = ""
@@ -134,6 +136,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         job=job.id,
         since=job.started if runs else job.submitted,
         position=look.position if look and look.state == "queued" else 0,
+        estimate=look.estimate if look else None,
         ssh=command if runs else "",
         vscode=vscode_link(job.server) or "" if runs and command else "",
         log_dir=pod.log_dir or "" if pod else "",

@@ -17,6 +17,7 @@ from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.resource import Resource
+from dlspawner.manager.rest.again import differences
 from dlspawner.manager.rest.starting import Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
 from dlspawner.manager.stopping import stop
@@ -26,6 +27,7 @@ RUNS = "It runs: to stop it, delete it."
 NOT_ENDED = "It has not ended. Only what has ended can be started again."
 LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
 NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
+OTHERS = "The Hub has kept other options of this server since ({}): submit it anew."
 _BEFORE_IT_RUNS = frozenset(State) - {State.RUNNING, State.STOPPING, State.ENDED}
 
 
@@ -90,4 +92,9 @@ class Requeue(Starting):
         server = user.servers.get(kept.server) if user is not None else None
         if server is None or not server.user_options:
             raise Problem(409, NO_OPTIONS)
+        settings = self.acting.settings
+        teams = settings.teams.of(kept.user, tuple(user.groups if user else ()))
+        others = differences(kept, server.user_options, settings, teams)
+        if others:
+            raise Problem(409, OTHERS.format("; ".join(others)))
         self.answer(await self.start(Wanted(kept.user, kept.server, None)))

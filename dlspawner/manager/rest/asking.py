@@ -9,6 +9,7 @@ from dlspawner.core.jobs import State
 from dlspawner.core.json_values import amount
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.hopeless import LOG_IN
+from dlspawner.manager.job_words import TOLD, end
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import view
@@ -31,8 +32,15 @@ class JobResource(Resource):
         """A job as JSON, with what the queue says of it."""
         return view.job(kept, setting, live(self.desk, kept, now))
 
-    def detail(self, kept: Kept) -> dict[str, object]:
-        """More of one job than a list tells."""
+    async def detail(self, kept: Kept) -> dict[str, object]:
+        """More of one job than a list tells: of one that has ended how, too."""
+        content = self._detail(kept)
+        if kept.state is State.ENDED and kept.reason in TOLD:
+            events = await self.acting.ledger.history(kept.id)
+            content["why"] = end(kept.reason, events[-1].detail if events else "", kept.stop)
+        return content
+
+    def _detail(self, kept: Kept) -> dict[str, object]:
         desk = self.desk
         record = desk.book.records.get(kept.id)
         now = desk.book.now()

@@ -64,7 +64,8 @@ class Queue(JobResource):
         except query.Wrong as problem:
             raise Problem(422, str(problem)) from None
         world, now = desk.book.world, desk.book.now()
-        seen = [job for job in queueing.order(world, now) if viewer.reaches(job.user, job.team)]
+        order = queueing.order(world, now)
+        seen = [job for job in order if viewer.reaches(job.user, job.team)]
         ids = [job.id for job in seen[begin : begin + limit]]
         kept = {one.id: one for one in await self.acting.ledger.some(ids)}
         setting, end = self.setting(), begin + limit
@@ -73,6 +74,7 @@ class Queue(JobResource):
             {
                 "items": [self.shown(kept[job], setting, now) for job in ids if job in kept],
                 "next": str(end) if end < len(seen) else None,
+                "others": len(order) - len(seen),
                 "waiting": [
                     {"gpu_type": one.gpu_type.name, "jobs": one.waiting_jobs, "gpus": amount(one.waiting_gpus)}
                     for one in types

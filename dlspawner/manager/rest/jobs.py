@@ -41,7 +41,7 @@ class Detail(JobResource):
 
     async def get(self, job: str) -> None:
         viewer = self.sees()
-        self.reply(self.detail(await self.seen(job, viewer)))
+        self.reply(await self.detail(await self.seen(job, viewer)))
 
 
 class Events(Resource):

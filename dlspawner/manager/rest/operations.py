@@ -261,7 +261,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "cluster", "GetClusterStatus", "GPU types and nodes", {200: _CLUSTER}),
     Operation("GET", "quota", "GetQuota", "What teams may use and use", {200: page(ref("Quota"))}),
     Operation(
-        "GET", "queue", "GetQueue", "What waits", {200: page(ref("Job"), waiting=several(_SHARES))}, (422,), _LISTED
+        "GET",
+        "queue",
+        "GetQueue",
+        "What waits",
+        {200: page(ref("Job"), waiting=several(_SHARES), others=WHOLE)},
+        (422,),
+        _LISTED,
     ),
     Operation("GET", "wait/{user}/{server}", "GetWait", "What waits for a server", _ANY, (404,)),
     Operation("DELETE", "wait/{user}/{server}", "CancelWait", "End what waits for a server", {204: None}, (404,)),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.desk import Desk
@@ -23,6 +24,8 @@ RUNS = "A job of this server runs, starts or stops already. Stop it first, or us
 LOG_IN = "The Hub wants a fresh login from {user} before it starts anything: log in there, and ask again."
 NO_USER = "The Hub has no user {user!r}, or no such server can be."
 _LOOKS, _LOOK_SECONDS = 100, 0.05
+_WAITING = {State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN}
+_BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
 _EVERYBODYS = Viewer("", all=True)
 
 
@@ -52,7 +55,8 @@ class Starter:
         try:
             ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
         except HubRefused as no:
-            return 202, await self._refused(wanted, no)
+            ran = await self._ran(wanted, begun)
+            return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
         except HubUnavailable:
             found = await self.since(wanted, begun)
             if found is None:
@@ -76,6 +80,18 @@ class Starter:
             if found is not None:
                 return found
             await asyncio.sleep(_LOOK_SECONDS)
+        return None
+
+    async def _ran(self, wanted: Wanted, begun: datetime) -> Kept | None:
+        """The job whose program has ended already: to the Hub a start that failed, to its person a job with a log."""
+        found = await self.since(wanted, begun)
+        for _ in range(_LOOKS):
+            if found is None or found.submitted < begun or found.state in _WAITING:
+                return None
+            if found.state is State.ENDED:
+                return found if found.started is not None or found.reason in _BY_ITSELF else None
+            await asyncio.sleep(_LOOK_SECONDS)
+            found = await self.ledger.kept(found.id)
         return None
 
     def _holds(self, wanted: Wanted) -> bool:

@@ -56,14 +56,14 @@ class Starting(JobResource):
 
     async def start(self, wanted: Wanted) -> Answer:
         status, kept = await self.starter().start(wanted)
-        return self.told(status, wanted, kept)
+        return await self.told(status, wanted, kept)
 
-    def told(self, status: int, wanted: Wanted, kept: Kept | None) -> Answer:
+    async def told(self, status: int, wanted: Wanted, kept: Kept | None) -> Answer:
         jobs = f"{self.manager.service.prefix}api/jobs"
         if kept is None:
             told = {"id": None, "user": wanted.user, "server": wanted.server, "state": "submitted", "why": _PREPARED}
             return Answer(status, told, jobs)
-        return Answer(status, self.detail(kept), f"{jobs}/{kept.id}")
+        return Answer(status, await self.detail(kept), f"{jobs}/{kept.id}")
 
 
 class Submit(Starting):
@@ -82,7 +82,7 @@ class Submit(Starting):
 
         async def found(since: datetime) -> Answer | None:
             kept = await self.starter().since(wanted, since)
-            return None if kept is None else self.told(202, wanted, kept)
+            return None if kept is None else await self.told(202, wanted, kept)
 
         alone = Once(self.manager.store, self.manager.locks, asked.owner, self.desk.book.now)
         try:

@@ -125,3 +125,16 @@ def test_an_estimate_is_read_on_ones_own_clock(
 
 def test_what_is_not_known_is_not_estimated() -> None:
     assert text.between(None, NOW) == text.probably({"estimate": None}, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "said"),
+    [
+        pytest.param(False, 0, "Nothing waits.", id="an empty queue"),
+        pytest.param(True, 0, "Nothing else waits.", id="only one's own"),
+        pytest.param(False, 1, "Nothing of yours waits; 1 job of others waits.", id="only somebody else's"),
+        pytest.param(True, 4, "Beside these 4 jobs of others wait.", id="both"),
+    ],
+)
+def test_the_queue_says_how_many_of_others_wait(some: bool, others: int, said: str) -> None:
+    assert text.waiting(some, others) == said

@@ -92,6 +92,7 @@ async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Po
     [at] = re.findall(r'<time datetime="([^"]*)" data-clock>', page.body)
     assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
     assert re.search(said, (await portal.read("alice", "queue")).text)
+    assert re.search(said, (await portal.read("alice", "")).text)
     assert re.search(r"probably at about \d\d:\d\d UTC", (await portal.read("bob", "queue")).text), "no secret"
     told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
     assert isinstance(told, dict)

@@ -37,6 +37,7 @@ async def test_what_is_held_and_waited_for_is_read_when_asked(office: Office) ->
         place = {"team": "default", "gpu_type": "gpu"}
         assert value(acting, "dlspawner_gpus_held", **place) == 6
         assert value(acting, "dlspawner_gpus_queued", **place) == 8
+        assert value(acting, "dlspawner_gpus_waiting_approval", **place) == 0
         assert value(acting, "dlspawner_gpus_quota", **place) == 8
         assert value(acting, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
         assert value(acting, "dlspawner_gpus_free", gpu_type="gpu") == 2

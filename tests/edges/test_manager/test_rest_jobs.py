@@ -69,9 +69,10 @@ def test_a_job_that_waits_says_why_and_where_and_what_would_start(hub: RestHub) 
     assert detail["page"] == "/services/jobs/wait/vera/"
     queue = hub.ask("vera", "GET", "queue").json()
     assert [one["id"] for one in queue["items"]] == [job["id"]]
-    assert queue["waiting"] == [{"gpu_type": "gpu", "jobs": 1, "gpus": 4}]
+    assert (queue["waiting"], queue["others"]) == ([{"gpu_type": "gpu", "jobs": 1, "gpus": 4}], 0)
     others = hub.ask("bob", "GET", "queue").json()
     assert (others["items"], others["waiting"]) == ([], queue["waiting"]), "how many wait is no secret"
+    assert others["others"] == 1
 
 
 def test_who_sees_which_jobs_and_nobody_learns_of_the_others(hub: RestHub) -> None:

@@ -196,6 +196,26 @@ def test_an_ended_job_starts_again_with_its_options_as_a_new_one(hub: RestHub) -
     assert "another job since" in hub.ask("alice", "POST", f"jobs/{job}/requeue").json()["detail"]
 
 
+def test_what_would_start_again_with_other_options_does_not(hub: RestHub) -> None:
+    server = new_name("s")
+    job = hub.runs("alice", 3, server)["id"]
+    hub.ask("alice", "DELETE", f"jobs/{job}")
+    hub.until("alice", "ended", server)
+    wait_for(lambda: f"alice/{server}" not in hub.servers(), "the Hub knows, too")
+    assert submit(hub, "alice", server, options={"template": "tiny", "gpus": 8}).status_code == 403
+    answer = hub.ask("vera", "POST", f"jobs/{job}/requeue")
+    assert (answer.status_code, "GPUs: 8, not 3" in answer.json()["detail"]) == (409, True), answer.text
+
+
+def test_a_body_that_is_too_long_is_told_so_through_the_proxy(hub: RestHub) -> None:
+    token = {"Authorization": f"token {hub.token('alice')}", "Content-Type": "application/json"}
+    for base in (hub.manager_url(), hub.url):
+        for body in (b"x" * 30_000_000, iter([b"x" * 1_000_000] * 30)):
+            answer = requests.post(f"{base}/services/jobs/api/jobs", data=body, headers=token, timeout=60)
+            assert (answer.status_code, answer.headers["Content-Type"]) == (413, "application/problem+json")
+            assert "longer than 256 KiB" in answer.json()["detail"]
+
+
 def test_a_server_that_was_removed_is_not_made_anew_without_options(hub: RestHub) -> None:
     server = new_name("s")
     job = hub.runs("alice", 1, server)["id"]

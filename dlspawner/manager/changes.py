@@ -2,7 +2,11 @@
 
 The book says what is on the disk; a moment later everybody who listens is told what of it concerns them, several
 changes together. Nobody is told of a job that they may not see (`access`): they learn that *something* of the queue or
-the cluster has changed, and look for themselves. What waits for one listener is bounded, however slow it reads.
+the cluster has changed, and look for themselves. What waits for one listener is bounded, however slow it reads, and a
+change costs a look at those whom it concerns: what was heard together is sorted by person and team once for all.
+
+Listeners have *shares*, so that nobody's programs keep anybody's pages from following: each person's pages one, each
+person's programs another one, and each service its own.
 
 Refused: a look per listener every few seconds, which costs the same whether anything has changed or not.
 """
@@ -11,16 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
-from dlspawner.core.jobs import Job
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.notices import Change
 from dlspawner.manager.records import OF_POD, Entry
 
-PER_PERSON = 8  # pages that one person may have open
+PER_SHARE = 8  # listeners
 MOST = 10_000  # listeners
 _TOGETHER_SECONDS = 0.1  # for which changes are gathered
 _JOBS = 50  # that one listener is told by name at one time
@@ -44,17 +49,33 @@ class News:
         flags = {name: True for name in ("queue", "cluster", "notices", "more") if getattr(self, name)}
         return {**({"jobs": list(self.jobs.values())} if self.jobs else {}), **flags}
 
-    def put(self, job: Job, reason: str) -> None:
-        if len(self.jobs) >= _JOBS and job.id not in self.jobs:
-            self.more = True
-            return
-        self.jobs[job.id] = {
-            "id": job.id,
-            "user": job.user,
-            "server": job.server,
-            "state": job.state.value,
-            "reason": reason,
-        }
+    def put(self, entries: Mapping[str, Entry]) -> None:
+        """The last entries of jobs, by job."""
+        for job in self.jobs.keys() & entries.keys():
+            self.jobs[job] = _named(entries[job])
+        others = (job for job in entries if job not in self.jobs)
+        for job in islice(others, _JOBS - len(self.jobs)):
+            self.jobs[job] = _named(entries[job])
+        self.more = self.more or next(others, None) is not None
+
+
+def _named(entry: Entry) -> dict[str, object]:
+    job = entry.record.job
+    return {"id": job.id, "user": job.user, "server": job.server, "state": job.state.value, "reason": entry.reason}
+
+
+class Share(NamedTuple):
+    """Whose listeners are counted together."""
+
+    kind: Literal["pages", "programs", "service"]
+    name: str  # of the person or of the service
+
+
+class Full(Enum):
+    """Why nobody more may listen; the values are the answer's status."""
+
+    SHARE = 429
+    ALL = 503
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +83,7 @@ class Listener:
     """One open page or program."""
 
     viewer: Viewer
+    share: Share
     news: News = field(default_factory=News)
     there_is: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False  # this Manager does not act any more
@@ -82,7 +104,7 @@ class Listener:
 class Changes:
     """The fan-out of one Manager; ``run`` hands on what was heard, and never ends by itself."""
 
-    _listeners: dict[str, set[Listener]] = field(default_factory=dict)  # by person
+    _listeners: dict[Share, set[Listener]] = field(default_factory=dict)
     _entries: list[Entry] = field(default_factory=list)
     _readers: set[str] = field(default_factory=set)  # whose notices have changed, "" for administrators
     _moved: bool = False
@@ -102,20 +124,22 @@ class Changes:
             if self._readers:
                 self._heard.set()
 
-    def join(self, viewer: Viewer) -> Listener | None:
-        """Somebody listens from now on; ``None`` where they, or all together, do already with too many pages."""
-        mine = self._listeners.get(viewer.name, set())
-        if len(mine) >= PER_PERSON or sum(map(len, self._listeners.values())) >= MOST:
-            return None
-        listener = Listener(viewer)
-        self._listeners.setdefault(viewer.name, set()).add(listener)
+    def join(self, viewer: Viewer, share: Share) -> Listener | Full:
+        """Somebody listens from now on, unless their share, or everything, is full."""
+        mine = self._listeners.get(share, set())
+        if len(mine) >= PER_SHARE:
+            return Full.SHARE
+        if sum(map(len, self._listeners.values())) >= MOST:
+            return Full.ALL
+        listener = Listener(viewer, share)
+        self._listeners.setdefault(share, set()).add(listener)
         return listener
 
     def leave(self, listener: Listener) -> None:
-        mine = self._listeners.get(listener.viewer.name, set())
+        mine = self._listeners.get(listener.share, set())
         mine.discard(listener)
         if not mine:
-            self._listeners.pop(listener.viewer.name, None)
+            self._listeners.pop(listener.share, None)
 
     def end(self) -> None:
         """Nobody learns anything here any more."""
@@ -131,8 +155,9 @@ class Changes:
             entries, self._entries = self._entries, []
             readers, self._readers = self._readers, set()
             moved, self._moved = self._moved, False
+            heard = _Heard.together(entries)
             for number, listener in enumerate(self._everybody(), 1):
-                _tell(listener, entries, readers, moved=moved)
+                _tell(listener, heard, readers, moved=moved)
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -140,12 +165,38 @@ class Changes:
         return [one for mine in self._listeners.values() for one in mine]
 
 
-def _tell(listener: Listener, entries: Sequence[Entry], readers: set[str], *, moved: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The last entry of each job of which something was heard, and those of one person and of one team alone."""
+
+    all: Mapping[str, Entry]
+    of_user: Mapping[str, Mapping[str, Entry]]
+    of_team: Mapping[str, Mapping[str, Entry]]
+
+    @classmethod
+    def together(cls, entries: Sequence[Entry]) -> _Heard:
+        latest = {entry.record.job.id: entry for entry in entries}
+        of_user: dict[str, dict[str, Entry]] = {}
+        of_team: dict[str, dict[str, Entry]] = {}
+        for name, entry in latest.items():
+            of_user.setdefault(entry.record.job.user, {})[name] = entry
+            of_team.setdefault(entry.record.job.team, {})[name] = entry
+        return cls(latest, of_user, of_team)
+
+    def reached_by(self, viewer: Viewer) -> Iterator[Mapping[str, Entry]]:
+        """What `Viewer.reaches`, in parts."""
+        if viewer.all:
+            yield self.all
+            return
+        yield self.of_user.get(viewer.name, {})
+        for team in viewer.teams:
+            yield self.of_team.get(team, {})
+
+
+def _tell(listener: Listener, heard: _Heard, readers: set[str], *, moved: bool) -> None:
     news, viewer = listener.news, listener.viewer
-    for entry in entries:
-        job = entry.record.job
-        if viewer.reaches(job.user, job.team):
-            news.put(job, entry.reason)
+    for entries in heard.reached_by(viewer):
+        news.put(entries)
     if moved:
         news.queue = news.cluster = True
     if viewer.name in readers or (viewer.all and "" in readers):

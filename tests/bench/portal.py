@@ -115,7 +115,7 @@ def resident() -> float:
 
 async def fan_out(portal: Portal) -> list[Figure]:
     """Memory of the listeners, and how long a change takes to all of them."""
-    changes.PER_PERSON = LISTENERS + 1
+    changes.PER_SHARE = LISTENERS + 1
     token = await asyncio.to_thread(portal.world.token, "root-admin")
     before = resident()
     child = await asyncio.create_subprocess_exec(

@@ -5,8 +5,9 @@
 
 Each part is there when it has changed. Jobs are those that the reader may see; ``more``: there were too many to name.
 The first event, ``ready``, comes at once. A comment every few seconds keeps the connection; a stream ends in a while,
-so that nobody listens for longer than they may, and ``retry`` says when to come back. 429: this person has too many of
-them open; 503: this Manager does not decide now. Who cannot listen asks again now and then.
+so that nobody listens for longer than they may, and ``retry`` says when to come back. 429: this person's pages, this
+person's programs, or this service have too many of them open; 503: too many listen altogether, or this Manager does not
+decide now. Who cannot listen asks again now and then.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import random
 
 from tornado.iostream import StreamClosedError
 
+from dlspawner.hubapi import Identity, Kind
 from dlspawner.manager.access import Right
-from dlspawner.manager.changes import PER_PERSON, Changes, Listener
+from dlspawner.manager.changes import PER_SHARE, Changes, Full, Listener, Share
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.web import ApiHandler, Problem
 
@@ -26,6 +28,12 @@ RETRY_MILLISECONDS = 3000
 BEAT_SECONDS = 20.0
 LONGEST_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0  # with somebody who does not read
+_TOO_MANY = {
+    "pages": "You have {} pages that are kept up to date; close one.",
+    "programs": "Your programs follow the jobs with {} streams already; close one.",
+    "service": "This service follows the jobs with {} streams already; close one.",
+}
+EVERYBODY = "More pages and programs follow the jobs than this service can keep up to date; ask again now and then."
 
 
 class Events(ApiHandler):
@@ -34,12 +42,12 @@ class Events(ApiHandler):
     _listener: Listener | None = None
 
     async def get(self) -> None:
-        self.known()
-        viewer = self.viewer(Right.SEE)
-        listener = self._listener = self._changes().join(viewer)
-        if listener is None:
-            sentence = f"You have {PER_PERSON} pages that are kept up to date; close one."
-            raise Problem(429, sentence, {"Retry-After": "60"})
+        share = self._share(self.known())
+        listener = self._changes().join(self.viewer(Right.SEE), share)
+        if isinstance(listener, Full):
+            sentence = EVERYBODY if listener is Full.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
+            raise Problem(listener.value, sentence, {"Retry-After": "60"})
+        self._listener = listener
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
         self.manager.running.end()  # a stop of this process does not wait for streams
@@ -50,6 +58,11 @@ class Events(ApiHandler):
         finally:
             self.manager.running.begin()
             self._changes().leave(listener)
+
+    def _share(self, identity: Identity) -> Share:
+        if identity.kind is Kind.SERVICE:
+            return Share("service", identity.name)
+        return Share("programs" if self.by_token else "pages", identity.name)
 
     def _changes(self) -> Changes:
         acting = self.manager.acting

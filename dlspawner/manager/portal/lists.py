@@ -8,12 +8,13 @@ GET  all        every job that its reader may see, with filters
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from dlspawner.core import queueing, status
 from dlspawner.core.jobs import State
 from dlspawner.core.model import DEFAULT_TEAM, Team
-from dlspawner.hubapi import HubError
+from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import query
 from dlspawner.manager.access import Right
 from dlspawner.manager.job_words import gpus
@@ -25,6 +26,7 @@ from dlspawner.manager.web import NOTHING_HERE, Problem
 
 PER_PAGE = 50
 _MEMBERS = 200  # that are named
+_QUESTIONS = 10  # that the Hub is asked at one time for one page
 
 
 class Queue(Page):
@@ -85,16 +87,20 @@ class Teams(Page):
             raise Problem(404, NOTHING_HERE)
         every = known.teams if known.named(DEFAULT_TEAM) else (*known.teams, Team(DEFAULT_TEAM))
         teams = [team for team in every if viewer.administers(team.name)]
+        hub, places = self.acting().hub, asyncio.Semaphore(_QUESTIONS)
+        members = await asyncio.gather(*(self._members(team, hub, places) for team in teams))
         self.show_page(
             "teams.html",
-            teams=[(team, await self._members(team), shares(world, (team,))) for team in teams],
+            teams=[(team, there, shares(world, (team,))) for team, there in zip(teams, members, strict=True)],
             most=_MEMBERS,
         )
 
-    async def _members(self, team: Team) -> list[str] | None:
+    @staticmethod
+    async def _members(team: Team, hub: HubApi, places: asyncio.Semaphore) -> list[str] | None:
         """Who is in it; ``None`` where the Hub does not tell."""
         try:
-            group = await self.acting().hub.group(team.name)
+            async with places:
+                group = await hub.group(team.name)
         except HubError:
             return None
         return sorted({*(group or ()), *team.members})

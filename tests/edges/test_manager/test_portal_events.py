@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from playwright.async_api import expect
 from dlspawner.core.jobs import State
 from dlspawner.manager import changes
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.changes import Changes, Listener
+from dlspawner.manager.changes import Changes, Full, Listener, Share
 from dlspawner.manager.records import Entry, Record
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
@@ -97,7 +98,7 @@ async def test_when_this_manager_stops_acting_streams_end_and_new_ones_are_refus
 
 async def test_a_person_has_so_many_streams_and_gets_another_when_one_is_closed(portal: Portal) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(changes.PER_PERSON - 1):
+        for _ in range(changes.PER_SHARE - 1):
             await stack.enter_async_context(streaming(portal, "alice"))
         async with streaming(portal, "alice"):
             answer = await portal.read("alice", "api/events")
@@ -126,8 +127,8 @@ def entry(user: str = "alice", team: str = "vision", number: int = 2) -> Entry:
 
 
 def joined(fan_out: Changes, *viewers: Viewer) -> list[Listener]:
-    found = [fan_out.join(viewer) for viewer in viewers]
-    return [one for one in found if one is not None]
+    found = [fan_out.join(viewer, Share("pages", viewer.name)) for viewer in viewers]
+    return [one for one in found if isinstance(one, Listener)]
 
 
 async def handed_on(fan_out: Changes, *listeners: Listener) -> list[dict[str, Any]]:
@@ -162,6 +163,45 @@ async def test_who_does_not_read_costs_no_more_than_who_does() -> None:
     fan_out.heard([entry(number=number) for number in range(10_000)])
     (news,) = await handed_on(fan_out, listener)
     assert (len(news["jobs"]), news["more"]) == (50, True)
+
+
+async def test_who_is_behind_learns_the_last_of_a_job_and_that_there_is_more() -> None:
+    fan_out = Changes()
+    (listener,) = joined(fan_out, Viewer("vera", frozenset({"vision"})))
+    listener.news.put({f"j-{number}": entry(number=number) for number in range(50)})
+    again = entry("vera")
+    fan_out.heard([entry(), replace(again, reason="turn"), entry(number=77)])
+    (news,) = await handed_on(fan_out, listener)
+    told = {one["id"]: (one["user"], one["reason"]) for one in news["jobs"]}
+    assert (len(told), told["j-2"], "j-77" in told, news["more"]) == (50, ("vera", "turn"), False, True)
+
+
+async def test_a_change_costs_a_look_at_those_whom_it_concerns(monkeypatch: pytest.MonkeyPatch) -> None:
+    named, fan_out = [0], Changes()
+    monkeypatch.setattr(changes, "_named", lambda _: named.__setitem__(0, named[0] + 1) or {})
+    monkeypatch.setattr(Viewer, "reaches", lambda *_: pytest.fail("everybody is asked about every job"))
+    listeners = joined(fan_out, *(Viewer(f"u{number}") for number in range(200)))
+    fan_out.heard([entry(f"u{number % 400}", number=number) for number in range(4000)])
+    await handed_on(fan_out, *listeners)
+    assert named[0] == 200 * 10
+
+
+async def test_nobody_s_programs_take_the_places_of_pages_and_each_has_an_end() -> None:
+    fan_out = Changes()
+    shares = (Share("pages", "alice"), Share("programs", "alice"), Share("service", "alice"), Share("service", "other"))
+    for share in shares:
+        found = [fan_out.join(Viewer("alice"), share) for _ in range(changes.PER_SHARE + 1)]
+        assert found.index(Full.SHARE) == changes.PER_SHARE, share
+
+
+async def test_when_everything_is_full_nobody_is_told_to_close_a_page(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MOST", 1)
+    async with streaming(portal, "bob"):
+        answer = await portal.read("alice", "api/events")
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "60")
+        assert "ask again now and then" in answer.body
 
 
 async def test_what_nobody_listens_to_is_not_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from dlspawner.core.decisions import Reason
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.portal import lists
 from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, Telling, listed
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
@@ -159,6 +161,29 @@ async def test_a_team_admin_sees_the_jobs_and_members_of_that_team_only(portal: 
     assert "train alice" not in (await portal.read("lars", "all")).text
     every = await portal.read("root-admin", "teams")
     assert ("Everybody" in every.text, "Language" in every.text) == (True, True)
+
+
+@pytest.mark.parametrize(("at_once", "together"), [pytest.param(1, 1, id="one"), pytest.param(10, 2, id="all")])
+async def test_the_hub_is_asked_about_so_many_teams_together(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch, at_once: int, together: int
+) -> None:
+    asking, most, enough = set[str](), [0], asyncio.Event()
+
+    async def group(name: str) -> frozenset[str]:
+        asking.add(name)
+        most.append(len(asking))
+        if len(asking) == together:
+            enough.set()
+        async with asyncio.timeout(20):
+            await enough.wait()
+        await asyncio.sleep(0)
+        asking.remove(name)
+        return frozenset({f"in-{name}"})
+
+    monkeypatch.setattr(lists, "_QUESTIONS", at_once)
+    monkeypatch.setattr(portal.hub, "group", group)
+    page = await portal.read("root-admin", "teams")
+    assert ("in-language" in page.text, "in-default" in page.text, max(most)) == (True, True, together)
 
 
 async def test_while_the_hub_is_away_teams_are_shown_without_members(portal: Portal) -> None:

@@ -61,6 +61,7 @@ c.JupyterHub.allow_named_servers = True
 c.JupyterHub.custom_scopes = {
     "custom:ssh-keys:read": {"description": "Read the public SSH keys that people registered"},
     "custom:notices:read": {"description": "Read what people are told about their running jobs"},
+    "custom:ssh-starts": {"description": "Start what people log in to by SSH, as far as they want that"},
     "custom:ssh-sessions:write": {"description": "Say which jobs have SSH sessions, and when they were last used"},
 }
 c.JupyterHub.services = [
@@ -84,7 +85,7 @@ c.JupyterHub.load_roles = [
         "name": "ssh-gateway",
         "scopes": [
             *("users:activity", "list:users", "read:users", "read:servers", manager),
-            *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write"),
+            *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write", "custom:ssh-starts"),
         ],
         "services": ["ssh-gateway"],
     },

@@ -39,7 +39,8 @@ class Gateway(Application):
     """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
 
     From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users, list:users,
-    access:services!service=jobs, custom:ssh-keys:read, custom:notices:read, custom:ssh-sessions:write),
+    access:services!service=jobs, custom:ssh-keys:read, custom:notices:read, custom:ssh-sessions:write,
+    custom:ssh-starts),
     JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
     """
 
@@ -135,6 +136,13 @@ class Gateway(Application):
         "header, version 2, within 5 seconds; the address in it is what limits, penalties and the log see. From any "
         "other address a header ends the connection. Their health checks (LOCAL) read SSH's greeting. Empty, the "
         "default: everybody connects directly.",
+    ).tag(config=True)
+    start_seconds = Float(
+        300.0,
+        min=0.0,
+        help="How long a login waits for a job that it has started or that is on its way, in the queue too; after this "
+        "time the person reads where it stands, and the job goes on. Whether a login starts a job is people's and "
+        "templates' to say (start_on_connect). 0: no login starts a job or waits for one.",
     ).tag(config=True)
     drain_seconds = Float(
         5.0,
@@ -273,6 +281,7 @@ class Gateway(Application):
             waiting_per_source=self.max_unauthenticated_per_source,
             connections_per_user=self.max_connections_per_user,
             drain_seconds=self.drain_seconds,
+            start_seconds=self.start_seconds,
             rules=Rules(
                 penalty_seconds=self.penalty_seconds,
                 connections_per_second=self.connections_per_second_per_source,

@@ -37,6 +37,8 @@ Object = dict[str, Any]
 
 KEYS_AT_ONCE = 1000
 JOBS_AT_ONCE = 50
+START_SECONDS = 30.0  # how long the Hub may take to take a start
+NOES = frozenset({403, 404, 409, 422, 429})
 
 
 class Unavailable(Exception):
@@ -84,6 +86,19 @@ class Standing:
     gone_keys: frozenset[tuple[str, str]] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the start of a server stands, in the Manager's words, and the path of the page that tells more.
+
+    ``state`` is ``off`` where a login starts nothing, ``refused`` where the Manager says no.
+    """
+
+    state: str
+    sentence: str = ""
+    page: str = ""
+    job: str = ""
+
+
 class People(Protocol):
     """Who is this."""
 
@@ -98,6 +113,12 @@ class People(Protocol):
 
     async def stopped_servers(self, user: str) -> frozenset[str]:
         """The servers of a user that exist and do not run."""
+
+    async def start(self, user: str, server: str) -> Start:
+        """Start a server of somebody who wants that, unless it is on its way."""
+
+    async def started(self, user: str, server: str, job: str) -> Start:
+        """What has become of that since; ``job`` is the one that it was."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Say when servers were used."""
@@ -166,6 +187,24 @@ class HubAndManager:
             raise Unavailable("the Hub does not answer: try again later") from error
         return frozenset(name for name, server in known.servers.items() if server.stopped) if known else frozenset()
 
+    async def start(self, user: str, server: str) -> Start:
+        return await self._where("POST", _start_path(user, server), START_SECONDS)
+
+    async def started(self, user: str, server: str, job: str) -> Start:
+        return await self._where("GET", f"{_start_path(user, server)}?job={quote(job, safe='')}")
+
+    async def _where(self, method: str, path: str, waits: float = 0.0) -> Start:
+        status, answer = await self._manager(method, path, waits, reads=frozenset({200, *NOES}))
+        given = answer if isinstance(answer, dict) else {}
+        if status == 200 and isinstance(given.get("state"), str):
+            return Start(*(str(given.get(name) or "") for name in ("state", "sentence", "page", "job")))
+        if status in {404, 501} or "scope" in given:  # a Manager that starts nothing, or not for us
+            say("directory", level=logging.WARNING, source="manager", result="starts-nothing", why=status)
+            return Start("off")
+        if status in NOES and isinstance(given.get("detail"), str):
+            return Start("refused", given["detail"])
+        raise Unavailable(f"the Manager does not tell where a start stands (status {status})")
+
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         try:
             await self._hub.post_activity(user, servers)
@@ -220,8 +259,15 @@ class HubAndManager:
         if status != 204:
             raise Unavailable(f"the Manager does not take the report on sessions (status {status})")
 
-    async def _manager(self, method: str, path: str, waits: float = 0.0, body: object = None) -> tuple[int, object]:
-        """Status and JSON of one request to the Manager, which may ``wait`` so long before it answers."""
+    async def _manager(
+        self,
+        method: str,
+        path: str,
+        waits: float = 0.0,
+        body: object = None,
+        reads: frozenset[int] = frozenset({200}),
+    ) -> tuple[int, object]:
+        """Status of one request to the Manager, which may ``wait`` so long, and JSON of the answers that are read."""
         deadline = aiohttp.ClientTimeout(total=(self._deadline.total or 0.0) + waits)
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=self._deadline)
@@ -235,11 +281,15 @@ class HubAndManager:
                 allow_redirects=False,
                 timeout=deadline,
             ) as response:
-                content = await response.json(content_type=None) if response.status == 200 else None
+                content = await response.json(content_type=None) if response.status in reads else None
                 return response.status, content
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             say("directory", level=logging.WARNING, source="manager", result="failed", why=type(error).__name__)
             raise Unavailable("the keys service does not answer: try again later, or use a token") from error
+
+
+def _start_path(user: str, server: str) -> str:
+    return f"/api/ssh-starts/{quote(user, safe='')}/{quote(server, safe='')}"
 
 
 def read_key(entry: object) -> RegisteredKey | None:

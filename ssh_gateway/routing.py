@@ -67,6 +67,12 @@ def find(server: str, jobs: Iterable[Candidate]) -> Candidate | None:
     return None
 
 
+def known_as(server: str, names: Iterable[str]) -> str:
+    """A server's name as it is among these, or as it was typed."""
+    names = set(names)
+    return next((name for name in (server, server.lower()) if name in names), server)
+
+
 def obstacle(user: str, server: str, jobs: Sequence[Candidate], stopped: Iterable[str], url: str) -> str | None:
     """Why the person cannot be let into this server, in a sentence for them; ``None`` when the way is free.
 

@@ -29,6 +29,7 @@ from ssh_gateway.notices import Line, Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
+from ssh_gateway.starts import Starts
 from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
 
@@ -45,6 +46,7 @@ class Limits:
     waiting_per_source: int = 100
     connections_per_user: int = 200
     drain_seconds: float = 5.0
+    start_seconds: float = 300.0
     rules: Rules = field(default_factory=Rules)
     balancers: tuple[Network, ...] = ()
 
@@ -79,6 +81,7 @@ class Server:
             notices.changed = self._tell
         self.doorkeeper = Doorkeeper(self.limits.waiting, self.limits.waiting_per_source)
         self.authorities = authorities or Authorities()
+        self.starts = Starts(people, hub_public_url, self.limits.start_seconds)
         self.rechecks = rechecks
         if rechecks is not None:
             rechecks.visits = self._visits

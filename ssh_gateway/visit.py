@@ -11,7 +11,7 @@ path to secure and to test. Every other stream goes to the person's own pod, whi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,8 @@ from ssh_gateway.drain import STOPPING
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
-from ssh_gateway.standing import Held
+from ssh_gateway.standing import BLOCKED, Held
+from ssh_gateway.starts import NotStarted, Waiter
 
 if TYPE_CHECKING:
     from ssh_gateway.server import Server
@@ -84,7 +85,7 @@ class Visit:
 
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""
-        self.server_name = name = await self._resolve(wanted)
+        self.server_name = name = await self._resolve(wanted, self._bring_up)
         target = await _need(self._server.places.target(self.proof.user, name))
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
@@ -164,8 +165,11 @@ class Visit:
         if self._relay is not None:
             self._relay.pod_gone()
 
-    async def _resolve(self, wanted: str) -> str:
-        """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps."""
+    async def _resolve(self, wanted: str, start: Callable[[str], Awaitable[bool]]) -> str:
+        """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps.
+
+        ``start`` is asked about one that does not run; it knows whether it does now, or will for those who wait.
+        """
         user = self.proof.user
         jobs = await _need(self._server.places.jobs(user))
         found = routing.find(wanted, jobs)
@@ -173,6 +177,10 @@ class Visit:
         if found is None:
             with contextlib.suppress(Unavailable):
                 stopped = await self._server.people.stopped_servers(user)
+        if found is None or found.condition is routing.Condition.STARTING:
+            name = found.server if found else routing.known_as(wanted, stopped)
+            if self._server.starts.seconds and self.proof.opens(name) and await self._started(start, name):
+                return name
         problem = routing.obstacle(user, wanted, jobs, stopped, self._server.hub_public_url)
         if problem is not None or found is None:
             raise Refused(problem or "no such job")
@@ -180,6 +188,34 @@ class Visit:
             name = found.server or "your default server"
             raise Refused(f"this token may not open {name}: make one that may access it")
         return found.server
+
+    async def _started(self, start: Callable[[str], Awaitable[bool]], name: str) -> bool:
+        try:
+            return await start(name)
+        except NotStarted as problem:
+            if problem.refused:  # who tries again and again has to wait at the door
+                self._server.penalties.left(self._source, late=False, now=self._server.now())
+            raise Refused(str(problem)) from problem
+
+    async def _bring_up(self, name: str) -> bool:
+        """Start a server and wait until it runs, with words for a login that goes on."""
+        user, starts = self.proof.user, self._server.starts
+        self._leg.take_longer(starts.seconds + self._server.limits.login_seconds)
+
+        async def ready() -> bool:
+            with contextlib.suppress(Unavailable):
+                return await self._server.places.target(user, name) is not None
+            return False
+
+        say("start", conn=self._number, user=user, server=name)
+        brought = await starts.bring_up(Waiter(user, name, ready, lambda: self._leg.ended, self._say))
+        if user in self._server.blocked():
+            raise NotStarted(BLOCKED)
+        return brought
+
+    def _say(self, sentence: str) -> None:
+        with contextlib.suppress(OSError):  # raised once SUCCESS is sent: banners are over
+            self._leg.send_auth_banner(f"{sentence}\r\n")
 
     def _used(self) -> None:
         self._server.activity.touch(self.proof.user, self.server_name or "")
@@ -233,8 +269,7 @@ class Visit:
         """Say why twice: some clients show the banner, some the reason of the disconnect."""
         self._server.meters.refused("session")
         say("refused", conn=self._number, user=self.proof.user, what="session", why=refusal)
-        with contextlib.suppress(OSError):  # raised once SUCCESS is sent: banners are over
-            self._leg.send_auth_banner(f"{refusal}\r\n")
+        self._say(str(refusal))
         self._leg.end(asyncssh.DISC_SERVICE_NOT_AVAILABLE, str(refusal))
 
     # ssh -J
@@ -255,7 +290,8 @@ class Visit:
             if wanted is None or not routing.is_jump(host, port):
                 there = f"{routing.printable(host)}:{port}"
                 raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
-            name = await self._resolve(wanted)
+            # The stream leads to a login of its own, which waits for what is started here.
+            name = await self._resolve(wanted, partial(self._server.starts.begin, self.proof.user))
         except Refused as refusal:
             self._server.meters.refused("stream")
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=refusal)

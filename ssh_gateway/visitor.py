@@ -257,6 +257,7 @@ class Visitor(wire.Door):
             if server is None:
                 visit.wait_for_wish()
             else:
+                self._leave_door()  # it may take minutes to start the job, and is no stranger's waiting any more
                 await visit.connect(server)
         except Refused as refusal:
             visit.send_home(refusal)

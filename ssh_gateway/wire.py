@@ -263,6 +263,12 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return
         super().send_userauth_failure(partial_success)
 
+    def take_longer(self, seconds: float) -> None:
+        """Give a login that goes on so much more time from now."""
+        if self._login_timer is not None:
+            self._cancel_login_timer()
+            self._login_timer = self._loop.call_later(seconds, self._login_timer_callback)
+
     def _login_timer_callback(self) -> None:
         self._login_timer = None
         self.end(asyncssh.DISC_BY_APPLICATION, self._door().too_late())

@@ -147,6 +147,8 @@ class Template:
     roles: tuple[Role, ...] = (Role("job"),)
     grace_period: timedelta = timedelta(seconds=30)
     idle: IdlePolicy = IdlePolicy()
+    # Whether an SSH login starts a job that does not run; None leaves it to the person.
+    start_on_connect: bool | None = None
     special: frozenset[Special] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()

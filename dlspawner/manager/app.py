@@ -103,6 +103,13 @@ class Manager(Application):
         then; it is read anew each time. Empty, the default: OpenSSH asks them whether they know the
         gateway's key.""",
     ).tag(config=True)
+    ssh_restart_seconds = Float(
+        300.0,
+        min=0.0,
+        help="""How long after its end a job is not started by an SSH login, where people have switched that on: editors
+        connect again by themselves, and what was stopped would never stay so. Templates with start_on_connect: true
+        are started at once. Default: 300 seconds.""",
+    ).tag(config=True)
     special_namespace = Unicode(
         help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
         "counted like the first one. Empty (the default): there are no such jobs."
@@ -315,6 +322,7 @@ class Manager(Application):
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),
+            ssh_restart_seconds=self.ssh_restart_seconds,
             ssh_host_key_file=Path(self.ssh_host_key_file) if self.ssh_host_key_file else None,
         )
 

@@ -120,10 +120,12 @@ class Keys(PageHandler):
             suggestions=await self.manager.store.suggestions(person.name),
             added=_among(keys, self.get_query_argument("added", "")),
             known=_among(keys, self.get_query_argument("known", "")),
+            saved=self.get_query_argument("saved", "") == "1",
             removed=self.get_query_argument("removed", "") == "1",
             now=self.manager.now(),
             limit=self.manager.keys_per_user,
             ssh_hosts=self.manager.ssh_target is not None,
+            start_on_connect=await self.manager.store.starts_by_login(person.name),
             ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
             told=told_to(self.manager, person),
             **values,
@@ -158,6 +160,18 @@ class RemoveKey(Keys):
     async def post(self, id_: str) -> None:
         await self.manager.store.remove_key(self.person().name, int(id_))
         self.back(removed="1")  # also when it was gone already: that is what was wanted
+
+
+class StartOnConnect(Keys):
+    """Whether a login starts the job that it is for."""
+
+    async def get(self) -> None:
+        self.back()
+
+    async def post(self) -> None:
+        wanted = self.get_body_argument("start", "") == "1"
+        await self.manager.store.start_by_login(self.person().name, wanted)
+        self.back(saved="1")
 
 
 class ImportSuggestion(Keys):

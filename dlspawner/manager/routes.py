@@ -13,6 +13,7 @@ ROUTES: web.Routes = (
     ("keys", pages.KeysPage),
     (f"keys/{_NUMBER}/remove", pages.RemoveKey),
     (f"keys/suggestions/{_NUMBER}/import", pages.ImportSuggestion),
+    ("keys/start-on-connect", pages.StartOnConnect),
     ("api/keys", api.MyKeys),
     (f"api/keys/{_NUMBER}", api.MyKey),
     ("api/key-suggestions", api.KeySuggestions),

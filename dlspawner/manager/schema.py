@@ -71,6 +71,13 @@ ssh_keys = Table(
     sqlite_autoincrement=True,  # an id is never given again: a late "used" cannot hit another key
 )
 
+ssh_settings = Table(
+    "ssh_settings",
+    metadata,
+    Column("user_name", String(255), primary_key=True),
+    Column("start_on_connect", Boolean, nullable=False),
+)
+
 key_suggestions = Table(
     "key_suggestions",
     metadata,

@@ -17,7 +17,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
 
-from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, web
+from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, ssh_starts, web
 from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
@@ -36,6 +36,7 @@ PARTS: tuple[web.Routes, ...] = (
     metrics_api.ROUTES,
     ssh_access.ROUTES,
     ssh_config.ROUTES,
+    ssh_starts.ROUTES,
     portal.ROUTES,
     rest.ROUTES,
     approvals.ROUTES,

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlspawner.core.accounts import UidRange
 from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.schema import accounts, key_suggestions, ssh_keys, uid_marks
+from dlspawner.manager.schema import accounts, key_suggestions, ssh_keys, ssh_settings, uid_marks
 from dlspawner.manager.ssh_keys import PublicKey
 
 T = TypeVar("T")
@@ -187,6 +187,21 @@ class Store:
                 connection.execute(insert(key_suggestions), list(rows.values()))
 
         await self.write(replace)
+
+    async def starts_by_login(self, user: str) -> bool:
+        """Whether the user wants a login to start the job that it is for; nobody does who has not said so."""
+        query = select(ssh_settings.c.start_on_connect).where(ssh_settings.c.user_name == user)
+        return bool(await self.read(lambda connection: connection.scalar(query)))
+
+    async def start_by_login(self, user: str, wanted: bool) -> None:
+        """Remember whether the user wants that."""
+
+        def remember(connection: Connection) -> None:
+            _only_one_writer(connection, user)
+            connection.execute(delete(ssh_settings).where(ssh_settings.c.user_name == user))
+            connection.execute(insert(ssh_settings).values(user_name=user, start_on_connect=wanted))
+
+        await self.write(remember)
 
     async def account(self, user: str, uids: UidRange, now: datetime) -> Allocated | None:
         """The user's uid for ever, chosen now if they have none; None when every uid of the range is taken."""

@@ -75,6 +75,7 @@ class Manager:
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
+    ssh_restart_seconds: float = 300.0
     running: Running = field(default_factory=Running)
     locks: Locks = field(default_factory=Locks)  # requests that are carried out once
 

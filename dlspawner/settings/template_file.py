@@ -30,7 +30,7 @@ from dlspawner.settings.pod_fragment import check_pod
 
 KEYS = (
     *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
-    *("grace_period_seconds", "idle", "special_permissions", "labels", "annotations", "pod"),
+    *("grace_period_seconds", "idle", "start_on_connect", "special_permissions", "labels", "annotations", "pod"),
 )
 _LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
@@ -69,6 +69,7 @@ def read_template(
         roles=_roles(file),
         grace_period=timedelta(seconds=file.integer("grace_period_seconds", 30, 1, _HOUR)),
         idle=_idle(file),
+        start_on_connect=file.boolean("start_on_connect", False) if file.get("start_on_connect") else None,
         special=special,
         labels=_labels(file),
         annotations=_annotations(file),

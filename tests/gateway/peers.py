@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ import asyncssh
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
-from ssh_gateway.directory import Standing, Target, Unavailable
+from ssh_gateway.directory import Standing, Start, Target, Unavailable
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
@@ -149,6 +149,9 @@ class FakePeople:
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
     down: bool = False
     guesses: int = 0
+    starts: list[tuple[str, str]] = field(default_factory=list)
+    looks: int = 0
+    stages: list[Start | Callable[[], Start]] = field(default_factory=lambda: [Start("off")])
     blocked: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
 
@@ -171,6 +174,22 @@ class FakePeople:
 
     async def stopped_servers(self, user: str) -> frozenset[str]:
         return self.stopped.get(user, frozenset())
+
+    async def start(self, user: str, server: str) -> Start:
+        self.starts.append((user, server))
+        return self._next_start()
+
+    async def started(self, user: str, server: str, job: str) -> Start:
+        self.looks += 1
+        return self._next_start()
+
+    def _next_start(self) -> Start:
+        """What a test has put down, one after the other; the last one for ever."""
+        found = self.stages.pop(0) if len(self.stages) > 1 else self.stages[0]
+        if callable(found):
+            found = found()
+        assert isinstance(found, Start)
+        return found
 
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
         self._answer()

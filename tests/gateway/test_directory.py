@@ -24,6 +24,7 @@ from ssh_gateway.directory import (
     HubAndManager,
     People,
     Places,
+    Start,
     Target,
     Unavailable,
     condition,
@@ -104,6 +105,11 @@ async def test_what_is_no_token_belongs_to_nobody(registry: Registry) -> None:
 
 async def test_nobody_has_no_stopped_servers(registry: Registry) -> None:
     assert await registry.people.stopped_servers("nobody-of-this-name") == frozenset()
+
+
+async def test_nobodys_login_starts_anything(registry: Registry) -> None:
+    assert await registry.people.start(somebody(), "train") == Start("off")
+    assert await registry.people.started(somebody(), "train", "") == Start("off")
 
 
 async def test_a_token_narrowed_to_one_server_opens_only_that(world: World) -> None:

@@ -45,6 +45,7 @@ def test_the_version_is_the_one_that_was_read() -> None:
         (SSHConnection, "_force_close", ["self", "exc"]),
         (SSHConnection, "_cleanup", ["self", "exc"]),
         (SSHConnection, "_login_timer_callback", ["self"]),
+        (SSHConnection, "_cancel_login_timer", ["self"]),
         (SSHConnection, "process_packet", ["self", "pkttype", "pktid", "packet"]),
         (SSHConnection, "send_packet", ["self", "pkttype", "args", "handler"]),
         (SSHConnection, "send_userauth_failure", ["self", "partial_success"]),

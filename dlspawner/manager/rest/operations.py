@@ -180,6 +180,7 @@ SCHEMAS: Mapping[str, Schema] = {
 }
 _CLUSTER = closed({"at": TIME, "gpu_types": several(ref("GpuType")), "nodes": several(ref("Node"))})
 _SSH_CONFIG = closed({"user": TEXT, "host": TEXT, "port": WHOLE, "servers": several(TEXT), "host_keys": several(TEXT)})
+_SSH_SETTINGS = closed({"start_on_connect": BOOLEAN})
 _DECISION = {
     "type": "object",
     "properties": {"reason": {"type": "string", "maxLength": LONGEST_REASON}, "request": NAME},
@@ -287,6 +288,11 @@ OPERATIONS: tuple[Operation, ...] = (
         body=closed({"key": TEXT, "name": TEXT}, optional=frozenset({"name"})),
     ),
     Operation("DELETE", "keys/{number}", "RemoveKey", "Remove an SSH key", {204: None}, (404,)),
+    Operation("GET", "ssh-settings", "GetSshSettings", "What one wants of one's SSH logins", {200: _SSH_SETTINGS}),
+    Operation(
+        *("PUT", "ssh-settings", "PutSshSettings", "Say so", {200: _SSH_SETTINGS}, (400, 413, 415, 422)),
+        body=_SSH_SETTINGS,
+    ),
     Operation(
         *("GET", "ssh-config", "GetSshConfig", "What one's own OpenSSH needs to know", {200: _SSH_CONFIG}, (403, 404)),
     ),
@@ -312,6 +318,7 @@ OPERATIONS: tuple[Operation, ...] = (
 INTERNAL = frozenset(
     {
         *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "PUT key-suggestions", "PUT kernels"),
+        *("POST ssh-starts/{user}/{server}", "GET ssh-starts/{user}/{server}"),
         *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
         *("PUT users/{user}/account", "GET users/{user}/notices", "GET users/{user}/waiting"),
         *("POST users/{user}/interrupted", "PUT users/{user}/starting"),

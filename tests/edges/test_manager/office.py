@@ -61,6 +61,7 @@ class FakeHub:
     used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
     over: set[tuple[str, str]] = field(default_factory=set)  # which servers have stopped
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
+    kept: dict[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)  # options of servers
     refusals: list[HubRefused] = field(default_factory=list)  # raised first, one for each question about a user
 
     async def user(self, name: str) -> HubUser | None:
@@ -74,7 +75,9 @@ class FakeHub:
             raise HubUnavailable("there is none")
         mine = {
             server: Server(
-                server, self.starts is None, spawns, (name, server) in self.over, "", {}, self.used.get((name, server))
+                *(server, self.starts is None, spawns, (name, server) in self.over, ""),
+                self.kept.get((name, server), {}),
+                self.used.get((name, server)),
             )
             for user, server in self.servers
             for spawns in ["spawn" if (user, server) in self.pending else None]

@@ -44,6 +44,7 @@ c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server",
 c.JupyterHub.custom_scopes = {{
     "custom:ssh-keys:read": {{"description": "Read everybody's SSH public keys"}},
     "custom:notices:read": {{"description": "Read everybody's notices"}},
+    "custom:ssh-starts": {{"description": "Start what people log in to"}},
     "custom:ssh-sessions:write": {{"description": "Say who uses SSH"}},
 }}
 c.JupyterHub.services = [
@@ -60,7 +61,7 @@ c.JupyterHub.load_roles = [
         "scopes": [
             "users:activity", "list:users", "read:users", "read:servers", "access:services!service=jobs",
             "custom:ssh-keys:read", "custom:notices:read",
-            "custom:ssh-sessions:write",
+            "custom:ssh-sessions:write", "custom:ssh-starts",
         ],
     }},
     {{"name": "other", "services": ["other"], "scopes": ["access:services!service=jobs", "read:users"]}},

@@ -1,0 +1,163 @@
+"""Jobs that a login starts, or finds on their way: asked for at the Manager, and waited for with words.
+
+Rules:
+
+* Whoever waits has proven a credential, on this very connection, that opens the server. Whether anything starts is the
+  Manager's to say: by the person's wish, the template's, quota, approval.
+* All who wait for a server ask together, once a second. A no is told again for ten seconds without asking anybody: an
+  editor that connects for ever is no flood of starts.
+* Words are for the banner of a login, which clients show on standard error; nothing is ever said on standard output.
+* A client that goes away ends its waiting and nothing else: the job was asked for, and keeps its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from urllib.parse import urljoin
+
+from ssh_gateway.directory import People, Start, Unavailable
+from ssh_gateway.notices import escaped
+
+POLL_SECONDS = 1.0
+KEPT_SECONDS = 10.0
+OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
+# What takes somebody's decision or a browser is told at once, instead of being waited for.
+FOR_PEOPLE = frozenset({"waiting-approval", "waiting-login"})
+
+
+class NotStarted(Exception):
+    """The job does not run, and why, for the person. ``refused``: nobody but a person can change that."""
+
+    def __init__(self, sentence: str, *, refused: bool = False) -> None:
+        super().__init__(sentence)
+        self.refused = refused
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Somebody at the door: whether their job can be entered, whether they are gone, and how to say something."""
+
+    user: str
+    server: str
+    ready: Callable[[], Awaitable[bool]]
+    gone: Callable[[], bool]
+    tell: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Server:
+    """What was heard of a server last."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    start: Start = field(default_factory=lambda: Start(OFF))
+    at: float = -math.inf
+    job: str = ""
+
+    def keep(self, start: Start, now: float) -> None:
+        self.start, self.at, self.job = start, now, start.job or self.job
+
+
+class Starts:
+    """For all connections; ``seconds`` is how long a login waits, and 0 that none does."""
+
+    def __init__(self, people: People, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
+        self._people = people
+        self._url = url
+        self._poll = poll_seconds
+        self._servers: dict[tuple[str, str], _Server] = {}
+        self.seconds = seconds
+
+    async def begin(self, user: str, server: str) -> bool:
+        """Whether the server is on its way now, by this login or already; NotStarted when it cannot be."""
+        start = await self._asked(user, server)
+        if start.state in {OFF, STOPPING}:
+            return False
+        self._judge(server, start)
+        return True
+
+    async def bring_up(self, waiter: Waiter) -> bool:
+        """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""
+        user, server = waiter.user, waiter.server
+        if not await self.begin(user, server):
+            return False
+        start, said, until = self._of(user, server).start, "", _now() + self.seconds
+        while not (start.state == RUNNING and await waiter.ready()):
+            if waiter.gone():
+                raise NotStarted("the client is gone")
+            self._judge(server, start)
+            line = progress(server, start)
+            if line != said:
+                waiter.tell(said := line)
+            if _now() >= until:
+                raise NotStarted(too_long(server, start, self._page(start)))
+            await asyncio.sleep(self._poll)
+            start = await self._looked(user, server)
+        return True
+
+    def _judge(self, server: str, start: Start) -> None:
+        refusal = obstacle(server, start, self._page(start))
+        if refusal is not None:
+            raise NotStarted(refusal, refused=True)
+
+    def _page(self, start: Start) -> str:
+        return urljoin(self._url, start.page) if start.page else self._url
+
+    async def _asked(self, user: str, server: str) -> Start:
+        """What the Manager answers to the wish for a start; nothing starts while it cannot be reached."""
+        one = self._of(user, server)
+        async with one.lock:
+            if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED else self._poll):
+                try:
+                    one.keep(await self._people.start(user, server), _now())
+                except Unavailable:
+                    return Start(OFF)
+            return one.start
+
+    async def _looked(self, user: str, server: str) -> Start:
+        """Where it stands now; what was known, while the Manager cannot be reached."""
+        one = self._of(user, server)
+        async with one.lock:
+            if _now() - one.at >= self._poll:
+                with contextlib.suppress(Unavailable):
+                    one.keep(await self._people.started(user, server, one.job), _now())
+            return one.start
+
+    def _of(self, user: str, server: str) -> _Server:
+        now = _now()
+        for key, one in list(self._servers.items()):
+            if now - one.at > KEPT_SECONDS and not one.lock.locked() and one.at > -math.inf:
+                del self._servers[key]
+        return self._servers.setdefault((user, server), _Server())
+
+
+def progress(server: str, start: Start) -> str:
+    """What is said while a login waits."""
+    name = server or "your default server"
+    return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
+
+
+def obstacle(server: str, start: Start, page: str) -> str | None:
+    """Why it is no use to wait."""
+    name, said = server or "your default server", escaped(start.sentence).rstrip(". ")
+    if start.state == REFUSED:
+        return f"{name} does not start: {said}"
+    if start.state in FOR_PEOPLE:
+        return f"{name} does not start yet: {said} ({page})"
+    if start.state in {"ended", STOPPING, OFF}:
+        return f"{name} has not started: {said or 'it was stopped'}"
+    return None
+
+
+def too_long(server: str, start: Start, page: str) -> str:
+    """The last word of a login that has waited long enough."""
+    name = server or "your default server"
+    where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
+    return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

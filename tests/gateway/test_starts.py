@@ -1,0 +1,187 @@
+"""A login that starts its job, with OpenSSH's own client: one start, words on standard error, a reason for a no."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ssh_gateway.access import Bearer
+from ssh_gateway.directory import Start, Target
+from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
+from ssh_gateway.starts import Starts, progress
+from tests.gateway.peers import Client, FakePlaces, Running, Sshd, until
+
+STARTING, RUNS = Start("starting", page="/services/jobs/wait/alice/train"), Start("running", job="j")
+WAITS = Start("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
+URL = "http://hub.example/services/jobs/wait/alice/train"
+
+
+@pytest.fixture
+def places() -> FakePlaces:
+    return FakePlaces({})
+
+
+@pytest.fixture(autouse=True)
+def patient(running: Running) -> None:
+    """Looks are quick, and nobody gives up."""
+    running.server.starts = Starts(running.people, "http://hub.example/", 60.0, 0.02)
+
+
+def appears(running: Running, target: Target) -> Callable[[], Start]:
+    """The job runs from now on."""
+
+    def look() -> Start:
+        running.places.targets[("alice", target.server)] = target
+        return RUNS
+
+    return look
+
+
+async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
+    running: Running, alice: Client, sshd: Sshd
+) -> None:
+    last = WAITS.sentence.replace("2 in", "1 in")
+    queued = (WAITS, WAITS, Start("queued", last), STARTING)
+    running.people.stages = [Start("queued", WAITS.sentence), *queued, appears(running, sshd.target())]
+    done = await alice.ssh("alice+train@gateway", "cat; exit 3", feed=b"in\n")
+    assert (done.status, done.text) == (3, "in\n"), done.err
+    assert running.people.starts == [("alice", "train")]
+    said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
+    assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
+
+
+async def test_of_several_logins_at_once_one_starts_the_job(running: Running, alice: Client, sshd: Sshd) -> None:
+    everybody = asyncio.Event()
+
+    def look() -> Start:
+        return appears(running, sshd.target())() if everybody.is_set() else STARTING
+
+    running.people.stages = [look]
+    logins = [asyncio.create_task(alice.ssh("alice+train@gateway", "echo in")) for _ in range(4)]
+    await until(lambda: len(running.server.visitors) == 4 and running.people.looks > 3)
+    everybody.set()
+    assert [(done.status, done.text) for done in await asyncio.gather(*logins)] == [(0, "in\n")] * 4
+    # Each asks once; what was answered a moment ago counts for the others. The Manager lets no two start one server.
+    assert set(running.people.starts) == {("alice", "train")}
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        (
+            [Start("refused", "Team vision has used its 8 GPUs.")],
+            "train does not start: Team vision has used its 8 GPUs",
+        ),
+        ([Start("waiting-login", "The Hub wants you to log in.", WAITS.page)], f"you to log in ({URL})"),
+        ([STARTING, Start("waiting-approval", "It is too large.", WAITS.page)], f"It is too large ({URL})"),
+        ([STARTING, Start("ended", "It was cancelled.")], "train has not started: It was cancelled"),
+        ([Start("off")], "no job train; you have none that runs"),
+        ([Start("refused", "No\x1b[2J \u202e…")], "train does not start: No?[2J ?"),
+    ],
+    ids=["quota", "a fresh login", "an approval", "it has ended", "nobody wants that", "nothing moves the cursor"],
+)
+async def test_a_no_is_one_clear_sentence(running: Running, alice: Client, stages: list[Start], told: str) -> None:
+    running.people.stages = list(stages)
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert told in done.err
+
+
+async def test_a_queue_longer_than_the_wait_ends_with_where_to_look(running: Running, alice: Client) -> None:
+    running.server.starts = Starts(running.people, "http://hub.example/", 0.1, 0.02)
+    running.people.stages = [WAITS]
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert (
+        f"train does not run yet (number 2 in the queue. All 8 GPUs are used); it goes on by itself: watch {URL} and"
+        in done.err
+    )
+
+
+async def test_the_time_for_a_login_is_not_the_time_for_a_start(
+    running: Running, alice: Client, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is longer than a login may take, and none of it counts as one that stands at the door."""
+    taken: list[float] = []
+    longer = type(running.server.make_leg()).take_longer
+    monkeypatch.setattr(
+        "ssh_gateway.wire.ServerLeg.take_longer", lambda leg, seconds: (taken.append(seconds), longer(leg, seconds))
+    )
+    waiting: list[int] = []
+
+    def look() -> Start:
+        waiting.append(running.server.doorkeeper._waiting.total())
+        return appears(running, sshd.target())()
+
+    running.people.stages = [STARTING, look]
+    assert (await alice.ssh("alice+train@gateway", "true")).status == 0
+    assert taken == [60.0 + running.server.limits.login_seconds]
+    assert set(waiting) == {0}
+
+
+@pytest.mark.parametrize("jump", [False, True], ids=["user alone", "ssh -J"])
+async def test_the_other_ways_in_wait_as_well(running: Running, alice: Client, sshd: Sshd, jump: bool) -> None:
+    server = "train" if jump else ""
+    running.people.stages = [STARTING, STARTING, appears(running, sshd.target(server))]
+    way = ("-J", "alice@gateway", "alice@train") if jump else ("alice@gateway",)
+    done = await alice.ssh(*way, "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
+    assert set(running.people.starts) == {("alice", server)}
+
+
+async def test_nothing_starts_before_a_credential_is_proven(running: Running, alice: Client, mallory: Client) -> None:
+    running.people.stages = [WAITS]
+    env, options = alice.with_token("wrong")
+    assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
+    assert (await mallory.ssh(*options, "alice+train@gateway", "true", env=env)).status == 255
+    # A question whether a key would do carries no signature.
+    assert await running.server.people.registered_keys("alice")
+    assert running.people.starts == []
+
+
+async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client) -> None:
+    running.people.stages = [WAITS]
+    running.people.tokens["secret"] = Bearer("alice", lambda server: server == "other")
+    env, options = alice.with_token("secret")
+    done = await alice.ssh("-o", "PubkeyAuthentication=no", *options, "alice+train@gateway", "true", env=env)
+    assert (done.status, running.people.starts) == (255, [])
+
+
+async def test_a_client_that_goes_away_ends_its_waiting(running: Running, alice: Client) -> None:
+    running.people.stages = [STARTING]
+    process = await alice.start("ssh", "alice+train@gateway", "true")
+    await until(lambda: running.people.looks > 1)
+    process.kill()
+    await process.wait()
+    await until(lambda: not running.server.visitors)
+    seen = running.people.looks
+    running.people.stages = [Start("off")]
+    assert (await alice.ssh("alice+other@gateway", "true")).status == 255
+    assert running.people.looks <= seen + 1, "somebody who is gone is still asked for"
+
+
+async def test_a_no_costs_its_address_and_is_not_asked_for_again_at_once(
+    running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 1000.0)
+    running.server.penalties = Penalties(Rules(penalty_seconds=1000.0))
+    for _ in range(int(FREE / NOTHING_TRIED) - 1):
+        running.server.penalties.left("127.0.0.1", late=False, now=running.server.now())
+    running.people.stages = [Start("refused", "No.")]
+    for _ in range(2):
+        assert "train does not start: No" in (await alice.ssh("alice+train@gateway", "true")).err
+    assert "too many failed logins from your address" in (await alice.ssh("alice+train@gateway", "true")).err
+    assert running.people.starts == [("alice", "train")]
+
+
+async def test_where_nobody_waits_nothing_starts(running: Running, alice: Client) -> None:
+    running.server.starts = Starts(running.people, "http://hub.example/", 0.0)
+    running.people.stages = [STARTING]
+    assert "no job train" in (await alice.ssh("alice+train@gateway", "true")).err
+    assert running.people.starts == []
+
+
+def test_the_default_server_has_words_of_its_own() -> None:
+    assert progress("", STARTING) == "your default server is starting"

@@ -13,6 +13,7 @@
     algorithms what is offered and taken
     authorities whose certificates count                     certificates PURE: what one lets in
     sessions   telling the Manager who is in which job           drain     what is said when it stops
+    audit      PURE: what packets say for the log
     health     what probes are answered                          meters    what a Prometheus reads
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,11 @@ class Gateway(Application):
     x11_forwarding = Bool(
         False, help="Whether `ssh -X` works. Off, because whoever controls a job could watch the person's screen."
     ).tag(config=True)
+    log_commands = Bool(
+        False,
+        help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
+        "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
+    ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 
     flags = {  # noqa: RUF012  (traitlets declares it so)
@@ -188,7 +194,7 @@ class Gateway(Application):
 
     def initialize(self, argv: list[str] | None = None) -> None:
         super().initialize(argv)
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        logging.basicConfig(level=logging.WARNING, handlers=[_to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names as they come; what happened is in our own lines.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
@@ -232,6 +238,7 @@ class Gateway(Application):
                 notices=notices,
                 rechecks=rechecks,
                 authorities=authorities,
+                log_commands=self.log_commands,
             )
             await self._run(server, activity, notices, rechecks)
 
@@ -249,7 +256,7 @@ class Gateway(Application):
             asyncio.create_task(rechecks.run(), name="check again"),
             asyncio.create_task(server.meters.watch_loop(), name="measure the loop"),
         }
-        say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint())
+        say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
         waiting = asyncio.create_task(stop.wait(), name="stop signal")
         ended, _ = await asyncio.wait({*serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if waiting not in ended:
@@ -289,6 +296,15 @@ class Gateway(Application):
             ),
             balancers=read_networks(self.proxy_protocol_from),
         )
+
+
+def _to_stderr() -> logging.Handler:
+    """Lines that begin with the time in UTC, to the millisecond."""
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    return handler
 
 
 @contextlib.contextmanager

@@ -44,9 +44,11 @@ class Relay:
         keeps: Callable[[int, bytes], bool] | None = None,
         lines: Callable[[], Sequence[Line]] = tuple,
         refused: Callable[[str], None] = lambda _what: None,
+        audit: Callable[[bytes, bool, int | None], None] = lambda _payload, _by_client, _channel: None,
     ) -> None:
         """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
-        ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away.
+        ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away, ``audit`` of every
+        other packet that is looked at: who sent it, and by which number the client knows its channel.
         """
         self._client = client
         self._pod = pod
@@ -55,6 +57,7 @@ class Relay:
         self._keeps = keeps
         self._lines = lines
         self._refused = refused
+        self._audit = audit
         self._terminals = terminals.Terminals()
         self._untold = False
         self._pending = {client: 0, pod: 0}
@@ -130,11 +133,22 @@ class Relay:
                 source.send_payload(verdict.answer)
             if verdict.refused:
                 self._refused(verdict.refused)
+            else:
+                self._audit(payload, source is self._client, self._channel(payload, source))
         if forward is not None:
             sink.send_payload(forward)
             if sink.blocked:
                 self._count(len(forward), source, sink)
         return True
+
+    def _channel(self, payload: bytes, source: wire.Leg) -> int | None:
+        """By which number the client knows the channel of a packet that is looked at."""
+        if payload[0] == packets.CHANNEL_REQUEST:
+            number = packets.number_at(payload, 1)
+            return number if source is self._pod else self._terminals.client_number.get(number)
+        if payload[0] == packets.CHANNEL_OPEN and source is self._client:
+            return int.from_bytes(packets.opener(payload), "big")
+        return None
 
     def _count(self, size: int, source: wire.Leg, sink: wire.Leg) -> None:
         self._pending[sink] += size

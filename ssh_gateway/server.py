@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,6 +69,7 @@ class Server:
         rechecks: Rechecks | None = None,
         authorities: Authorities | None = None,
         meters: Meters | None = None,
+        log_commands: bool = False,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -97,7 +99,9 @@ class Server:
             self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
         )
         self.pods: set[wire.ClientLeg] = set()
-        self.numbers = count(1)
+        self.log_commands = log_commands
+        self.name = secrets.token_hex(4)
+        self._numbers = count(1)
         self._options = algorithms.server_options([keys.host], self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -134,6 +138,10 @@ class Server:
     def _end(self, visitors: Iterable[Visitor]) -> None:
         for visitor in list(visitors):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
+
+    def next_number(self) -> str:
+        """What the next connection is called in the log; no other process, before or beside, calls one so."""
+        return f"{self.name}-{next(self._numbers)}"
 
     def now(self) -> float:
         """The clock of everything that is counted."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncssh
 
-from ssh_gateway import packets, pod, routing, wire
+from ssh_gateway import audit, packets, pod, routing, wire
 from ssh_gateway.access import Proof
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
@@ -44,7 +44,7 @@ class Jump:
     user: str
     server: str
     source: str
-    outer: int
+    outer: str
 
 
 class Refused(Exception):
@@ -55,7 +55,7 @@ class Visit:
     """One person, one client connection, and the pod's that belongs to it."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (who, on what, by which proof, within which bounds)
-        self, server: Server, leg: wire.ServerLeg, proof: Proof, number: int, source: str, bounds: Bounds
+        self, server: Server, leg: wire.ServerLeg, proof: Proof, number: str, source: str, bounds: Bounds
     ) -> None:
         self._server = server
         self._leg = leg
@@ -67,6 +67,7 @@ class Visit:
         self._connecting = False
         self._undecided = False
         self.proof = proof
+        self.budget = audit.Budget()
         self.server_name: str | None = None
         self.job: str | None = None
 
@@ -150,6 +151,7 @@ class Visit:
             keeps=self._is_ours if self._undecided else None,
             lines=self._lines,
             refused=self._refused_by_policy,
+            audit=self._note,
         )
         self._relay.start()
         self._server.activity.opened(self.proof.user, self.server_name or "")
@@ -157,6 +159,13 @@ class Visit:
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")
         say("refused", conn=self._number, what=what)
+
+    def _note(self, payload: bytes, by_client: bool, channel: int | None) -> None:
+        """Write down what a packet asks for, or how something ended."""
+        event = audit.read(payload, by_client=by_client, commands=self._server.log_commands)
+        if event is not None and self.budget.take(self._server.now()):
+            by = None if by_client else "job"
+            say(event.name, conn=self._number, channel=channel, by=by, **event.fields)
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)

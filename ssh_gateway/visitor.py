@@ -45,7 +45,7 @@ class Visitor(wire.Door):
     def __init__(self, server: Server, jump: Jump | None, source: str) -> None:
         self._server = server
         self._jump = jump
-        self._number = next(server.numbers)
+        self._number = server.next_number()
         self._login = NOBODY
         self._written = ""
         self._attempts = Attempts(server.limits.attempts)
@@ -54,6 +54,7 @@ class Visitor(wire.Door):
         self._at_door = False
         self._tried = False
         self._method = ""
+        self._key = ""
         self._late = False
         self._in_crowd = ""
         self._since = time.monotonic()
@@ -96,6 +97,7 @@ class Visitor(wire.Door):
             seconds=time.monotonic() - self._since,
             up=visit.bytes_up if visit else None,
             down=visit.bytes_down if visit else None,
+            unlogged=(visit.budget.unlogged or None) if visit else None,
             why=self.leg.farewell[1] if self.leg.farewell else exc,
         )
 
@@ -138,7 +140,7 @@ class Visitor(wire.Door):
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether this key would do; also asked without a signature, so nothing may come of it."""
-        self._method = "publickey"
+        self._method, self._key = "publickey", key.get_fingerprint()
         if not self._attempts.may_ask():
             return False
         registered = await self._registered(self._login.user)
@@ -181,7 +183,8 @@ class Visitor(wire.Door):
 
     def attempt_failed(self) -> str | None:
         exhausted = self._attempts.exhausted()
-        method, self._method = self._method, ""
+        method, key = self._method, self._key
+        self._method = self._key = ""
         self._server.meters.judged(method, proven=False)
         say(
             "auth",
@@ -189,6 +192,7 @@ class Visitor(wire.Door):
             login=self._written,
             result="failed",
             method=method or None,
+            key=key or None,
             attempt=self._attempts.failed,
         )
         return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
@@ -197,7 +201,7 @@ class Visitor(wire.Door):
         """Judge a token; a no comes after the same time, whatever the reason."""
         user, started, bearer = self._login.user, time.monotonic(), None
         self._tried = True
-        self._method = method
+        self._method, self._key = method, ""
         held_up = self._server.penalties.tries(self._source, user, self._server.now())
         if held_up is not None:
             self._tell(held_up)

@@ -1,5 +1,5 @@
 """The same on JupyterHub 5.5, which Zero-to-JupyterHub ships: the comparison, the spawner in a real Hub, also
-in one that is killed, and the queue."""
+in one that is killed, the queue, and the pages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ TESTS = {
     "tests/edges/test_spawner_hub.py": (),
     "tests/edges/test_spawner_restarts.py": ("-k", "with_templates"),
     "tests/edges/test_manager/test_queue_hub.py": ("-k", "not late"),
+    "tests/e2e/test_pages.py": (),
 }
 
 

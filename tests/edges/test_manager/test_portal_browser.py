@@ -14,6 +14,7 @@ from dlspawner.core.endpoints import read_target
 from dlspawner.manager import server
 from dlspawner.manager.notices import Kind, post
 from dlspawner.manager.portal import base
+from tests.accessible import TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
@@ -24,11 +25,6 @@ NO_PAGES = ("api/", "health", "ready", "oauth_callback", "metrics", "start", "ss
 NO_PAGES_END = ("/keep", "/stop", "/remove", "/import", "/cancel", "/go-on", "/approve", "/deny", ".csv")
 # Of what axe brings and looks for, and the screenshots: a page of ours has no such style.
 BY_TOOLS = ("Applying inline style violates", "status of 404")
-VIEWS = {
-    "light": {"viewport": {"width": 1100, "height": 900}},
-    "dark": {"viewport": {"width": 1100, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 360, "height": 780}},
-}
 
 
 @dataclass
@@ -77,13 +73,7 @@ async def filled(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def wrong(page: Page) -> list[str]:
-    """What axe complains of."""
-    found = await Axe().run(page)
-    return [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-        for one in found.response["violations"]
-        for node in one["nodes"]
-    ]
+    return violations((await Axe().run(page)).response)
 
 
 @pytest.mark.slow
@@ -98,7 +88,7 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
             name = path.replace("/", "-").replace("?", "-") or "mine"
             await page.screenshot(path=PICTURES / f"{view}-{name}.png", full_page=True)
             problems += [f"{path}: {one}" for one in await wrong(page)]
-            wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            wide = await page.evaluate(TOO_WIDE)
             problems += [f"{path} is {wide} pixels too wide"] if wide > 0 else []
     assert not problems, "\n".join(problems)
 

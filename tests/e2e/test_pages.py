@@ -1,0 +1,129 @@
+"""The Hub's pages as people see them here: accessible, light and dark, and as wide as a phone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.accessible import TOO_WIDE, VIEWS, violations
+from tests.e2e.browsing import choose, log_in
+from tests.e2e.people import Person, Stack, wait_for
+
+PICTURES = Path("build/pages")
+# Pages that load themselves again after a while, and would do so while somebody looks.
+STILL = "const later = setTimeout; window.setTimeout = (what, wait) => wait >= 3000 ? 0 : later(what, wait);"
+STUBBORN = "trap '' TERM; while :; do sleep 1; done"
+
+
+@dataclass
+class Looks:
+    """What was wrong with the pages one has looked at."""
+
+    page: Page
+    stack: Stack
+    wrong: list[str] = field(default_factory=list)
+
+    def at(self, path: str, name: str) -> None:
+        self.page.goto(f"{self.stack.url}/{path}")
+        self.here(name)
+
+    def here(self, name: str) -> None:
+        """The page as it is, in each view."""
+        for view, wishes in VIEWS.items():
+            self.page.set_viewport_size(wishes["viewport"])
+            self.page.emulate_media(color_scheme=wishes.get("color_scheme", "light"), reduced_motion="reduce")
+            self.page.screenshot(path=PICTURES / f"{name}-{view}.png", full_page=True)
+            found = violations(Axe().run(self.page).response)
+            wide = self.page.evaluate(TOO_WIDE)
+            found += [f"it is {wide} pixels too wide"] if wide > 0 else []
+            self.wrong += [f"{name}, {view}: {one}" for one in found]
+        self.page.set_viewport_size(VIEWS["light"]["viewport"])
+
+
+@pytest.fixture
+def looks(browser: Browser, stack: Stack) -> Iterator[Looks]:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    context = browser.new_context()
+    context.add_init_script(STILL)
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    yield Looks(page, stack)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def iris(stack: Stack) -> Iterator[Person]:
+    """Somebody with a job in every state."""
+    person = stack.person("iris")
+    of_all = {"template": "custom", "image": stack.image, "gpus": 0}
+    person.launch("work", **of_all)
+    person.launch("stops", command=STUBBORN, **of_all)
+    person.start("fails", **(of_all | {"command": "echo no data found; exit 3"}))
+    wait_for(lambda: not person.server("fails").get("pending") and not person.ready("fails"), "it failed", 60)
+    person.launch("full", template="custom", image=stack.image, gpus=4)
+    person.start("waits", template="custom", image=stack.image, gpus=8)
+    person.api("DELETE", "/users/iris/servers/stops")
+    yield person
+    for pod in stack.kubectl("get", "pods", "-o", "name", "-l", "dlspawner.dev/server=stops").split():
+        stack.kubectl("delete", pod, "--grace-period=0", "--force")
+    for server in ("waits", "work", "full"):
+        person.stop(server)
+    person.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack, iris: Person) -> None:
+    page = looks.page
+    looks.at("hub/login", "login")
+    page.get_by_label("Username").fill("iris")
+    page.locator("#password_input").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_text("Invalid").wait_for()
+    looks.here("login-failed")
+    log_in(page, stack, "iris")
+    looks.at("hub/stop-pending", "not-there")
+    looks.at("hub/home", "home")
+    looks.at("hub/spawn/iris/new", "spawn")
+    looks.at("hub/spawn-pending/iris/stops", "stop-pending")
+    looks.at("hub/user/iris/old/", "not-running")
+    looks.at("hub/spawn-pending/iris/fails", "failed")
+    looks.at("hub/user/iris/waits/", "waits")
+    looks.at("hub/admin", "forbidden")
+    looks.at("services/jobs/wait/iris/waits", "wait")
+    looks.at("hub/token", "token")
+    page.get_by_role("button", name="Request new API token").click()
+    page.get_by_text("Your new API Token").wait_for()
+    looks.here("token-made")
+    # Nothing is told of the start: the page stays what it is when it is opened.
+    page.route("**/progress", lambda route: None)
+    choose(page, stack, "slow", "Notebook")
+    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill("0")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("heading", name="Starting slow")).to_be_visible()
+    looks.here("spawn-pending")
+    page.unroute_all()
+    looks.at("hub/logout", "logout")
+    wait_for(lambda: iris.ready("slow"), "it started", 120)
+    iris.stop("slow")
+    assert not looks.wrong, "\n".join(looks.wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_who_is_new_and_who_is_admin_see_accessible_pages(looks: Looks, stack: Stack, iris: Person) -> None:
+    log_in(looks.page, stack, "newcomer")
+    looks.here("home-empty")
+    looks.at("hub/spawn/newcomer", "spawn-default")
+    looks.page.context.clear_cookies()
+    log_in(looks.page, stack, "admin")
+    looks.page.goto(f"{stack.url}/hub/admin")
+    looks.page.get_by_text(re.compile("iris")).first.wait_for()
+    looks.here("admin")
+    assert not looks.wrong, "\n".join(looks.wrong)

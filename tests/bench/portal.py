@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -21,8 +22,9 @@ import aiohttp
 from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager import changes
+from dlspawner.manager.access import Viewer
 from dlspawner.manager.book import Turn
-from dlspawner.manager.records import Record
+from dlspawner.manager.records import Entry, Record
 from tests.bench.figures import Figure, publish
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import ROOT, running
@@ -146,12 +148,35 @@ async def fan_out(portal: Portal) -> list[Figure]:
     ]
 
 
+def handed_on() -> list[Figure]:
+    """Milliseconds of the processor for many changes at once: who is told what, without JSON and sockets."""
+    now = datetime.now(UTC)
+    jobs = (Job(f"j{one}", f"u{one % 2000}", f"t{one % 100}", now, state=State.QUEUED) for one in range(JOBS))
+    entries = [Entry(Record(job), now, "queued") for job in jobs]
+    people = [Viewer(f"u{one}") for one in range(LISTENERS)]
+    kinds = {
+        "people": people,
+        "admins of a team": [replace(one, teams=frozenset({f"t{at % 100}"})) for at, one in enumerate(people)],
+        "administrators": [replace(one, all=True) for one in people],
+    }
+    found = []
+    for kind, viewers in kinds.items():
+        listeners = [changes.Listener(viewer, changes.Share("pages", viewer.name)) for viewer in viewers]
+        begun = time.process_time()
+        heard = changes._Heard.together(entries)
+        for listener in listeners:
+            changes._tell(listener, heard, set(), moved=True)
+        taken = 1000 * (time.process_time() - begun)
+        found.append(Figure(f"{JOBS} changes handed to {LISTENERS} {kind}", taken, "ms"))
+    return found
+
+
 async def measure(folder: Path) -> list[Figure]:
     with running(folder / "world") as world:
         (folder / "office").mkdir()
         os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
         async with portals(world, folder / "office") as portal:
-            quiet = await fan_out(portal)
+            quiet = [*handed_on(), *await fan_out(portal)]
             await fill(portal)
             return [*await paint(portal), *quiet]
 

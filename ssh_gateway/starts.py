@@ -82,7 +82,7 @@ class Starts:
     async def bring_up(self, waiter: Waiter) -> bool:
         """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""
         user, server = waiter.user, waiter.server
-        if not await self.begin(user, server):
+        if not await self._begin_with_words(waiter):
             return False
         start, said, until = self._of(user, server).start, "", _now() + self.seconds
         while not (start.state == RUNNING and await waiter.ready()):
@@ -97,6 +97,14 @@ class Starts:
             await asyncio.sleep(self._poll)
             start = await self._looked(user, server)
         return True
+
+    async def _begin_with_words(self, waiter: Waiter) -> bool:
+        """The Hub answers when the job runs, or in ten seconds; clients give up on who says nothing for so long."""
+        words = asyncio.get_running_loop().call_later(self._poll, _say_that_it_is_asked, waiter)
+        try:
+            return await self.begin(waiter.user, waiter.server)
+        finally:
+            words.cancel()
 
     def _judge(self, server: str, start: Start) -> None:
         refusal = obstacle(server, start, self._page(start))
@@ -157,6 +165,11 @@ def too_long(server: str, start: Start, page: str) -> str:
     name = server or "your default server"
     where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
     return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"
+
+
+def _say_that_it_is_asked(waiter: Waiter) -> None:
+    if not waiter.gone():
+        waiter.tell(f"{waiter.server or 'your default server'} does not run: asking for it to be started")
 
 
 def _now() -> float:

@@ -216,8 +216,9 @@ class Visit:
                 return await self._server.places.target(user, name) is not None
             return False
 
-        say("start", conn=self._number, user=user, server=name)
         brought = await starts.bring_up(Waiter(user, name, ready, lambda: self._leg.ended, self._say))
+        if brought:
+            say("started", conn=self._number, user=user, server=name)
         if user in self._server.blocked():
             raise NotStarted(BLOCKED)
         return brought

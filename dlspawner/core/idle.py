@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -140,6 +140,8 @@ def policy_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preempt
         own = _first(template.preemptible_window, team.preemptible, culling.preemptible_window)
         window = _first(own, window)
     lifetime = _first(template.lifetime, culling.lifetime)
+    if template.dry_run is not None:
+        culling = replace(culling, dry_run=template.dry_run)
     return Policy(window, lifetime, frozenset(template.counts), template.http_alone, culling)
 
 

@@ -121,12 +121,14 @@ class IdlePolicy:
     """When a job of this template counts as idle; ``None`` leaves it to the team and the cluster.
 
     ``http_alone``: HTTP counts for no longer than that after the last other use; ``None`` for as long as there is any.
+    ``dry_run``: whether its idle jobs are only reported.
     """
 
     window: timedelta | None = None
     preemptible_window: timedelta | None = None
     lifetime: timedelta | None = None
     http_alone: timedelta | None = None
+    dry_run: bool | None = None
     counts: tuple[Evidence, ...] = (Evidence.GPU, Evidence.KERNEL, Evidence.HTTP, Evidence.SSH)
 
 

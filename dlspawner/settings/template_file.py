@@ -177,7 +177,14 @@ def _idle(file: Section) -> IdlePolicy:
     found = file.get("idle")
     if found is None:
         return IdlePolicy()
-    known = ("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "http_alone_seconds", "counts")
+    known = (
+        "window_seconds",
+        "preemptible_window_seconds",
+        "lifetime_seconds",
+        "http_alone_seconds",
+        "dry_run",
+        "counts",
+    )
     section = found.section(known)
     counts = section.get("counts")
     return IdlePolicy(
@@ -185,6 +192,7 @@ def _idle(file: Section) -> IdlePolicy:
         preemptible_window=section.maybe_seconds("preemptible_window_seconds", 60, _YEAR),
         lifetime=section.maybe_seconds("lifetime_seconds", 60, _YEAR),
         http_alone=section.maybe_seconds("http_alone_seconds", 60, _YEAR),
+        dry_run=section.boolean("dry_run", True) if section.get("dry_run") else None,
         counts=tuple(entry.one_of(Evidence) for entry in counts.items()) if counts else IdlePolicy().counts,
     )
 

@@ -203,6 +203,19 @@ def test_the_window_is(name: str) -> None:
     assert policy_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
 
 
+@pytest.mark.parametrize(
+    ("own", "of_cluster", "reported"),
+    [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
+    ids=["the cluster's dry run", "the cluster's stops", "a template that stops", "a template's dry run"],
+)
+def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, reported: bool) -> None:
+    culling = replace(CULLING, dry_run=of_cluster)
+    policy = policy_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
+    verdict = judge(Activity(ago(48), warned=(Warned(ago(10), 50), Warned(ago(2), 90))), policy, NOW)
+    assert isinstance(verdict, Stop)
+    assert verdict.dry_run is reported
+
+
 def test_a_warning_says_when_the_job_will_be_stopped() -> None:
     verdict = judge(Activity(ago(5)), POLICY, NOW)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_validate_counts_what_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert cli.main(["validate"]) == 0
-    assert capsys.readouterr().out == "ok: 4 templates, 2 GPU types, 3 teams\n"
+    assert capsys.readouterr().out == "ok: 5 templates, 2 GPU types, 3 teams\n"
 
 
 def test_validate_prints_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -171,6 +171,10 @@ WRONG_JOBS = {
         "mounts: {home: rw}",
         "jobs/job.yaml:3: mounts.home: must be one of none, read-only, read-write, not “rw”.",
     ),
+    "a start that is neither yes nor no": (
+        "start_on_connect: sometimes",
+        "jobs/job.yaml:3: start_on_connect: must be true or false",
+    ),
     "an idle window of nothing": (
         "idle: {window_seconds: 0}",
         "jobs/job.yaml:3: idle.window_seconds: must be between 60",
@@ -598,7 +602,8 @@ endpoints:
 mounts: {home: read-only, team_data: none, job_directory: false}
 pods: [{role: chief}, {role: worker, count: 3}]
 grace_period_seconds: 120
-idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 3600, counts: [gpu]}
+idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 3600, counts: [gpu], dry_run: false}
+start_on_connect: true
 special_permissions: [host_network]
 labels: {purpose: training}
 annotations: {note: "${team}"}
@@ -621,6 +626,7 @@ pod:
     assert template.pods == 4
     assert template.grace_period == timedelta(minutes=2)
     assert template.idle.lifetime == timedelta(hours=1)
+    assert (template.idle.dry_run, template.start_on_connect) == (False, True)
     assert template.idle.counts == (Evidence.GPU,)
     assert template.special == {Special.HOST_NETWORK}
     assert template.pod == {"hostNetwork": True}
@@ -714,7 +720,13 @@ def test_the_default_template_comes_first(files: Files) -> None:
 
 def test_the_shipped_files_are_right() -> None:
     loaded = settings.load(*SHIPPED)
-    assert sorted(template.name for template in loaded.templates) == ["custom", "ipython", "ssh", "tensorboard"]
+    assert sorted(template.name for template in loaded.templates) == [
+        "custom",
+        "files",
+        "ipython",
+        "ssh",
+        "tensorboard",
+    ]
     assert loaded.templates[0].name == "ipython"
     assert [kind.name for kind in loaded.cluster.gpu_types] == ["a100", "v100"]
     assert [team.name for team in loaded.teams.teams] == ["vision", "language", "default"]

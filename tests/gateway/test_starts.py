@@ -11,7 +11,7 @@ from ssh_gateway.access import Bearer
 from ssh_gateway.directory import Start, Target
 from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
 from ssh_gateway.starts import Starts, progress
-from tests.gateway.peers import Client, FakePlaces, Running, Sshd, until
+from tests.gateway.peers import DEADLINE, Client, FakePlaces, Running, Sshd, finish, until
 
 STARTING, RUNS = Start("starting", page="/services/jobs/wait/alice/train"), Start("running", job="j")
 WAITS = Start("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
@@ -65,6 +65,24 @@ async def test_of_several_logins_at_once_one_starts_the_job(running: Running, al
     assert [(done.status, done.text) for done in await asyncio.gather(*logins)] == [(0, "in\n")] * 4
     # Each asks once; what was answered a moment ago counts for the others. The Manager lets no two start one server.
     assert set(running.people.starts) == {("alice", "train")}
+
+
+async def test_who_waits_for_the_hub_s_answer_reads_so(
+    running: Running, alice: Client, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    async def start(user: str, server: str) -> Start:
+        await answered.wait()
+        return appears(running, sshd.target())()
+
+    monkeypatch.setattr(running.people, "start", start)
+    process = await alice.start("ssh", "alice+train@gateway", "echo in")
+    assert process.stderr is not None
+    said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
+    answered.set()
+    assert said.strip() == b"train does not run: asking for it to be started"
+    assert (await finish(process)).text == "in\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""One's files without a job: OpenSSH's own clients, a login of somebody who has never started anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.e2e.people import Person, Stack
+
+pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+
+
+@pytest.fixture
+def fred(stack: Stack) -> Iterator[Person]:
+    person = stack.person("fred")
+    yield person
+    person.stop("files")
+    person.close()
+
+
+def jobs(person: Person) -> list[dict[str, Any]]:
+    """All of this person's, ended ones as well."""
+    headers = {"Authorization": f"token {person.token}"}
+    url = f"{person.stack.url}/services/jobs/api/jobs?user={person.name}"
+    items: list[dict[str, Any]] = requests.get(url, headers=headers, timeout=60).json()["items"]
+    return items
+
+
+def test_logins_start_one_job_without_gpus_for_ones_files(fred: Person, tmp_path: Path) -> None:
+    client = fred.ssh(tmp_path / "fred")
+    (tmp_path / "up").write_bytes(os.urandom(1 << 20))
+    batch = f"put {tmp_path}/up data.bin\nget data.bin {tmp_path}/down\n"
+    sftp = ("sftp", "-q", "-F", str(client.config), "-b", "-", "fred+files@gateway")
+    rsync = ("rsync", "-a", "-e", client.remote_shell, "fred+files@gateway:data.bin", str(tmp_path / "copy"))
+    with ThreadPoolExecutor() as pool:
+        # A command's standard output is its own, whatever the login had to say meanwhile.
+        shell = pool.submit(client.run, "files", "printf out; id -un >&2", options=("-o", "LogLevel=INFO"), seconds=180)
+        sent = pool.submit(client.tool, *sftp, text=batch, seconds=180)
+    done, moved = shell.result(), sent.result()
+    assert (done.returncode, done.stdout) == (0, "out"), done.stderr
+    assert done.stderr.strip().endswith("fred")
+    assert moved.returncode == 0, moved.stderr
+    assert (tmp_path / "down").read_bytes() == (tmp_path / "up").read_bytes()
+    assert client.tool(*rsync).returncode == 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "up").read_bytes()
+    (job,) = jobs(fred)
+    assert (job["server"], job["template"], job["gpus"], job["state"]) == ("files", "files", 0, "running")
+
+
+def test_other_servers_that_never_were_are_not_started(fred: Person, tmp_path: Path) -> None:
+    fred.launch("files", template="files")  # whichever way it was started
+    client = fred.ssh(tmp_path / "fred")
+    done = client.run("flies", "true")
+    assert (done.returncode, "no job flies; yours: files" in done.stderr) == (255, True), done.stderr

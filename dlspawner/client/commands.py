@@ -69,7 +69,7 @@ def submit(given: Given, service: Service) -> int:
     if given.json:
         return _print_json(job)
     named = f" ({job['id']})" if job.get("id") else ""
-    print(f"{text.printable(text.title(job, job.get('user', '')))}{named}: {text.standing(job)}")
+    print(text.printable(f"{text.title(job, job.get('user', ''))}{named}: {text.standing(job)}"))
     if job.get("why"):
         print(text.printable(job["why"]))
     return 1 if job["state"] == "ended" else 0
@@ -100,7 +100,7 @@ def _until_it_runs(service: Service, job: dict[str, Any], *, say: bool) -> dict[
     """The job once it runs or has ended; what it waits for is said whenever that changes."""
     said = ""
     while job["state"] not in {"running", "ended"}:
-        told = f"{text.standing(job)}. {text.printable(job.get('why') or '')}".strip()
+        told = text.printable(f"{text.standing(job)}. {job.get('why') or ''}".strip())
         if say and told != said:
             print(told, file=sys.stderr)
             said = told
@@ -223,7 +223,7 @@ def kill(given: Given, service: Service) -> int:
     service.delete(f"jobs/{part(job['id'])}")
     if given.json:
         return _print_json(service.get(f"jobs/{part(job['id'])}"))
-    print(f"{text.printable(text.title(job))} ({job['id']}): asked to stop. Its files stay.")
+    print(text.printable(f"{text.title(job)} ({job['id']}): asked to stop. Its files stay."))
     return 0
 
 

@@ -31,7 +31,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
     """One fact a line; those that are not known are left out."""
-    known = [(name, printable(str(value))) for name, value in pairs if value not in (None, "")]
+    known = [(printable(name), printable(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in known), default=0) + 2
     return "\n".join(f"{f'{name}:'.ljust(width)}{value}" for name, value in known)
 

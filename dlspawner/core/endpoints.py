@@ -23,5 +23,6 @@ def ssh_login(user: str, server: str) -> str:
 def ssh_command(user: str, server: str, target: Target) -> str:
     """What to type to reach a server of this person through the gateway."""
     host, port = target
-    login = shlex.quote(f"{ssh_login(user, server)}@{host}")
+    login = f"{ssh_login(user, server)}@{host}"
+    login = f"{'-- ' if login.startswith('-') else ''}{shlex.quote(login)}"  # nobody's name is an option of ssh
     return f"ssh {login}" if port == 22 else f"ssh -p {port} {login}"

@@ -163,8 +163,9 @@ def _own(key: StoredKey) -> dict[str, object]:
 
 
 def as_name(text: str) -> str:
-    """A name that a database can be asked for; what none can hold is nobody's name."""
-    return "" if "\0" in text or len(text) > 255 else text
+    """A name that a database can be asked for, and an address hold; what none can hold is nobody's name."""
+    half = any("\ud800" <= char <= "\udfff" for char in text)  # of a letter: JSON can carry it, UTF-8 can not
+    return "" if half or "\0" in text or len(text) > 255 else text
 
 
 def fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -> dict[str, Any]:

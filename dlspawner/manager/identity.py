@@ -1,9 +1,10 @@
 """Who is asking, and what that lets them do: the Manager's only use of the Hub's OAuth, and its rules of access.
 
 A request says who it comes from by a Hub token in its Authorization header or, from a browser, by the cookie of this
-service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value: without
-it the request is anonymous. Tokens in URLs are not taken, because URLs end up in logs and histories. Answers of the Hub
-are kept for half a minute, which is how long a revoked token lives on here.
+service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value, and that
+the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
+are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
+long a revoked token lives on here.
 
 The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
 
@@ -115,6 +116,26 @@ class ServiceAuth(HubOAuth):
             return token
         cookie: str | None = self._get_token_cookie(handler) if in_cookie else None
         return cookie
+
+    async def _get_user_cookie(self, handler: RequestHandler) -> dict[str, Any] | None:
+        request = handler.request
+        if foreign(request.method or "", request.headers, request.host):
+            return None
+        found: dict[str, Any] | None = await super()._get_user_cookie(handler)
+        return found
+
+
+def foreign(method: str, headers: Mapping[str, str], host: str) -> bool:
+    """Whether a browser says that a page of another site, or a person's own server's, sends what may change something.
+
+    What ``Sec-Fetch-Site`` says is true behind any proxy; browsers without it say where a form comes from.
+    """
+    if method in {"GET", "HEAD", "OPTIONS"}:
+        return False
+    site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+    if site is not None:
+        return site not in {"same-origin", "none"}
+    return origin is not None and origin.partition("://")[2].lower() != host.lower()
 
 
 def make_auth(service: Service, parent: Configurable) -> ServiceAuth:

@@ -18,6 +18,7 @@ from tornado.httputil import url_concat
 from tornado.web import HTTPError
 
 from dlspawner.core.amounts import shown
+from dlspawner.core.visible import visible
 from dlspawner.hubapi import HubUnavailable, Identity
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.host_keys import read_host_keys
@@ -45,7 +46,7 @@ def make_environment(paths: Sequence[str]) -> Environment:
     """Templates as JupyterHub finds them: ours first, then the Hub's; "templates/…" always names the Hub's own."""
     hub = str(Path(DATA_FILES_PATH) / "templates")
     loader = ChoiceLoader([PrefixLoader({"templates": FileSystemLoader([hub])}, "/"), FileSystemLoader([*paths, hub])])
-    environment = Environment(loader=NonceLoader(loader), autoescape=True)
+    environment = Environment(loader=NonceLoader(loader), autoescape=True, finalize=_visible)
     environment.filters["ago"] = ago
     environment.filters["gpus"] = shown
     environment.filters["cpu"] = lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")
@@ -53,6 +54,11 @@ def make_environment(paths: Sequence[str]) -> Environment:
     environment.filters["pair"] = lambda text: (text, text)
     environment.filters["key_type"] = lambda key: describe_type(key.partition(" ")[0])
     return environment
+
+
+def _visible(value: object) -> object:
+    """Nothing hides in what pages hold. What is markup already, as after ``|e`` in fields that nobody sees, stays."""
+    return visible(value) if type(value) is str else value
 
 
 def ago(then: datetime, now: datetime) -> str:

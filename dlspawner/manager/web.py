@@ -207,6 +207,9 @@ class Asking(HubOAuthenticated, Handler):
     def initialize(self, manager: Manager) -> None:
         super().initialize(manager)
         self.hub_auth = manager.auth
+        # HubOAuth's own helpers, and tornado's pages of errors, ask for tornado's current user, also of a request that
+        # cannot be read: unless it is set they block the whole process on the Hub.
+        self.current_user = None
 
     @property
     def by_token(self) -> bool:
@@ -226,8 +229,6 @@ class Asking(HubOAuthenticated, Handler):
 
     async def prepare(self) -> None:
         super().prepare()
-        # HubOAuth's own helpers ask for tornado's current user; unless it is set they block the process on the Hub.
-        self.current_user = None
         self.current_user = self.identity = await identify(self.manager.auth, self)
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))

@@ -27,8 +27,9 @@ def test_an_address_is_read_as_administrators_write_it(address: str, target: Tar
         ("alice", "", ("gate", 2222), "ssh -p 2222 alice@gate"),
         ("al+ice", "", ("gate", 22), "ssh al+ice+@gate"),
         ("a b;rm", "", ("gate", 22), "ssh 'a b;rm@gate'"),
+        ("-oProxyCommand=id;", "", ("gate", 2222), "ssh -p 2222 -- '-oProxyCommand=id;@gate'"),
     ],
-    ids=["a named server", "the default one", "a plus in the name", "a name that a shell would run"],
+    ids=["a named server", "the default one", "a plus in the name", "a name a shell would run", "an option of ssh"],
 )
 def test_a_command_reaches_exactly_this_server(user: str, server: str, target: Target, command: str) -> None:
     assert ssh_command(user, server, target) == command

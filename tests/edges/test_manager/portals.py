@@ -102,10 +102,10 @@ class Portal:
 
 
 @contextlib.asynccontextmanager
-async def portals(world: World, folder: Path) -> AsyncIterator[Portal]:
+async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        (folder / "teams.yaml").write_text(TEAMS)
+        (folder / "teams.yaml").write_text(teams)
         await office.make_node()
         office.hub.servers = set()
         async with serving(office, world) as served:

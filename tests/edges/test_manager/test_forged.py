@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from tests.edges.test_manager.portals import Portal, portals, proxied
 from tests.edges.test_manager.test_manager_page import Browser
 from tests.edges.test_manager.world import World
 
+# What browsers say of a page of another site, beside its cookies.
+ELSEWHERE = (
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://["},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},  # a person's own server, at a name of its own
+)
 CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}]
 
 
@@ -46,9 +55,14 @@ async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: 
                 answers[str(address)] = answer.status_code
                 assert answer.status_code in {401, 403}, (str(address), answer.text)
         (value,) = {one.value or "" for one in browser.session.cookies if one.name == "_xsrf" and PREFIX in one.path}
+        for address, said in itertools.product(CHANGES, ELSEWHERE):
+            url = f"{portal.world.public}{PREFIX}{path(address, job.job, person)}"
+            answer = browser.session.request(address.method, url, data={"_xsrf": value}, headers=said, timeout=30)
+            assert answer.status_code in {401, 403}, (str(address), said, answer.text)
         kept = requests.post(
             f"{portal.world.public}{PREFIX}jobs/{job.job}/stop",
             data={"_xsrf": value},
+            headers={"Origin": portal.world.public},
             cookies=browser.session.cookies,
             timeout=30,
             allow_redirects=False,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import html
+import itertools
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,13 +18,18 @@ from pathlib import Path
 import aiohttp
 import pytest
 import requests
+import yarl
+from jupyterhub.services.auth import HubOAuthenticated
 
 from dlspawner.core.jobs import State
+from dlspawner.core.visible import visible
+from dlspawner.manager.approval import page as approvals
 from dlspawner.manager.records import Record, Stop
+from dlspawner.manager.store import StoreUnavailable
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.noticing import job_of
 from tests.edges.test_manager.office import wants
-from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.test_manager_page import make_key
 from tests.edges.test_manager.world import World
 
@@ -31,14 +38,27 @@ PAGES = [
     for one in addresses()
     if one.method == "GET" and not one.path.startswith("api/") and one.path not in {"health", "ready", "oauth_callback"}
 ]
+API = [
+    one
+    for one in addresses()
+    if one.method == "GET"
+    and one.path.startswith("api/")
+    and one.path not in {"api/events", "api/notices"}  # they wait
+]
+NOTHING_RUNS = "default-src 'none'; frame-ancestors 'none'"
+# What moves a terminal's cursor, turns a line around, has no width.
+HIDES = "\x1b[2J\x1b]0;t\x07\x9b1m\u202e\u2066\u200b\ufeff"
 # Closes what surrounds it, as text, attribute and script.
-HOSTILE = "x'\"></script></title></textarea><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}"
+HOSTILE = f"=x'\"></script></title></textarea><script>alert(1)</script><img src=x onerror=alert(2)>{{{{7*7}}}}{HIDES}"
+# In a file there may be more: halves of letters, NUL, and no end.
+TITLE = json.dumps(f"{HOSTILE}\ud800\0{'y' * 65536}")
 
 
 @pytest.fixture
 async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
+    teams = TEAMS.replace("title: Everybody", f"title: {TITLE}")
+    async with portals(world, tmp_path, teams) as made:
         yield made
 
 
@@ -98,11 +118,72 @@ async def test_no_page_runs_what_people_have_named(portal: Portal, person: str) 
                             if answer.status < 300 or answer.status >= 400:
                                 check(str(address), text, answer.headers["Content-Security-Policy"])
                                 seen |= {str(address)} if html.escape("<script>alert(1)") in text else set()
-    assert {"GET ", "GET all", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, "the names are there to be read"
+    assert {"GET ", "GET all", "GET teams", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, (
+        "the names are there to be read"
+    )
+
+
+# Method, address, what is sent, and the answer; pages that only somebody in trouble sees.
+TROUBLE: dict[str, tuple[str, str, dict[str, str], int]] = {
+    "an address that is none": ("GET", f"nowhere/{HOSTILE.replace('/', '')}", {"Accept": "text/html"}, 404),
+    "a method that is none": ("DELETE", "queue", {}, 405),
+    "an address that is no text": ("GET", "wait/%ff/%ff", {}, 400),
+    "a form without its page's value": ("POST", "keys", {}, 403),
+    "a body that is none": ("POST", "keys", {"Content-Type": "multipart/form-data; boundary=x"}, 400),
+    "a login that is none": ("GET", "oauth_callback?code=x&state=y", {}, 403),
+    "a database that is away": ("GET", "keys", {}, 503),
+    "a mistake of ours": ("GET", "approvals", {}, 500),
+    "a Manager that does not act": ("GET", "queue", {}, 503),
+}
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+async def away(*_: object) -> None:
+    raise StoreUnavailable(HOSTILE)
+
+
+async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = await asyncio.to_thread(portal.world.token, person)
+    monkeypatch.setattr(portal.served.acting, "desk", None)
+    monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
+    monkeypatch.setattr(approvals.Page, "get", broken)
+    monkeypatch.setattr(portal.served.manager.store, "keys", away)
+    for what, (method, address, given, status) in TROUBLE.items():
+        headers = given if status == 403 else {**given, "Authorization": f"token {token}"}
+        url = yarl.URL(f"{portal.served.url}/{address}", encoded="%" in address)
+        async with aiohttp.ClientSession(headers=headers) as session, session.request(method, url) as answer:
+            text = await answer.text()
+            assert answer.status == status, (what, text)
+            assert "html" in answer.headers["Content-Type"], what
+            check(what, text, answer.headers["Content-Security-Policy"])
+
+
+async def test_no_answer_for_programs_hides_anything(portal: Portal, person: str) -> None:
+    """JSON and tables are what their type says, and nothing in them reaches a terminal."""
+    ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
+    seen, name = set(), f"{HOSTILE}/é"[:200]
+    for user in (person, "root-admin", "vera"):
+        token = await asyncio.to_thread(portal.world.token, user)
+        async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+            for address, job in itertools.product(API, ids):
+                quoted = requests.utils.quote(name, safe="")
+                url = f"{portal.served.url}/{path(address, job, person, quoted)}"
+                async with session.get(url) as answer:
+                    text = await answer.text()
+                    assert answer.status < 500 or answer.status == 501, (str(address), text)
+                    assert re.sub(r"[\t\n\r -~]", "", text) == "", (str(address), "is plain ASCII")
+                    assert answer.headers["Content-Security-Policy"] == NOTHING_RUNS
+                    if "json" in answer.headers["Content-Type"]:
+                        seen |= {str(address)} if "\\u202e" in json.dumps(json.loads(text)) else set()
+    assert {"GET api/jobs", "GET api/jobs/{id}", "GET api/jobs/{id}/events", "GET api/quota"} <= seen
 
 
 def check(address: str, text: str, policy: str) -> None:
-    """Only what the templates hold is markup."""
+    """Only what the templates hold is markup, and nothing hides."""
+    assert visible(text) == text, (address, sorted({ascii(one) for one in text if visible(one) != one}))
     assert "unsafe-inline" not in policy, address
     assert "unsafe-eval" not in policy, address
     assert "default-src 'none'" in policy, address
@@ -114,6 +195,7 @@ def check(address: str, text: str, policy: str) -> None:
         assert not handlers, (address, tag, given)
         assert given.get("src") != "x", (address, tag, given)
         assert not given.get("href", "").lower().startswith("javascript:"), (address, tag, given)
-        if tag == "script":
+        assert "style" not in given, (address, tag, given)
+        if tag in {"script", "style"}:
             assert nonce is not None, (address, given)
             assert given.get("nonce") == nonce[1], (address, given)

@@ -24,12 +24,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
+from dlspawner.hubpaths import group_path, server_path, user_path
 
 _PAGE = 200  # users; the Hub may be configured to give fewer at once
 
@@ -240,7 +240,7 @@ class HubApi:
 
     async def user(self, name: str) -> HubUser | None:
         """A user with their servers, stopped ones too; None when there is none of that name."""
-        path = _user_path(name)
+        path = user_path(name)
         if path is None:
             return None
         status, body = await self._call("GET", f"{path}?include_stopped_servers=1")
@@ -250,10 +250,10 @@ class HubApi:
 
     async def group(self, name: str) -> frozenset[str] | None:
         """Who is in a group; None when the Hub has none of that name. HubRefused(403) without the scope read:groups."""
-        segment = _segment(name)
-        if segment is None:
+        path = group_path(name)
+        if path is None:
             return None
-        status, body = await self._call("GET", f"/groups/{segment}")
+        status, body = await self._call("GET", path)
         if status == 404:
             return None
         content = _expect(status, body, 200)
@@ -284,7 +284,7 @@ class HubApi:
         HubRefused(400) when a server is no longer there.
         """
         seen = {name: {"last_activity": at.astimezone(UTC).isoformat()} for name, at in servers.items()}
-        status, body = await self._call("POST", f"{_known(user)}/activity", {"servers": seen})
+        status, body = await self._call("POST", f"{_known(user_path(user))}/activity", {"servers": seen})
         _expect(status, body, 200)
 
     async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
@@ -295,13 +295,13 @@ class HubApi:
         content: Mapping[str, object] | None = None
         if options is not None:
             content = {"user_options": options} if await self._major_version() >= 6 else options
-        status, body = await self._call("POST", _server_path(user, server), content, repeatable=False)
+        status, body = await self._call("POST", _known(server_path(user, server)), content, repeatable=False)
         _expect(status, body, 201, 202)
         return status == 201
 
     async def stop_server(self, user: str, server: str = "") -> bool:
         """Ask for a stop; True when the server is stopped, False when it is on its way."""
-        status, body = await self._call("DELETE", _server_path(user, server))
+        status, body = await self._call("DELETE", _known(server_path(user, server)))
         _expect(status, body, 202, 204)
         return status == 204
 
@@ -381,32 +381,7 @@ def fits_header(token: str) -> bool:
     return 0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)
 
 
-def _segment(name: str) -> str | None:
-    """`name` as one path segment; None for what no user or server can be called."""
-    if name in {"", ".", ".."} or len(name) > 255:
-        return None
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError:
-        return None
-
-
-def _user_path(name: str) -> str | None:
-    segment = _segment(name)
-    return None if segment is None else f"/users/{segment}"
-
-
-def _known(user: str) -> str:
-    path = _user_path(user)
+def _known(path: str | None) -> str:
     if path is None:
-        raise HubRefused(404, "There is no such user.")
+        raise HubRefused(404, "There is no such user or server.")
     return path
-
-
-def _server_path(user: str, server: str) -> str:
-    if server == "":
-        return f"{_known(user)}/server"
-    segment = _segment(server)
-    if segment is None:
-        raise HubRefused(404, "There is no such server.")
-    return f"{_known(user)}/servers/{segment}"

@@ -13,7 +13,7 @@ About jobs, from the question to the cluster; what is decided is `dlspawner.core
     reconcile  the book and the cluster in agreement  acting     who of several Managers acts
     files      cluster.yaml and teams.yaml, read anew when they change
     queue      whose turn it is, over and over        starts     has the Hub start whose turn has come
-    cancelling the end of a request, at every stage
+    cancelling the end of a request, at every stage    on_servers PURE: which jobs a server has
     looks      why a job waits, and what would do     waiting_page, waiting_api    people and programs read it
     preempting who has to leave, with notice          stopping   stops that were decided, carried out
     notices    what people are told before it happens noticerows, notices_api, notices_page, notices_shown

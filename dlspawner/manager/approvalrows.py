@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, delete, insert, or_, select
 
 from dlspawner.core.approval import Kind
 from dlspawner.manager.approvals import Request, Standing
@@ -42,6 +42,11 @@ class Wanted:
     id: str = ""
     after: tuple[datetime, str] | None = None
     limit: int = 50
+
+
+def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a job has ever made a request, as a part of another statement."""
+    return select(approvals.c.id).where(approvals.c.job == job).exists()
 
 
 def waiting(connection: Connection) -> list[Request]:

@@ -32,7 +32,8 @@ from dlspawner.core.world import Snapshot, World
 from dlspawner.manager.approvals import Request, withdrawn
 from dlspawner.manager.ledger import Fenced, Known, Ledger
 from dlspawner.manager.notices import Board, Change, Kind, withdraw
-from dlspawner.manager.records import OF_POD, Entry, Record, ended, waiting
+from dlspawner.manager.on_servers import OnServers
+from dlspawner.manager.records import Entry, Record, ended, waiting
 from dlspawner.manager.store import StoreRefused, StoreUnavailable
 from dlspawner.settings import Settings
 
@@ -97,6 +98,7 @@ class Turn:
         changed = self.book.note_requests(record.job, requests, self.now, reason)
         self.entries.append(Entry(record, self.now, reason, detail, new, changed))
         self.world.put(job)
+        self.book.there.put(job)
         if job.state is State.ENDED:
             self.book.records.pop(job.id, None)
             self.book.remember(job.id)
@@ -156,6 +158,7 @@ class Book:
         self.records: dict[str, Record] = {}
         self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
         self.requests: dict[str, tuple[Request, ...]] = {}  # that wait for somebody's word, by job
+        self.there = OnServers()
         self._ended: dict[str, None] = {}  # in their order
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
@@ -171,6 +174,7 @@ class Book:
         requests = await self._ledger.waiting_requests()
         old = self.world
         self.records = {record.job.id: self._timed(record) for record in found}
+        self.there = OnServers(record.job for record in found)
         in_line = sorted((record.job for record in found if record.waits), key=lambda job: job.submitted)
         self.waiting = {(job.user, job.server): job.id for job in in_line}
         self.stirred.set()
@@ -203,6 +207,7 @@ class Book:
             marked = replace(record, job=replace(record.job, idle=idle))
             self.records[job] = marked
             self.world.put(marked.job)
+            self.there.put(marked.job)
 
     async def turn(self, work: Callable[[Turn], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
@@ -266,9 +271,7 @@ class Book:
 
     def on(self, user: str, server: str) -> list[Job]:
         """The jobs on this server that have not ended, the newest first; pods that are no job's left out."""
-        found = (record.job for record in self.records.values() if not record.job.id.startswith(OF_POD))
-        there = [job for job in found if (job.user, job.server) == (user, server)]
-        return sorted(there, key=lambda job: job.submitted, reverse=True)
+        return self.there.of(user, server)
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""

@@ -123,11 +123,7 @@ class Desk:
     def coming(self, user: str, server: str) -> Record | None:
         """The job that waits for this server, or is being started there and does not run yet."""
         book = self.book
-        started = (
-            one
-            for one in book.records.values()
-            if one.job.state is State.STARTING and (one.job.user, one.job.server) == (user, server)
-        )
+        started = (book.records[one.id] for one in book.on(user, server) if one.state is State.STARTING)
         return book.waiter(user, server) or next(started, None)
 
     async def last(self, user: str, server: str) -> tuple[str, str] | None:

@@ -56,6 +56,8 @@ class Looks:
         self.book, self._offers = book, offers_preemptible
         self.estimates: Mapping[str, Estimate] = {}  # by job, as of a moment ago
         self._reasons: dict[str, tuple[datetime, Reason]] = {}
+        self._places: dict[str, tuple[datetime, Job, int, str]] = {}
+        book.hears.append(lambda _: self._places.clear())
         self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
     def look(self, record: Record, *, advises: bool = True) -> Look:
@@ -69,6 +71,14 @@ class Looks:
         advice = self.advice(job, now) if advises else ()
         waiting, why = _waiting(job, self.book), self.why(job, now)
         return Look(job, "queued", position, waiting, why, advice, self.estimate(job, now))
+
+    def place(self, job: Job, now: datetime) -> tuple[int, str]:
+        """Which place a queued job has, and why it waits; the same for a moment, unless anything changes meanwhile."""
+        kept = self._places.get(job.id)
+        if kept is None or kept[1] is not job or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            kept = (now, job, queueing.position(job, self.book.world, now), self.why(job, now))
+            self._places[job.id] = kept
+        return kept[2], kept[3]
 
     def estimate(self, job: Job, now: datetime) -> Estimate | None:
         """When a queued job probably starts; ``None`` when that is not known."""

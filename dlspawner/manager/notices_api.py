@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from datetime import datetime
 
 from dlspawner.core.json_values import time
+from dlspawner.core.telling import told
 from dlspawner.hubapi import own_server
 from dlspawner.manager.access import Right
 from dlspawner.manager.api import as_name
@@ -60,12 +62,27 @@ def acting_book(manager: Manager) -> Book:
     return manager.acting.desk.book
 
 
-def as_json(notice: Notice) -> dict[str, object]:
-    """A notice as its reader gets it."""
+def level(notice: Notice) -> str:
+    """How serious it is: info, warning or error."""
+    return _LEVELS.get(notice.kind, "warning")
+
+
+def page(notice: Notice) -> str | None:
+    """The page of ours that says more."""
+    return _PAGES.get(notice.kind)
+
+
+def as_json(notice: Notice, now: datetime) -> dict[str, object]:
+    """A notice as its reader gets it.
+
+    ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for those who
+    tell ``until`` in their reader's own time zone.
+    """
     return {
         "id": notice.id,
         "kind": notice.kind.value,
-        "level": _LEVELS.get(notice.kind, "warning"),
+        "level": level(notice),
+        "sentence": told(notice.text, notice.until, now),
         "text": notice.text,
         "user": notice.user,
         "server": notice.server,
@@ -73,7 +90,7 @@ def as_json(notice: Notice) -> dict[str, object]:
         "until": time(notice.until),
         "keep": notice.keep,
         "seen": notice.seen is not None,
-        "page": _PAGES.get(notice.kind),
+        "page": page(notice),
     }
 
 
@@ -111,7 +128,8 @@ class Notices(ForReaders):
                 break
             if not await self._changed(board, reader, left):
                 return  # nobody listens any more
-        self.reply({"version": version(found), "notices": [as_json(notice) for notice in found]})
+        now = self.manager.now()
+        self.reply({"version": version(found), "notices": [as_json(notice, now) for notice in found]})
 
     async def _changed(self, board: Board, reader: Audience, seconds: float) -> bool:
         """Wait, without holding up a stop of this process; False when the client has gone."""
@@ -162,8 +180,9 @@ class UserNotices(ForHub):
             return
         book = acting_book(self.manager)
         asked = waiting_for(book, reader.user, admin=reader.admin)
-        found = (*book.board.read(reader, self.manager.now()), *asked)
-        self.reply({"notices": [as_json(notice) for notice in found]})
+        now = self.manager.now()
+        found = (*book.board.read(reader, now), *asked)
+        self.reply({"notices": [as_json(notice, now) for notice in found]})
 
 
 def check_may_keep(handler: Asking) -> None:

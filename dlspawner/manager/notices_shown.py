@@ -9,7 +9,7 @@ from dlspawner.hubapi import Identity, Kind, own_server
 from dlspawner.manager import notices
 from dlspawner.manager.approval.told import waiting_for
 from dlspawner.manager.identity import audience
-from dlspawner.manager.notices_api import as_json
+from dlspawner.manager.notices_api import level, page
 from dlspawner.manager.web import Manager
 
 
@@ -38,10 +38,10 @@ def told_to(
         Told(
             one.id,
             one.server if one.user else None,
-            str(as_json(one)["level"]),
+            level(one),
             told(one.text, one.until, now),
             one.keep,
-            str(as_json(one)["page"] or ""),
+            page(one) or "",
         )
         for one in (*book.board.read(audience(identity), now), *asked)
         if one.kind not in besides

@@ -175,6 +175,10 @@ class Json(Handler):
             raise Problem(400, "The body must be a JSON object.")
         return content
 
+    def compute_etag(self) -> str | None:
+        """None: nothing is kept by anybody (``Cache-Control``), so its sum would be made for nothing."""
+        return None
+
     def reply(self, content: Mapping[str, object], status: int = 200) -> None:
         """Send JSON."""
         self.set_status(status)

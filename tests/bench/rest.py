@@ -1,10 +1,11 @@
 """Requests a second of the REST resources with 5,000 jobs: `python -m tests.bench.rest`.
 
 One process has a Manager that acts and, at another port, bare tornado handlers; both use the same pool of connections
-to the same database, once SQLite and once PostgreSQL. Another process asks them in turn, a few requests at a time. A
-bare list or detail runs the one query of the job's own rows and dumps them as JSON: it does not ask who asks, and
-tells nothing of the queue. Starts are refused into the queue by a Hub that is played; the bare submit is the same
-admission and the row of its job. *Processor time* is that of the process with both, so it holds on a busy machine, too.
+to the same database, once SQLite and once PostgreSQL. Another process asks them in turn, a few requests at a time. Both
+look whom the token belongs to. A bare handler runs the same statement and answers with the same JSON: what the queue
+says of a job it has from an answer of the Manager's that was read before. Starts are refused into the queue by a Hub
+that is played; the bare submit is the same admission and the row of its job. *Processor time* is that of the process
+with both, so it holds on a busy machine, too.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ import json
 import os
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median, quantiles
+from time import perf_counter, process_time
 from typing import Any
 
 import aiohttp
-from sqlalchemy import select
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.json_values import amount, time
 from dlspawner.hubapi import HubRefused
 from dlspawner.manager import jobrows
 from dlspawner.manager.book import Turn
-from dlspawner.manager.records import OF_POD, Record
-from dlspawner.manager.schema import jobs
+from dlspawner.manager.identity import identify
+from dlspawner.manager.records import Record
 from dlspawner.manager.waiting_page import page_path
 from tests.bench.figures import Figure, publish, ratio
 from tests.edges.test_manager import databases
@@ -44,6 +45,12 @@ from tests.edges.test_manager.world import ROOT, World, free_port, running
 
 JOBS, ROUNDS, EACH, AT_ONCE = 5000, 6, 200, 4
 WHO = "root-admin"
+OF_ROW = frozenset(
+    {
+        *("id", "user", "server", "team", "template", "state", "reason", "preemptible", "gpus", "gpu_type", "cpu"),
+        *("memory_bytes", "nodes", "submitted", "started", "ended", "notice"),
+    }
+)
 STATES = (State.QUEUED, State.ENDED, State.QUEUED, State.STOPPING)
 AIM = 1.5
 
@@ -61,32 +68,51 @@ class Case:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "bare": []})
 
 
+def told(row: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as the Manager tells it; ``said``: what does not come from its row."""
+    same = ("team", "template", "state", "reason", "preemptible", "gpu_type", "memory_bytes")
+    times = ("submitted", "started", "ended", "notice")
+    return {
+        **{"id": row.job, "user": row.user_name, "server": row.server_name, "nodes": json.loads(row.nodes)},
+        **{"gpus": amount(row.gpus_milli), "cpu": amount(row.cpu_milli)},
+        **{name: getattr(row, name) for name in same},
+        **{name: time(getattr(row, name)) for name in times},
+        **said,
+    }
+
+
 class Bare(RequestHandler):
-    """The query and nothing else."""
+    """Who asks, the statement, and its rows as JSON."""
 
-    def initialize(self, served: Served) -> None:
-        self.served = served
+    def initialize(self, served: Served, said: dict[str, dict[str, Any]]) -> None:
+        self.served, self.said = served, said
 
-    async def rows(self, query: Any) -> None:
+    async def prepare(self) -> None:
+        assert await identify(self.served.manager.auth, self) is not None
+
+    async def rows(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
         store = self.served.manager.store
-        found = await store.read(lambda connection: connection.execute(query).all())
+        found = await store.read(lambda connection: connection.execute(statement, values).all())
+        return [told(row, self.said.get(row.job) or self.said["new"]) for row in found]
+
+    def answer(self, content: object) -> None:
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps([dict(row._mapping) for row in found], default=str))
+        self.finish(json.dumps(content))
 
     async def get(self) -> None:
-        query = select(*jobrows._COLUMNS).where(~jobs.c.job.startswith(OF_POD))
-        order = jobs.c.submitted.desc(), jobs.c.job.desc()
-        await self.rows(query.order_by(*order).limit(int(self.get_query_argument("limit")) + 1))
+        limit = int(self.get_query_argument("limit"))
+        found = await self.rows(jobrows._page(frozenset()), limit=limit + 1)
+        self.answer({"items": found[:limit], "next": "x" * 80})
 
     async def post(self) -> None:
         question = wants(WHO, 1, server=json.loads(self.request.body)["server"])
         await ask(self.served.acting, question)
-        await self.rows(select(*jobrows._COLUMNS).where(jobs.c.job == question.job))
+        self.answer((await self.rows(jobrows._ONE, id=question.job))[0])
 
 
 class BareJob(Bare):
     async def get(self, *ids: str) -> None:
-        await self.rows(select(*jobrows._COLUMNS, jobs.c.pods).where(jobs.c.job == ids[0]))
+        self.answer((await self.rows(jobrows._ONE, id=ids[0]))[0])
 
 
 def job(served: Served, number: int) -> Job:
@@ -138,13 +164,13 @@ async def _asked(session: aiohttp.ClientSession, wanted: dict[str, Any]) -> list
         for number in numbers:
             body = {"server": f"{wanted['name']}-{number}", "options": {"template": "tiny", "gpus": 1}}
             more: dict[str, Any] = {"json": body} if wanted["method"] == "POST" else {}
-            begun = time.perf_counter()
+            begun = perf_counter()
             async with session.request(
                 wanted["method"], next(paths), headers={"Authorization": f"token {wanted['token']}"}, **more
             ) as answer:
                 text = await answer.text()
                 assert answer.status in {200, 202}, text
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(perf_counter() - begun)
 
     paths = cycle(wanted["paths"])
     await asyncio.gather(*(one_after_the_other(paths) for _ in range(AT_ONCE)))
@@ -152,14 +178,33 @@ async def _asked(session: aiohttp.ClientSession, wanted: dict[str, Any]) -> list
 
 
 @contextlib.asynccontextmanager
-async def bare(served: Served) -> AsyncIterator[str]:
-    """The address of the bare handlers."""
-    own = {"served": served}
+async def bare(served: Served, said: dict[str, dict[str, Any]]) -> AsyncIterator[str]:
+    """The address of the bare handlers; ``said``: what they cannot know of jobs."""
+    own = {"served": served, "said": said}
     server, port = HTTPServer(Application([("/jobs", Bare, own), ("/jobs/(.*)", BareJob, own)])), free_port()
     server.listen(port, "127.0.0.1")
     yield f"http://127.0.0.1:{port}"
     server.stop()
     await server.close_all_connections()
+
+
+async def listen(case: Case, said: dict[str, dict[str, Any]], token: str) -> None:
+    """What the Manager says of every job that is asked for, beside its row; and that both answer alike."""
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        for ours, other in zip(case.paths, case.bare, strict=True):
+            content = await _answer(session, case, ours, "first")
+            found = content.get("items", [content])
+            said |= {one["id"]: {name: one[name] for name in one if name not in OF_ROW} for one in found}
+            said["new"] = said[found[0]["id"]]
+            length, theirs = len(json.dumps(content)), len(json.dumps(await _answer(session, case, other, "second")))
+            assert abs(length - theirs) < 0.05 * length, f"{case.name}: {length} and {theirs} bytes"
+
+
+async def _answer(session: aiohttp.ClientSession, case: Case, path: str, server: str) -> dict[str, Any]:
+    body = {"server": server, "options": {"template": "tiny", "gpus": 1}}
+    async with session.request(case.method, path, **({"json": body} if case.method == "POST" else {})) as answer:
+        content: dict[str, Any] = await answer.json()
+        return content
 
 
 def cases(url: str, bare_url: str, ids: list[str]) -> list[Case]:
@@ -178,16 +223,16 @@ async def one_round(case: Case, child: asyncio.subprocess.Process, token: str, r
     sides = {"ours": case.paths, "bare": case.bare}
     for side in sorted(sides, reverse=round_ % 2 == 1):
         wanted = {"method": case.method, "paths": sides[side], "token": token, "name": f"{side}{round_}"}
-        begun, used = time.perf_counter(), time.process_time()
+        begun, used = perf_counter(), process_time()
         child.stdin.write(json.dumps(wanted).encode() + b"\n")
         seconds = json.loads(await child.stdout.readline())
         if round_:
-            case.rates[side].append(EACH / (time.perf_counter() - begun))
-            case.cpu[side].append(1000 * (time.process_time() - used) / EACH)
+            case.rates[side].append(EACH / (perf_counter() - begun))
+            case.cpu[side].append(1000 * (process_time() - used) / EACH)
             case.seconds[side] += seconds
 
 
-def told(case: Case, kind: str) -> list[Figure]:
+def figures_of(case: Case, kind: str) -> list[Figure]:
     name, found = f"{case.name}, {kind}", []
     for side, title in (("ours", name), ("bare", f"{name}, bare")):
         found += [
@@ -206,7 +251,8 @@ def told(case: Case, kind: str) -> list[Figure]:
 async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
     os.environ["KUBECONFIG"] = str(folder / "cluster" / "kubeconfig")
     token = await asyncio.to_thread(world.token, WHO)
-    async with offices(folder, db_url) as office, serving(office, world) as served, bare(served) as bare_url:
+    said: dict[str, dict[str, Any]] = {}
+    async with offices(folder, db_url) as office, serving(office, world) as served, bare(served, said) as bare_url:
         await office.make_node("gpu-1", 64)
         office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
         await until(lambda: served.book.world.rooms, "the node is known")
@@ -220,12 +266,13 @@ async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Fi
             limit=2**20,
         )
         for case in found:
+            await listen(case, said, token)
             for round_ in range(ROUNDS + 1):
                 await one_round(case, child, token, round_)
         assert child.stdin is not None
         child.stdin.close()
         await child.wait()
-    return [figure for case in found for figure in told(case, kind)]
+    return [figure for case in found for figure in figures_of(case, kind)]
 
 
 def main() -> None:

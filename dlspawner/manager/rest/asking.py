@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from dlspawner.core import queueing
 from dlspawner.core.jobs import State
 from dlspawner.core.json_values import amount
 from dlspawner.manager.desk import Desk
@@ -69,5 +68,5 @@ def live(desk: Desk, kept: Kept, now: datetime) -> view.Live | None:
         return view.Live(desk.looks.why(job, now))
     if job.state is not State.QUEUED:
         return None
-    position = queueing.position(job, desk.book.world, now)
-    return view.Live(desk.looks.why(job, now), position, desk.looks.estimate(job, now))
+    position, why = desk.looks.place(job, now)
+    return view.Live(why, position, desk.looks.estimate(job, now))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,7 @@ async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(worl
         "id": posted.id,
         "kind": "idle",
         "level": "warning",
+        "sentence": "about alice/train (now)",
         "text": "about alice/train",
         "user": "alice",
         "server": "train",
@@ -111,6 +114,17 @@ async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(worl
         "seen": False,
         "page": None,
     }
+
+
+async def test_a_notice_is_a_whole_sentence_and_leaves_the_time_open_for_other_time_zones(
+    world: World, served: Served
+) -> None:
+    end, text = served.manager.now() + timedelta(hours=2), "It will be stopped {when}."
+    await served.book.turn(lambda turn: post(turn, job_of(), Kind.IDLE, text, until=end))
+    token = await asyncio.to_thread(world.token, "alice")
+    [one] = (await ask(served, token, "notices"))[1]["notices"]
+    assert re.fullmatch(r"It will be stopped at \d\d:\d\d UTC, in 2 hours\.", one["sentence"])
+    assert (one["text"], one["until"]) == (text, time(end))
 
 
 async def test_a_reader_who_waits_is_answered_by_the_change_and_not_before(world: World, served: Served) -> None:

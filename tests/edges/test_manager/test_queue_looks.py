@@ -41,6 +41,28 @@ def told(office: Office, acting: Acting) -> list[tuple[Kind, str]]:
     return [(one.kind, one.text) for one in found]
 
 
+async def test_why_a_job_waits_is_found_out_once_until_something_changes(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, asked = wants(gpus=8), []
+    async with office.manager() as acting:
+        await ask(acting, wants("holder", gpus=8))
+        await ask(acting, waits)
+        assert acting.desk is not None
+        book, looks, why = acting.desk.book, acting.desk.looks, acting.desk.looks.why
+        monkeypatch.setattr(looks, "why", lambda job, now: asked.append(job.id) or why(job, now))
+
+        def place() -> tuple[int, str]:
+            return looks.place(book.records[waits.job].job, book.now())
+
+        first = place()
+        assert (first, place(), asked) == (first, first, [waits.job])
+        assert first[0] == 1
+        assert first[1] != ""
+        await ask(acting, wants("other", gpus=8))
+        assert (place(), asked) == (first, [waits.job] * 2)
+
+
 async def test_who_waits_for_more_than_a_lowered_quota_is_told_until_it_is_raised(office: Office) -> None:
     waits = wants(gpus=8)
     async with office.manager() as acting:

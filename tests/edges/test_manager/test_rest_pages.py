@@ -13,7 +13,7 @@ from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.kept import Filter, Place
+from dlspawner.manager.kept import Filter, Kept, Place
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.records import Entry, Record, Stop
 from dlspawner.manager.store import Store
@@ -61,6 +61,39 @@ async def test_pages_tell_every_job_once_although_new_ones_come(ledger: Ledger) 
     await write(ledger, *known)
     later = [job(100 + number, minutes=60 + number) for number in range(5)]
     assert await turn_pages(ledger, meanwhile=later) == [one.id for one in known[::-1]]
+
+
+async def test_what_is_kept_of_a_job_is_what_was_written(ledger: Ledger) -> None:
+    notice, charge = BEGIN + timedelta(hours=2), Charge("gpu", (PodCharge("nvidia.com/gpu", 2000, 50, 2**20),) * 2)
+    one = job(1, 7, server="train", priority=3, preemptible=True, requeue=True, started=BEGIN, notice=notice)
+    one = replace(one, charge=charge, nodes=("gpu-1", None), state=State.STOPPING)
+    await ledger.write(1, [Entry(Record(one, stop=Stop("idle", "Idle.")), BEGIN, "idle", new=True)])
+    expected = Kept(
+        id=one.id,
+        user="alice",
+        server="train",
+        team="vision",
+        template="tiny",
+        priority=3,
+        preemptible=True,
+        requeue=True,
+        state=State.STOPPING,
+        reason="idle",
+        gpu_type="gpu",
+        gpus_milli=4000,
+        cpu_milli=100,
+        memory_bytes=2**21,
+        nodes=("gpu-1", None),
+        submitted=one.submitted,
+        started=BEGIN,
+        ended=None,
+        notice=notice,
+        stop=Stop("idle", "Idle."),
+        stopped=BEGIN,
+    )
+    assert await ledger.kept(one.id) == expected
+    assert await ledger.page(ALL, Filter(), None, 2) == [expected]
+    assert await ledger.some([one.id]) == [expected]
 
 
 async def test_only_what_somebody_may_see_is_told(ledger: Ledger) -> None:

@@ -24,6 +24,7 @@ RUNS = "A job of this server runs, starts or stops already. Stop it first, or us
 LOG_IN = "The Hub wants a fresh login from {user} before it starts anything: log in there, and ask again."
 NO_USER = "The Hub has no user {user!r}, or no such server can be."
 _LOOKS, _LOOK_SECONDS = 100, 0.05
+_LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon as the machine has time
 _WAITING = {State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN}
 _BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
 _EVERYBODYS = Viewer("", all=True)
@@ -85,7 +86,7 @@ class Starter:
     async def _ran(self, wanted: Wanted, begun: datetime) -> Kept | None:
         """The job whose program has ended already: to the Hub a start that failed, to its person a job with a log."""
         found = await self.since(wanted, begun)
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS_AT_ITS_END):
             if found is None or found.submitted < begun or found.state in _WAITING:
                 return None
             if found.state is State.ENDED:

@@ -66,7 +66,10 @@ async def test_a_command_leaves_the_same_behind(desk: Desk, row: Row) -> None:
     assert (done.out, done.err, done.status) == (row.out, row.err, row.status)
 
 
-@pytest.mark.parametrize("name", ["HUP", "INT", "ABRT", "KILL", "PIPE", "SEGV", "TERM", "USR1", "USR2"])
+SIGNALS = ["HUP", "INT", "ABRT", "PIPE", "SEGV", "TERM", "USR1", "USR2"]
+
+
+@pytest.mark.parametrize("name", ["KILL", *(pytest.param(name, marks=pytest.mark.slow) for name in SIGNALS)])
 async def test_the_signal_that_ended_a_command_is_told(desk: Desk, name: str) -> None:
     async def case(way: Way) -> tuple[int, list[str]]:
         done = await desk.run("ssh", "-v", way.value, f"kill -{name} $$")

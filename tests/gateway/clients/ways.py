@@ -201,6 +201,8 @@ class Desk:
 def without_names(said: str) -> str:
     """What a client says, without the names by which hosts differ between the ways."""
     said = re.sub(r"(Connection to|connection to|host) (127\.0\.0\.1|train|gateway|direct|jump)\b", r"\1 HOST", said)
+    said = re.sub(r'^Using username ".*"', 'Using username "USER"', said)  # PuTTY's programs do
+    said = re.sub(r"^\S*dbclient: .*\n\n?", "", said, flags=re.MULTILINE)  # of host keys, which -y -y leaves out
     return re.sub(r"/(direct|gateway|jump)/", "/WAY/", said)
 
 

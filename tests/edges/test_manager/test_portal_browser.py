@@ -11,9 +11,8 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
 from dlspawner.core.endpoints import read_target
-from dlspawner.manager import server
+from dlspawner.manager import portal_page, server
 from dlspawner.manager.notices import Kind, post
-from dlspawner.manager.portal import base
 from tests.accessible import TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
@@ -109,7 +108,7 @@ async def test_pages_without_anything_and_in_trouble_are_accessible(
                 portal.hub.servers = None
             elif trouble == "not acting":
                 portal.served.acting.desk = None
-                monkeypatch.setattr(base, "_AGAIN_SECONDS", "600")  # not while it is being looked at
+                monkeypatch.setattr(portal_page, "_AGAIN_SECONDS", "600")  # not while it is being looked at
             for path in ("", "queue", "cluster", "approvals"):
                 await page.goto(f"{portal.world.jobs}/{path}")
                 name = f"{trouble}-{path or 'mine'}".replace(" ", "-")

@@ -14,13 +14,14 @@ from dlspawner.manager.schema import job_events, jobs
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a job: when, the reason of its last event, and the decision where there was one."""
+    """The end of a job: when, its last event's reason, the decision where there was one, whether a pod was made."""
 
     job: str
     at: datetime
     reason: str
     detail: str
     stop: Stop | None
+    has_run: bool = False
 
 
 def read(connection: Connection, user: str) -> dict[str, Ended]:
@@ -42,6 +43,7 @@ def read(connection: Connection, user: str) -> dict[str, Ended]:
             row.reason,
             row.detail,
             Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None,
+            row.pod_uid is not None,
         )
         for row in connection.execute(query)
     }

@@ -252,7 +252,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
         server=name,
         title=name or "default server",
         state=state,
-        summary=_summary(template, job, stored),
+        summary=_summary(spawner, template, job, stored),
         url=spawner.user.server_url(name),
         pending_url=url_path_join(hub, "spawn-pending", user, name),
         form_url=url_path_join(hub, "spawn", user, name),
@@ -289,7 +289,7 @@ def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
     """Why a job ended, or why one that should run may not answer."""
     if state == "stopped":
         kept = (orm_spawner.state or {}).get(STATE_ENDED)
-        return kept if isinstance(kept, str) else None
+        return kept if isinstance(kept, str) else None if _stored(orm_spawner) else "It was never started."
     pod = live.pod() if state == "running" else None
     return verdict.silence(pod) if pod and verdict.is_silent(pod) else None
 
@@ -339,7 +339,9 @@ def _state(live: Any) -> str:
     return "running" if live.ready else "starting"
 
 
-def _summary(template: Template | None, job: naming.Job | None, stored: Mapping[str, object]) -> str:
+def _summary(
+    spawner: DLSpawner, template: Template | None, job: naming.Job | None, stored: Mapping[str, object]
+) -> str:
     words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
     if job is not None and job.gpus:
         kind = _text(stored.get("gpu_type"))
@@ -347,7 +349,8 @@ def _summary(template: Template | None, job: naming.Job | None, stored: Mapping[
     if job is not None and job.preemptible:
         words.append("preemptible")
     if job is not None and job.team:
-        words.append(f"team {job.team}")
+        team = spawner.settings.teams.named(job.team)
+        words.append(f"team {(team.title or team.name) if team else job.team}")
     return ", ".join(word for word in words if word)
 
 

@@ -197,7 +197,7 @@ def test_running_jobs_come_first_with_their_ways_in(spawner: Any) -> None:
 
     assert [(view.server, view.state) for view in views] == [("train", "running"), ("old", "stopped")]
     assert views[0].ssh_command == "ssh -p 2200 alice+train@gate.example.org"
-    assert views[0].summary == "Notebook <b>, 2 GPUs, team vision"
+    assert views[0].summary == "Notebook <b>, 2 GPUs, team Vision"
     assert views[1].again == pages.Start("/hub/spawn/alice/old", (("template", "ipython"),))
 
 
@@ -207,7 +207,7 @@ def test_a_running_job_says_on_which_gpus_and_whether_it_is_preemptible(spawner:
     live.job = lambda: job
     [view] = world(spawner, train=({"template": "ipython", "gpu_type": "a100"}, live))
 
-    assert view.summary == "Notebook <b>, 2 GPUs of type a100, preemptible, team vision"
+    assert view.summary == "Notebook <b>, 2 GPUs of type a100, preemptible, team Vision"
 
 
 def test_a_job_with_logs_launches_or_opens_its_tensorboard(spawner: Any) -> None:
@@ -244,3 +244,9 @@ def test_a_stopped_job_keeps_its_tensorboard_and_its_reason(spawner: Any) -> Non
 def test_the_default_server_is_shown_once_it_was_used(spawner: Any) -> None:
     assert world(spawner, _=(None, {})) == []
     assert [view.title for view in world(spawner, _=({"template": "ipython"}, {}))] == ["default server"]
+
+
+def test_a_server_of_which_only_the_form_was_looked_at_was_never_started(spawner: Any) -> None:
+    [view] = world(spawner, train=(None, {}))
+
+    assert (view.state, view.reason) == ("stopped", "It was never started.")

@@ -32,7 +32,7 @@ class JobPage(Page):
             job=kept,
             mine=kept.user == viewer.name,
             live=kept.state is not State.ENDED,
-            log=viewer.reads(kept.user, kept.team),
+            log=viewer.reads(kept.user, kept.team) and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, teams, priority),
             times=detail.times(kept),
             sentence=detail.says(kept, why, now, events[-1].detail if events else ""),

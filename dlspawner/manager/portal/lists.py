@@ -139,8 +139,8 @@ class All(Page):
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
             kinds=[kind.name for kind in settings.cluster.gpu_types],
-            team_names=[team.name for team in settings.teams.teams],
-            templates=[(one.name, one.title) for one in settings.templates],
+            teams={team.name: team.title or team.name for team in settings.teams.teams},
+            templates={one.name: one.title for one in settings.templates},
             gpus=gpus,
             **more,
         )

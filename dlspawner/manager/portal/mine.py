@@ -62,6 +62,7 @@ class Row:
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
     is_ready: bool = False
     kept: bool = False
+    has_run: bool = False  # whether its last job had a pod, so that there may be a log
 
     @property
     def title(self) -> str:
@@ -106,9 +107,9 @@ def _freshness(record: Record) -> tuple[bool, datetime]:
 
 
 def rows(facts: Facts) -> tuple[Row, ...]:
-    """The list: what runs first, then by name."""
+    """The list: what runs first, then by name. Whoever only looked at the form of a new server has not started one."""
     servers = facts.servers or {}
-    names = {name for name, server in servers.items() if name or not server.stopped or server.user_options}
+    names = {name for name, one in servers.items() if name in facts.ended or not one.stopped or one.user_options}
     found = [_row(facts, name, servers.get(name)) for name in names | set(facts.records)]
     return tuple(sorted(found, key=lambda row: (_ORDER.index(row.state), row.server)))
 
@@ -179,6 +180,7 @@ def _without_job(facts: Facts, name: str, server: Server | None) -> Row:
         sentence=end(last.reason, last.detail, last.stop) if last and stopped else "",
         job=last.job if last and stopped else "",
         since=last.at if last and stopped else None,
+        has_run=bool(last and stopped and last.has_run),
         is_ready=is_ready,
     )
 

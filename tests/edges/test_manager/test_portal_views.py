@@ -138,6 +138,19 @@ def test_a_default_server_that_was_never_used_is_not_listed() -> None:
     assert len(rows(facts(servers={"": replace(default, user_options={"template": "notebook"})}))) == 1
 
 
+def test_a_server_of_which_only_the_form_was_looked_at_is_not_listed() -> None:
+    server = replace(STOPPED, user_options={})
+    assert rows(facts(servers={"train": server})) == ()
+    ended = {"train": Ended("j-1", NOW, "gone", "", None)}
+    assert len(rows(facts(servers={"train": server}, ended=ended))) == 1
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_log_is_offered_of_what_had_a_pod(has_run: bool) -> None:
+    found = row(servers={"train": STOPPED}, ended={"train": Ended("j-1", NOW, "gone", "", None, has_run)})
+    assert found.has_run is has_run
+
+
 def test_what_runs_comes_first_and_then_the_names() -> None:
     servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
     assert [one.server for one in rows(facts(running(), servers=servers))] == ["train", "a", "b"]

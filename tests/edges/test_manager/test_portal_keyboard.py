@@ -1,0 +1,176 @@
+"""The portal by the keys of a keyboard alone: every way, and what has the keyboard keeps it while the page follows.
+
+And nothing jumps about meanwhile, and what a screen reader says of many changes are few words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Dialog, Page, expect
+
+from dlspawner.core.endpoints import read_target
+from tests.edges.test_manager.office import until, wants
+from tests.edges.test_manager.portals import Portal, browsing, portals
+from tests.edges.test_manager.world import World
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+SHOWN = """(one) => {
+  const style = getComputedStyle(one);
+  return style.outlineStyle !== "none" || style.boxShadow !== "none";
+}"""
+# Adds up what moves by itself, as the browser counts it (0.1 and less is good).
+JUMPS = """
+window.jumped = 0;
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (!one.hadRecentInput) window.jumped += one.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+# Writes down all that is said.
+SAYS = """() => {
+  window.words = [];
+  const said = document.getElementById("said");
+  new MutationObserver(() => window.words.push(said.textContent)).observe(said, { childList: true });
+}"""
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # pages follow by events
+    async with portals(world, tmp_path) as made:
+        object.__setattr__(made.served.manager, "ssh_target", read_target("gate.example:2222"))
+        yield made
+
+
+async def tab_to(page: Page, selector: str) -> None:
+    """With the Tab key alone; where the keyboard is can be seen."""
+    for _ in range(80):
+        await page.keyboard.press("Tab")
+        focused = page.locator(":focus")
+        if await focused.count():
+            assert await focused.evaluate(SHOWN), await focused.evaluate("(one) => one.outerHTML")
+            if await focused.evaluate("(one, selector) => one.matches(selector)", selector):
+                return
+    raise AssertionError(f"no key leads to {selector}")
+
+
+async def opened(page: Page, portal: Portal, path: str) -> None:
+    """A page that is told of changes."""
+    async with page.expect_response("**/api/events"):
+        await page.goto(f"{portal.world.jobs}/{path}")
+
+
+async def runs(portal: Portal, user: str, server: str, gpus: int = 1) -> str:
+    names = {"user": user, "server": server, "team": "default", "ssh-host-key": "ssh-ed25519 x"}
+    annotations = {f"dlspawner.dev/{name}": value for name, value in names.items()}
+    return (await portal.runs(wants(user, gpus=gpus, server=server), annotations=annotations)).job
+
+
+async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal: Portal) -> None:
+    job = await runs(portal, "alice", "train")
+    answers: list[tuple[str, bool]] = []
+
+    async def answer(dialog: Dialog) -> None:
+        answers.append((dialog.message, bool(answers)))
+        await (dialog.accept() if answers[-1][1] else dialog.dismiss())
+
+    async with browsing(portal, "alice") as page:
+        page.on("dialog", answer)
+        await opened(page, portal, "")
+        await tab_to(page, "[data-copy]")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#said")).to_have_text("Copied.")
+        await tab_to(page, "button[aria-label='Stop: train']")
+        await page.keyboard.press("Space")
+        await expect(page.get_by_role("button", name="Stop: train")).to_be_focused()
+        assert portal.served.book.records[job].stop is None, "who says no keeps the job"
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
+    assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
+
+
+async def test_jobs_are_filtered_and_leafed_through_by_keys_alone(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlspawner.manager.portal.lists.PER_PAGE", 1)
+    await runs(portal, "alice", "first")
+    await runs(portal, "alice", "second")
+    async with browsing(portal, "root-admin") as page:
+        await opened(page, portal, "all")
+        await tab_to(page, "#by-team")
+        await page.keyboard.type("Every")
+        await tab_to(page, "form[role=search] button")
+        async with page.expect_navigation(url="**/all?**team=default**"):
+            await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="second")).to_be_visible()
+        await tab_to(page, "nav[aria-label='Pages of jobs'] a")
+        async with page.expect_navigation(url="**cursor=**"):
+            await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="first")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["", "queue"])
+async def test_what_has_the_keyboard_keeps_it_when_its_row_changes(portal: Portal, path: str) -> None:
+    await runs(portal, "bob", "all", gpus=8)
+    portal.knows("alice", "train")
+    job = (await portal.waits(wants("alice", server="train"))).job
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, path)
+        await tab_to(page, f"main a[href$='{job}']")
+        await portal.waits(wants("alice", server="later"))
+        await expect(page.get_by_text("later").first).to_be_visible()
+        focused = page.locator(":focus")
+        assert await focused.evaluate("(one) => one.matches('a')")
+        assert await focused.get_attribute("href") == f"/services/jobs/jobs/{job}"
+
+
+async def test_who_has_the_keyboard_on_what_goes_stays_in_its_part_of_the_page(portal: Portal) -> None:
+    await runs(portal, "bob", "all", gpus=8)
+    portal.knows("alice", "train")
+    await portal.waits(wants("alice", server="train"))
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, "")
+        await tab_to(page, "button[aria-label='Cancel: train']")
+        assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
+        await expect(page.get_by_role("button", name="Cancel: train")).to_have_count(0)
+        await expect(page.locator("[data-live=jobs]")).to_be_focused()
+
+
+async def test_many_changes_are_few_words(portal: Portal) -> None:
+    await runs(portal, "bob", "all", gpus=8)
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, "")
+        await page.evaluate(SAYS)
+        assert await page.locator("#said").get_attribute("aria-live") == "polite"
+        for number in range(12):
+            portal.knows("alice", f"job-{number}")
+            await portal.waits(wants("alice", server=f"job-{number}"))
+        await expect(page.get_by_text("job-11").first).to_be_visible()
+        await page.wait_for_function("window.words.join().includes('more changes')")
+        assert len(await page.evaluate("window.words")) <= 3
+
+
+@pytest.mark.parametrize("path", ["", "queue", "cluster", "jobs/{job}", "wait/alice/train"])
+async def test_nothing_jumps_while_a_page_follows(portal: Portal, path: str) -> None:
+    await runs(portal, "bob", "all", gpus=7)
+    await runs(portal, "bob", "one", gpus=1)
+    portal.knows("alice", "train")
+    job = (await portal.waits(wants("alice", server="train"))).job
+    async with browsing(portal, "alice", viewport={"width": 1100, "height": 900}) as page:
+        await page.context.add_init_script(JUMPS)
+        await opened(page, portal, path.format(job=job))
+        await page.evaluate("document.fonts.ready")
+        first = await page.evaluate("window.jumped")
+        async with page.expect_response(lambda answer: answer.url.endswith(path.format(job=job))):
+            await portal.waits(wants("alice", gpus=2, server="later"))
+        async with page.expect_response(lambda answer: answer.url.endswith(path.format(job=job))):
+            await portal.office.make_node("gpu-2", gpus=4)
+        await until(lambda: "gpu-2" in portal.served.book.nodes, "the node is seen")
+        # What was shown is drawn, and its jumps are counted.
+        await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        jumped = await page.evaluate("window.jumped")
+    assert (first, jumped <= 0.1) == (0, True), (first, jumped)

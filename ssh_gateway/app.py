@@ -52,6 +52,12 @@ class Gateway(Application):
         "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
+    share_port = Bool(
+        False,
+        help="Whether several gateways on this machine listen on the same port (SO_REUSEPORT, Linux), one for each "
+        "core to use: the kernel deals connections out among them. All need this setting, the same account and the "
+        "same state_dir, and each a health_port of its own. Off: a second one on the port does not start.",
+    ).tag(config=True)
     health_port = Integer(
         0,
         min=0,
@@ -247,7 +253,7 @@ class Gateway(Application):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         with _taking(self.ip, self.port, "Gateway.port"):
-            host, port = await server.start(self.ip, self.port)
+            host, port = await server.start(self.ip, self.port, shared=self.share_port)
         with _taking(self.ip, self.health_port, "Gateway.health_port"):
             answering = await self._answer_probes(server)
         serving = {

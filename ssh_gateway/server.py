@@ -107,9 +107,9 @@ class Server:
         self._errands: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
 
-    async def start(self, ip: str, port: int) -> tuple[str, int]:
-        """Listen, and say where; OSError when the port is taken."""
-        loop, found = asyncio.get_running_loop(), listening.listen(ip, port)
+    async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
+        """Listen, and say where; OSError when the port is taken, unless everybody who has it shares it."""
+        loop, found = asyncio.get_running_loop(), listening.listen(ip, port, shared=shared)
         self._listener = await loop.create_server(lambda: Gate(self._lobby), sock=found, backlog=listening.BACKLOG)
         return listening.written(found)
 

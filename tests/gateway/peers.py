@@ -253,8 +253,9 @@ async def gateway(
     notices: Notices | None = None,
     authorities: Authorities | None = None,
     ip: str = "127.0.0.1",
+    shared_port: int = 0,
 ) -> AsyncIterator[Running]:
-    """A gateway on a free port of the loopback, in this event loop."""
+    """A gateway on a free port of the loopback, or on one that others may have too, in this event loop."""
     activity = Activity(people, interval)
     rechecks = Rechecks(people, places, interval)
     server = Server(
@@ -269,7 +270,7 @@ async def gateway(
         rechecks=rechecks,
         authorities=authorities,
     )
-    _, port = await server.start(ip, 0)
+    _, port = await server.start(ip, shared_port, shared=bool(shared_port))
     reporting = asyncio.create_task(activity.run(), name="report activity")
     checking = asyncio.create_task(rechecks.run(), name="check again")
     try:

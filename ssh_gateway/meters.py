@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = ("publickey", "password", "keyboard-interactive", "other")
 REFUSALS = ("connection", "login", "session", "stream", "request")
+STARTS = ("running", "not-started")
 _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _LOOK_SECONDS = 0.5
 
@@ -61,6 +62,12 @@ class Meters:
             ["what"],
             registry=own,
         )
+        self._starts = Counter(
+            "dlspawner_gateway_starts",
+            "Logins that waited for a job that did not run, by what came of it: running, not-started.",
+            ["result"],
+            registry=own,
+        )
         self._lag = Histogram(
             "dlspawner_gateway_loop_lag_seconds",
             "By how much the event loop was late, measured twice a second: how long a packet waits to be relayed.",
@@ -70,6 +77,8 @@ class Meters:
         for method in METHODS:
             for result in ("proven", "failed"):
                 self._authentications.labels(method, result)
+        for result in STARTS:
+            self._starts.labels(result)
         for what in REFUSALS:
             self._refusals.labels(what)
         own.register(_Now(self))
@@ -91,6 +100,10 @@ class Meters:
     def refused(self, what: str) -> None:
         """One of `REFUSALS`."""
         self._refusals.labels(what).inc()
+
+    def waited(self, *, runs: bool) -> None:
+        """A login for a job that did not run has ended its waiting."""
+        self._starts.labels("running" if runs else "not-started").inc()
 
     async def watch_loop(self) -> None:
         """Measure the loop's lag until cancelled."""

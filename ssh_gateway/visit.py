@@ -216,8 +216,13 @@ class Visit:
                 return await self._server.places.target(user, name) is not None
             return False
 
-        brought = await starts.bring_up(Waiter(user, name, ready, lambda: self._leg.ended, self._say))
+        try:
+            brought = await starts.bring_up(Waiter(user, name, ready, lambda: self._leg.ended, self._say))
+        except NotStarted:
+            self._server.meters.waited(runs=False)
+            raise
         if brought:
+            self._server.meters.waited(runs=True)
             say("started", conn=self._number, user=user, server=name)
         if user in self._server.blocked():
             raise NotStarted(BLOCKED)

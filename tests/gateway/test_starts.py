@@ -12,6 +12,7 @@ from ssh_gateway.directory import Start, Target
 from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
 from ssh_gateway.starts import Starts, progress
 from tests.gateway.peers import DEADLINE, Client, FakePlaces, Running, Sshd, finish, until
+from tests.gateway.test_meters import value
 
 STARTING, RUNS = Start("starting", page="/services/jobs/wait/alice/train"), Start("running", job="j")
 WAITS = Start("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
@@ -50,6 +51,7 @@ async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
     assert running.people.starts == [("alice", "train")]
     said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
     assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
+    assert value(running, "starts_total", result="running") == 1
 
 
 async def test_of_several_logins_at_once_one_starts_the_job(running: Running, alice: Client, sshd: Sshd) -> None:
@@ -116,6 +118,7 @@ async def test_a_queue_longer_than_the_wait_ends_with_where_to_look(running: Run
         f"train does not run yet (number 2 in the queue. All 8 GPUs are used); it goes on by itself: watch {URL} and"
         in done.err
     )
+    assert value(running, "starts_total", result="not-started") == 1
 
 
 async def test_the_time_for_a_login_is_not_the_time_for_a_start(

@@ -10,12 +10,15 @@ from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import TEMPLATE, QuotaHub
 from tests.edges.test_manager.rest import RestHub
 
-PROGRAM = 'import os; [print(f"{name}={value}", flush=True) for name, value in os.environ.items()]\n' + RESPONDER
+# Ends a second after it is asked to, as most programs do: of one that is gone at once the end may be lost.
+PROGRAM = 'import os, time; [print(f"{name}={value}", flush=True) for name, value in os.environ.items()]\n'
+PROGRAM += RESPONDER.replace("os._exit(0)", "(time.sleep(1), os._exit(0))")
 
 
 def offer(hub: QuotaHub) -> None:
     """A template whose jobs print their environment; before the Hub starts."""
     noisy = {**TEMPLATE, "title": "Noisy", "command": ["python3", "-u", "-S", "-c", PROGRAM]}
+    noisy["grace_period_seconds"] = 10
     (hub.templates / "jobs" / "noisy.yaml").write_text(json.dumps(noisy))
 
 

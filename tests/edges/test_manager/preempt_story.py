@@ -27,12 +27,16 @@ c.JupyterHub.load_roles[-1]["scopes"] += ["tokens", "groups", "admin:groups"]
 """
 SECONDS = 240.0
 
+# A start is answered when it is refused or ready, also where a busy machine takes longer than a second for that.
+PATIENT = '\nc.JupyterHub.tornado_settings = {"slow_spawn_timeout": 30}\n'
+
 
 class LendingHub(QuotaHub):
     """All GPUs belong to the team *owners*; everybody else may borrow them."""
 
     def prepare(self) -> None:
         super().prepare()
+        self.extra += PATIENT
         (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
         with (self.config / "cluster.yaml").open("a") as file:
             file.write(SCHEDULING)

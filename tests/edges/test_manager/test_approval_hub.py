@@ -19,6 +19,7 @@ from tests.edges.test_manager.asking import TEAMS
 from tests.edges.test_manager.quota import QuotaHub, running
 from tests.edges.test_manager.test_manager_page import FLAGS
 
+pytestmark = pytest.mark.slow
 expect.set_options(timeout=60_000)
 SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
 
@@ -156,7 +157,6 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
     assert ask(vera, "GET", "approvals?mine=decide").json()["items"] == []
 
 
-@pytest.mark.slow
 def test_whatever_is_killed_a_request_is_decided_once_and_carried_out(db_url: str, tmp_path: Path) -> None:
     with running(CappedHub(tmp_path, db_url=db_url, settings=SETTINGS)) as hub:
         alice, bob, vera = (Person(hub, name) for name in ("alice", "bob", "vera"))

@@ -24,6 +24,7 @@ from tests.edges.test_manager.office import until
 from tests.edges.test_manager.test_manager_page import FLAGS
 from tests.edges.test_manager.world import World, free_port
 
+pytestmark = pytest.mark.slow
 TOKEN = "lab-token"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 
@@ -146,7 +147,6 @@ async def test_a_notice_appears_is_answered_and_goes(lab: Lab, page: Page) -> No
     await expect(toast(page, "Team vision")).to_have_count(0)
 
 
-@pytest.mark.slow
 @pytest.mark.browser
 async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab, page: Page) -> None:
     await lab.tell(Kind.IDLE, "Not used.")
@@ -174,7 +174,6 @@ async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
     assert (status, answer["message"].startswith("There is no such notice")) == (404, True)
 
 
-@pytest.mark.slow
 async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab) -> None:
     first = await lab.tell(Kind.IDLE, "Not used.")
     await until(lambda: lab.served.book.board._readers, "the server follows")

@@ -13,6 +13,7 @@ import requests
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import TEMPLATE, QuotaHub, running
 
+pytestmark = pytest.mark.slow
 SECOND = "jobs-special"
 MORE = """
 c.JupyterHub.api_tokens = {"token-of-admin": "admin", "token-of-alice": "alice"}

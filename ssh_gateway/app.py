@@ -21,12 +21,13 @@ from dlspawner.hubapi import HubApi
 from ssh_gateway import keys
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
-from ssh_gateway.directory import ClusterPlaces, HubAndManager
+from ssh_gateway.directory import HubAndManager
 from ssh_gateway.health import Health
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules, read_networks
+from ssh_gateway.places import ClusterPlaces
 from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions

@@ -1,42 +1,34 @@
-"""Who is this, and where is their job: everything the gateway asks of the Manager, the Hub and the cluster.
+"""Who is this, and may they start a job: what the gateway asks of the Manager and the Hub. `places` asks the cluster.
 
 Rules:
 
 * Every answer is one of our own values; every failure to answer is `Unavailable` with a sentence for people.
 * The same question costs the same for a name that exists and one that does not: one request, no shortcut.
-* A pod is somebody's only if `naming.read_job` says so for exactly that name; labels merely select. The address is
-  the one that Kubernetes wrote (the pod's `status.hostIP`, the Service's NodePort), never one that anybody typed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from dlspawner import hubapi
-from dlspawner.cluster import PODS, SERVICES, ClusterError, Kind, NotFound
-from dlspawner.core import naming
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.logs import say
-from ssh_gateway.routing import Candidate, Condition
+from ssh_gateway.routing import Candidate
 
 if TYPE_CHECKING:
     from ssh_gateway.sessions import Session
 
-Object = dict[str, Any]
-
 KEYS_AT_ONCE = 1000
-JOBS_AT_ONCE = 50
 START_SECONDS = 30.0  # how long the Hub may take to take a start
 NOES = frozenset({403, 404, 409, 422, 429})
 
@@ -319,102 +311,3 @@ def read_notice(entry: object) -> Notice | None:
     except (KeyError, TypeError, ValueError):
         say("directory", level=logging.WARNING, source="manager", result="unreadable-notice")
         return None
-
-
-class Cluster(Protocol):
-    """The two calls to Kubernetes that the gateway makes: it lists pods and reads a Service."""
-
-    async def list(
-        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> list[Object]:
-        """Every object that matches."""
-
-    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
-        """One object, or NotFound."""
-
-
-class ClusterPlaces:
-    """`Places`, by the pods and Services in the namespace of jobs, and in that of jobs with special permissions."""
-
-    def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
-        self._cluster = cluster
-        self._namespaces = tuple(dict.fromkeys(one for one in (namespace, special) if one))
-
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
-        pods = await self._pods(naming.user_selector(user))
-        return tuple(
-            Candidate(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
-            for pod, job in _owned(pods, user)
-        )
-
-    async def target(self, user: str, server: str) -> Target | None:
-        pods = await self._pods(naming.server_selector(user, server))
-        ready = [
-            (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
-            for pod, job in _owned(pods, user)
-            if job.server == server and condition(pod, job) is Condition.READY
-        ]
-        if not ready:
-            return None
-        _, name, pod, job = max(ready, key=lambda found: found[:2])
-        try:
-            service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
-        except NotFound:
-            return None
-        except ClusterError as error:
-            raise _no_cluster(error) from error
-        return read_target(pod, service, job)
-
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
-        wanted = sorted(jobs)
-        parts = [wanted[at : at + JOBS_AT_ONCE] for at in range(0, len(wanted), JOBS_AT_ONCE)]
-        pods = [pod for part in parts for pod in await self._pods(naming.jobs_selector(part))]
-        found = [(pod, naming.read_job(pod["metadata"])) for pod in pods]
-        return frozenset(job.id for pod, job in found if job and condition(pod, job) is not Condition.STOPPING)
-
-    async def _pods(self, selector: str) -> list[Object]:
-        try:
-            asked = [self._cluster.list(PODS, namespace, labels=selector) for namespace in self._namespaces]
-            return [pod for found in await asyncio.gather(*asked) for pod in found]
-        except ClusterError as error:
-            raise _no_cluster(error) from error
-
-
-def condition(pod: Mapping[str, Any], job: naming.Job) -> Condition:
-    """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
-    if job.ssh_host_key is None or job.ssh_login is None:
-        return Condition.WITHOUT_SSH
-    phase = pod.get("status", {}).get("phase", "Pending")
-    if pod["metadata"].get("deletionTimestamp") or phase not in {"Running", "Pending"}:
-        return Condition.STOPPING
-    return Condition.READY if phase == "Running" and pod["status"].get("hostIP") else Condition.STARTING
-
-
-def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.Job) -> Target | None:
-    """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
-
-    A Service of type ClusterIP is for a gateway inside the cluster.
-    """
-    labels = service["metadata"].get("labels") or {}
-    ports = [port for port in service["spec"].get("ports") or () if port.get("name") == "ssh"]
-    if labels.get(naming.JOB_LABEL) != job.id or not ports or job.ssh_host_key is None or job.ssh_login is None:
-        return None
-    if service["spec"].get("type") == "NodePort":
-        host, port = pod["status"]["hostIP"], ports[0].get("nodePort")
-    else:
-        host, port = service["spec"].get("clusterIP"), ports[0].get("port")
-    if not host or host == "None" or not port:
-        return None
-    return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
-
-
-def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.Job]]:
-    for pod in pods:
-        job = naming.read_job(pod["metadata"])
-        if job is not None and job.user == user:
-            yield pod, job
-
-
-def _no_cluster(error: ClusterError) -> Unavailable:
-    say("directory", level=logging.WARNING, source="cluster", result="failed", why=error)
-    return Unavailable("the cluster does not answer: try again later")

@@ -19,18 +19,8 @@ import requests
 from dlspawner.cluster import NAMESPACES, PODS, Cluster, Conflict
 from dlspawner.hubapi import HubApi
 from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import (
-    ClusterPlaces,
-    HubAndManager,
-    People,
-    Places,
-    Start,
-    Target,
-    Unavailable,
-    condition,
-    read_key,
-    read_target,
-)
+from ssh_gateway.directory import HubAndManager, People, Places, Start, Target, Unavailable, read_key
+from ssh_gateway.places import ClusterPlaces, condition, read_target
 from ssh_gateway.routing import Candidate, Condition
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job

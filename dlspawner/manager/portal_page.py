@@ -81,6 +81,9 @@ class Page(PageHandler):
         self.redirect(url_concat(f"{self.manager.service.prefix}{to}", said), status=303)
 
     def show_page(self, template: str, status: int = 200, **values: object) -> None:
-        """Render a page with what every page of the portal has."""
+        """Render a page with what every page of the portal has.
+
+        ``path``: where to look again, when this is the answer to a button and its own address is none of a page.
+        """
         usual = {"told": told_to(self.manager, self.identity), "now": self.desk().book.now(), "every": EVERY_SECONDS}
         self.show(template, status, **{**usual, **values})

@@ -64,6 +64,7 @@ class _Shows(PortalPage):
             newer=after is not None,
             done=await self._done(viewer),
             problem=problem,
+            path="" if self.request.method == "GET" else f"{self.manager.service.prefix}approvals",
             typed=typed,
             at=at,
             longest=LONGEST_REASON,

@@ -158,11 +158,13 @@ class Log(LogResource):
             sentence = "Too many logs are being followed: end one, or ask without follow."
             raise Problem(429, sentence, {"Retry-After": "60"})
         followers.append(who)
+        self.manager.running.end()  # a stop of this process does not wait for streams
         try:
             # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
             task = self._following = asyncio.create_task(self._stream(run), name=f"follow for {who}")
             await asyncio.wait({task})
         finally:
+            self.manager.running.begin()
             followers.remove(who)
             self.on_connection_close()
         if not task.cancelled():

@@ -27,6 +27,8 @@ class JobPage(Page):
         why = desk.looks.why(record.job, now) if record is not None else ""
         happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         events = await acting.ledger.history(job)
+        waits = record is not None and record.waits
+        may_see_place = viewer.all or viewer.name == kept.user
         self.show_page(
             "job.html",
             job=kept,
@@ -37,7 +39,6 @@ class JobPage(Page):
             times=detail.times(kept),
             sentence=detail.says(kept, why, now, events[-1].detail if events else ""),
             steps=detail.steps(events, happened, all_details=viewer.all),
-            wait=page_path(self.manager.service.prefix, kept.user, kept.server)
-            if record is not None and record.waits
-            else "",
+            waits=waits,
+            wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
         )

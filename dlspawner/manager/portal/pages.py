@@ -48,6 +48,7 @@ class Mine(Page):
             jobs=[(row, self._links(person.name, row, user)) for row in listed],
             shares=shares(desk.book.world, self._teams(person.name, user)),
             trouble="" if user is not None else NO_HUB,
+            path="" if self.request.method == "GET" else self.manager.service.prefix,
             **{"said": SAID.get(self.get_query_argument("said", ""), ""), **values},
         )
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from dlspawner.core.jobs import State
 from dlspawner.core.json_values import amount
+from dlspawner.manager.access import Right
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.hopeless import LOG_IN
 from dlspawner.manager.job_words import TOLD, end
@@ -44,6 +45,8 @@ class JobResource(Resource):
         record = desk.book.records.get(kept.id)
         now = desk.book.now()
         waits = record is not None and record.job.state in {State.QUEUED, State.WAITING_APPROVAL}
+        viewer = self.viewer(Right.SEE)
+        has_page = waits and (viewer.all or viewer.name == kept.user)
         advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
         return {
             **self.shown(kept, self.setting(), now),
@@ -52,7 +55,7 @@ class JobResource(Resource):
             "alternatives": [
                 {"gpus": amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible} for one in advice
             ],
-            "page": page_path(self.manager.service.prefix, kept.user, kept.server) if waits else None,
+            "page": page_path(self.manager.service.prefix, kept.user, kept.server) if has_page else None,
         }
 
 

@@ -56,7 +56,8 @@ class Starter:
         try:
             ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
         except HubRefused as no:
-            ran = await self._ran(wanted, begun)
+            # A start that failed, not one that was refused.
+            ran = await self._ran(wanted, begun) if no.status >= 500 else None
             return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
         except HubUnavailable:
             found = await self.since(wanted, begun)

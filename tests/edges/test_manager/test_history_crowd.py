@@ -84,7 +84,7 @@ async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_m
                 f"person's {one * 1000:.0f} ms; before they were folded {slow:.1f} s; folding {total:.1f} s, the "
                 f"longest transaction {longest * 1000:.0f} ms"
             )
-        assert quick < SECONDS
+        assert quick < min(SECONDS, slow / 2)
         assert one < SECONDS
         assert longest < SECONDS
     finally:

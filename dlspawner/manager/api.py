@@ -60,7 +60,7 @@ class ForPeople(ApiHandler):
     def person(self) -> Identity:
         """Who asks, when they may manage their keys."""
         identity = self.known()
-        self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys"))
+        self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return identity
 
 

@@ -30,6 +30,7 @@ from dlspawner.core.link import link_token
 from dlspawner.hubapi import HubUnavailable, Identity, Kind, fits_header, has_scope, own_server, read_identity
 from dlspawner.manager.notices import Audience
 
+OPEN_SERVERS = "access:servers"
 READ_KEYS = "custom:ssh-keys:read"
 READ_NOTICES = "custom:notices:read"
 DEADLINE_SECONDS = 10.0
@@ -126,7 +127,9 @@ class ServiceAuth(HubOAuth):
 
 
 def foreign(method: str, headers: Mapping[str, str], host: str) -> bool:
-    """Whether a browser says that a page of another site, or a person's own server's, sends what may change something.
+    """Whether a browser says that a page of another site sends what may change something.
+
+    A person's own server is another site only where it has a domain of its own (JupyterHub.subdomain_host).
 
     What ``Sec-Fetch-Site`` says is true behind any proxy; browsers without it say where a form comes from.
     """
@@ -178,12 +181,15 @@ def may_enter(identity: Identity, service: str) -> str | None:
     return f"This needs the scope access:services!service={service}, which this token or its owner does not hold."
 
 
-def may_manage_keys(identity: Identity, page: str) -> str | None:
-    """People, for themselves; the token inside a job is not enough to open the person's other jobs."""
+def may_manage_keys(identity: Identity, page: str, *, by_token: bool) -> str | None:
+    """People, for themselves. Keys open all of their jobs: so must the token, and one inside a job does not."""
     if identity.kind is not Kind.USER:
         return NOT_A_PERSON.format(name=identity.name)
     server = own_server(identity)
-    return None if server is None else FROM_A_SERVER.format(server=server or "default", page=page)
+    if server is not None:
+        return FROM_A_SERVER.format(server=server or "default", page=page)
+    opens = not by_token or has_scope(identity.scopes, OPEN_SERVERS, user=identity.name)
+    return None if opens else f"This needs a token with the scope {OPEN_SERVERS}!user={identity.name}: keys open jobs."
 
 
 def may_suggest_keys(identity: Identity) -> str | None:

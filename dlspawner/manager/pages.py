@@ -99,7 +99,7 @@ class Keys(PageHandler):
         """Who is logged in; a form without its page's XSRF value ends here."""
         if self.identity is None:
             raise Problem(403, STALE_PAGE)
-        self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys"))
+        self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return self.identity
 
     async def add(self, person: Identity, keys: Sequence[PublicKey]) -> None:

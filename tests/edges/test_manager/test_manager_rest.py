@@ -103,7 +103,7 @@ MAY = {
     "not even a token": (401, 401, 401, 401, 401, 401),
     "alice": (200, 201, 204, 204, 403, 403),
     "alice, token that may not use the service": (403, 403, 403, 403, 403, 403),
-    "alice, token for this service only": (200, 201, 204, 204, 403, 403),
+    "alice, token for this service only": (403, 403, 204, 403, 403, 403),
     "alice's server": (403, 403, 204, 403, 403, 403),
     "bob": (200, 201, 204, 404, 403, 403),
     "admin": (200, 201, 204, 404, 403, 403),

@@ -100,6 +100,7 @@ def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> N
     assert run("list").stdout == "No jobs that run or wait; --all shows those that have ended.\n"
 
 
+@pytest.mark.launcher  # any image is there
 def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp_path: Path) -> None:
     job = {"template": "custom", "image": "debian:12", "command": "echo so much; exit 3"}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"server": "short", "options": job}))

@@ -103,7 +103,7 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = Non
 
 
 def remove(kubectl: Kubectl) -> None:
-    """Everything goes with the two namespaces, the people's files too; a gateway with sessions takes its time to drain."""
+    """All goes with the two namespaces, people's files too; a gateway with sessions takes its time to drain."""
     kubectl("delete", "namespace", JOBS, NAMESPACE, "--ignore-not-found", timeout=600)
 
 

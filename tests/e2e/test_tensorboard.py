@@ -31,13 +31,13 @@ def test_the_link_opens_what_the_notebook_wrote_and_only_for_its_owner(
 ) -> None:
     log_in(page, stack, "tess")
     start_from_form(page, stack, "train", "Notebook", gpus=0)
-    page.wait_for_url("**/user/tess/train/lab**", timeout=60_000)
+    page.wait_for_url("**/user/tess/train/lab**", timeout=180_000)
     run_cell(page, WRITE, "written")
 
     page.goto(f"{stack.url}/hub/home")
     page.locator("section.job[data-server=train]").get_by_role("button", name="TensorBoard").click()
-    page.wait_for_url("**/user/tess/train-tb/**", timeout=60_000)
-    page.get_by_text("loss").first.wait_for(timeout=60_000)
+    page.wait_for_url("**/user/tess/train-tb/**", timeout=180_000)
+    page.get_by_text("loss").first.wait_for(timeout=180_000)
     seen = wait_for(lambda: page.request.get(scalars_url).json(), "TensorBoard shows the run")
     assert len(seen) == 20
 

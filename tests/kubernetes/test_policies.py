@@ -134,6 +134,7 @@ def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
 OPTIONS: dict[str, dict[str, object]] = {
     "ipython": {},
     "ssh": {},
+    "files": {},
     "tensorboard": {"log_dir": "runs"},
     "custom": {"image": "example.org/a:1"},
 }

@@ -16,6 +16,7 @@ from tests.edges.test_manager.quota import TEMPLATE, QuotaHub, running
 pytestmark = pytest.mark.slow
 SECOND = "jobs-special"
 MORE = """
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 30}
 c.JupyterHub.api_tokens = {"token-of-admin": "admin", "token-of-alice": "alice"}
 c.JupyterHub.load_roles.append(
     {"name": "alices", "users": ["alice"], "scopes": ["self", "access:services!service=jobs"]}

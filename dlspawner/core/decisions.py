@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+# What the Hub answers to a start whose job was made and has ended already; one that is refused is a 400, 403 or 429.
+JOB_ENDED = 422
+
 
 class Reason(Enum):
     """Why; the values are what the log line, the metrics and the API say."""

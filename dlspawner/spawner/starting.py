@@ -20,6 +20,7 @@ from jupyterhub.utils import maybe_future
 from kubernetes_asyncio.client.rest import ApiException
 from sqlalchemy.orm import object_session
 
+from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
@@ -229,5 +230,5 @@ class StartingSpawner(WatchedSpawner):
         ended = verdict.judge(self.pod())
         if isinstance(ended, verdict.Ended):
             self._fails(ended.reason, "job-failed")
-            raise Refused(ended.reason, reason="job-failed")
+            raise Refused(ended.reason, reason="job-failed", status=JOB_ENDED)
         return accepts

@@ -19,6 +19,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from dlspawner.core import naming, phrases
+from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import trouble, verdict
 from dlspawner.spawner.pods import PodDict, Pods, uid
 from dlspawner.spawner.progress import Pull
@@ -104,7 +105,7 @@ class Waiting:
         last = self._gone
         judged = verdict.judge(pod) if pod else verdict.judge_gone(last if uid(last) == uid(created) else None)
         if isinstance(judged, verdict.Ended):
-            raise Refused(judged.reason, reason="job-failed")
+            raise Refused(judged.reason, reason="job-failed", status=JOB_ENDED)
 
     def _consider(self, told: Trouble | None, closer: Trouble | Pull | None) -> None:
         """Take note of what the pod itself says, and of what the last closer look found."""

@@ -104,9 +104,9 @@ def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> N
 def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp_path: Path) -> None:
     job = {"template": "custom", "image": "debian:12", "command": "echo so much; exit 3"}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"server": "short", "options": job}))
-    said = run("submit", "job.yaml", "--wait", code=1).stdout  # on a busy machine the Hub may not wait for its end
-    found = re.match(r"short \((j-[a-z2-7]{12})\): ended\n.*exit code 3", said)
-    assert found, said
+    done = run("submit", "job.yaml", "--wait", code=1)  # on a busy machine the Hub may not wait for its end
+    found = re.match(r"short \((j-[a-z2-7]{12})\): ended\n.*exit code 3", done.stdout)
+    assert found, done.stdout + done.stderr
     assert "so much" in run("logs", found[1]).stdout
 
 

@@ -224,9 +224,10 @@ def test_a_killed_hub_comes_back_to_its_pending_jobs(hub: Hub, bob: Person) -> N
     try:
         answer = bob.start(server, template="ssh")
         assert answer.status_code in {201, 202}
+        name = bob.pod_name(server)
+        wait_for(lambda: objects(hub, server).count("\n") >= 3, "its pod, Secret and Service are there")
         before = pod(bob, server)
         hub.stop("hub", signal.SIGKILL)
-        name = bob.pod_name(server)
         hub.kubectl("delete", f"secret/{name}-ssh", f"service/{name}-ssh")
         hub.start_hub()
     finally:

@@ -7,10 +7,12 @@ answers becomes a status and a sentence: a refusal 422, what runs already 409, a
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
 from dlspawner.manager.access import Viewer
@@ -26,6 +28,7 @@ NO_USER = "The Hub has no user {user!r}, or no such server can be."
 _LOOKS, _LOOK_SECONDS = 100, 0.05
 _LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon as the machine has time
 _WAITING = {State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN}
+_IS_THERE = re.compile(r" is (already running|pending \w+)\W*$")  # the Hub's own words; a refusal is a 400 as well
 _BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
 _EVERYBODYS = Viewer("", all=True)
 
@@ -56,8 +59,7 @@ class Starter:
         try:
             ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
         except HubRefused as no:
-            # A start that failed, not one that was refused.
-            ran = await self._ran(wanted, begun) if no.status >= 500 else None
+            ran = await self._ran(wanted, begun) if no.status == JOB_ENDED or no.status >= 500 else None
             return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
         except HubUnavailable:
             found = await self.since(wanted, begun)
@@ -112,7 +114,7 @@ class Starter:
             raise Problem(403, LOG_IN.format(user=wanted.user))
         if no.status == 404:
             raise Problem(404, NO_USER.format(user=wanted.user))
-        if no.status == 400 and self._holds(wanted):
+        if no.status == 400 and _IS_THERE.search(str(no)) and self._holds(wanted):
             raise Problem(409, RUNS)
         if no.status in {403, 429}:
             raise Problem(no.status, str(no))

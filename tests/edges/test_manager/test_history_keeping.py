@@ -78,7 +78,10 @@ async def total(store: Store, now: datetime) -> Amounts:
 async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Office, db_url: str) -> None:
     async with office.manager() as acting:
         store, keeps = acting.ledger._store, keeper(acting)
-        await ask(acting, wants("alice", gpus=5))
+        alices = wants("alice", gpus=5)
+        await ask(acting, alices)
+        await office.bind(await office.make_pod(alices))  # or her turn is over in ten minutes
+        await until(lambda: state(acting, alices) is State.RUNNING, "it runs")
         await sampled(office, keeps, minutes=10)
         assert await read_free(store) == {"total": 80, "free": 30, "closed": 0, "fragmented": 0}
         await ask(acting, wants("bob", gpus=4))

@@ -130,7 +130,7 @@ def test_a_broken_database_is_a_503_and_heals(tmp_path: Path) -> None:
 def _answer_as_hub(hub: socket.socket) -> None:
     connection, _ = hub.accept()
     connection.recv(4096)
-    body = b'{"kind": "user", "name": "alice", "scopes": ["access:services!service=jobs"]}'
+    body = b'{"kind": "user", "name": "alice", "scopes": ["access:services!service=jobs", "access:servers!user=alice"]}'
     connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     connection.close()
 

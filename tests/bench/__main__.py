@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.bench import dropin, gateway, spawn
+from tests.bench import dropin, gateway, spawn, ssh_product
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server
 from tests.e2e.stack import ROOT, Launched
@@ -22,7 +22,9 @@ def on_embedded_api(state: Path) -> list[Figure]:
 
 
 def main() -> None:
-    """The drop-in first; everything else on one started product, whose embedded cluster the stock peers use as well."""
+    """The drop-in first, then one started product, whose embedded cluster the stock peers use as well; the relay last,
+    which needs neither.
+    """
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         figures = on_embedded_api(state)
@@ -30,9 +32,10 @@ def main() -> None:
         stack.start()
         try:
             figures += spawn.measure(stack, state)
-            figures += gateway.measure(stack, state)
+            figures += ssh_product.measure(stack, state)
         finally:
             stack.stop()
+        figures += gateway.measure(state / "relay", gateway.Size())
     publish(figures, ROOT / "build" / "bench.json")
 
 

@@ -1,145 +1,234 @@
-"""Connection set-up and bulk copy through the gateway, against the job's sshd directly and through OpenSSH's `-J`.
+"""The gateway's relay against the job's sshd directly and OpenSSH's `-J`: `python -m tests.bench.gateway [--quick]`.
 
-All three end at the same sshd behind the same NodePort; the direct ways log in with a certificate that we sign here
-with the gateway's own CA, which only the owner of its state directory can do.
+All three ways end at the same real sshd with the same client, key exchange, cipher and MAC, which are what the gateway
+agrees on with OpenSSH's own client; `-J` goes through a second real sshd.
+The gateways are processes of their own (`ssh_ends`), so their processor time and memory are theirs alone. Ways are
+measured in turn, ratios are medians of the ratios of each round: what is said in seconds depends on the machine.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import contextlib
+import os
+import shlex
 import subprocess
-import time
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tests.bench.figures import Figure, ratio
-from tests.e2e.people import Ssh
-from tests.e2e.stack import Launched
+import asyncssh
 
-ROUNDS = 5
-SETUPS = 6
-MIB = 256
+from ssh_gateway.keys import load_or_make
+from tests.bench.figures import Figure, publish, ratio
+from tests.bench.ssh_ends import processor_seconds, resident_kib
+from tests.bench.ssh_ways import Way
+from tests.gateway.peers import Client, Sshd
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com")
+SAME = ("-m", "hmac-sha2-256-etm@openssh.com", "-o", "KexAlgorithms=curve25519-sha256")
+PEERS = ("direct", "OpenSSH -J")
+OF_DIRECT, OF_JUMP = 0.85, 1.7
+WARM_UP = 20
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to the job: the ssh command up to the destination's end."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
 
-    name: str
-    command: tuple[str, ...]
+    rounds: int = 5
+    mib: int = 256
+    keys: int = 500
+    at_once: int = 12
+    idle: int = 1000
 
-    def setup(self) -> float:
-        """Seconds for `ssh … true`, the median of a few."""
-        return median(self._timed(["true"]) for _ in range(SETUPS))
 
-    def up(self) -> float:
-        return self._timed(["cat >/dev/null"], feed=MIB)
+QUICK = Size(rounds=1, mib=4, keys=20, at_once=3, idle=20)
 
-    def down(self) -> float:
-        return self._timed([f"head -c {MIB << 20} /dev/zero"])
 
-    def _timed(self, command: list[str], feed: int = 0) -> float:
-        source = ["head", "-c", str(feed << 20), "/dev/zero"]
-        with subprocess.Popen(source, stdout=subprocess.PIPE) as zeros:
-            started = time.perf_counter()
-            done = subprocess.run(
-                [*self.command, *command],
-                stdin=zeros.stdout,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                check=False,
+class Lab:
+    """One job, a jump host, a pod for those who are idle, and gateways on one port; `measuring` makes and ends it."""
+
+    def __init__(self, folder: Path, ends: contextlib.ExitStack) -> None:
+        self.folder, self._ends = folder, ends
+        keys = load_or_make(folder / "gateway")
+        own = asyncssh.generate_private_key("ssh-ed25519")
+        self.port, self._idle_port = free_port(), free_port()
+        self.client = Client(folder / "client", self.port, own, keys.host)
+        own.write_public_key(folder / "client" / "id.pub")
+        self._job = self._sshd("job", keys.user_ca, own)
+        self._hop = self._sshd("hop", keys.user_ca, own)
+        self.start("pod", str(self._idle_port))
+
+    def _sshd(self, name: str, ca: asyncssh.SSHKey, key: asyncssh.SSHKey) -> Sshd:
+        made = Sshd(self.folder / name, ca, free_port(), keys=(key,))
+        made.start()
+        self._ends.callback(made.stop)
+        return made
+
+    def start(self, role: str, *arguments: str, root: Path = ROOT) -> subprocess.Popen[str]:
+        """Start one of `ssh_ends`; all but the crowd say when they listen."""
+        process = self._ends.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.bench.ssh_ends", role, str(self.folder), *arguments],
+                cwd=root,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-            seconds = time.perf_counter() - started
-        assert done.returncode == 0, done.stderr.decode()
-        return seconds
+        )
+        self._ends.callback(process.kill)
+        if role != "crowd":
+            assert process.stdout is not None
+            assert process.stdout.readline() == "listening\n"
+        return process
+
+    def gateway(self, root: Path = ROOT) -> subprocess.Popen[str]:
+        """One more gateway on the port."""
+        return self.start("gateway", str(self.port), str(self._job.port), str(self._idle_port), root=root)
+
+    def ways(self, cipher: str = CIPHERS[0]) -> tuple[Way, Way, Way]:
+        """Through the gateway, direct, and through the jump host."""
+        options = ("-F", str(self.client.config), "-c", cipher, *SAME, "-o", "StrictHostKeyChecking=no")
+        options += ("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
+        straight = (*options, "-p", str(self._job.port), "person@127.0.0.1")
+        hop = shlex.join(("ssh", *options, "-p", str(self._hop.port), "-W", "[%h]:%p", "person@127.0.0.1"))
+        return (
+            Way("gateway", ("ssh", *options, "alice+train@gateway")),
+            Way("direct", ("ssh", *straight)),
+            Way("OpenSSH -J", ("ssh", "-o", f"ProxyCommand={hop}", *straight)),
+        )
+
+    def bob(self) -> Way:
+        return Way("gateway", ("ssh", "-F", str(self.client.config), "-c", CIPHERS[0], "bob+train@gateway"))
 
 
-@dataclass(frozen=True)
-class Sshd:
-    """A job's own sshd: where it listens, how its NodePort is reached, and as whom one logs in."""
-
-    job: str
-    login: str
-    pod_ip: str
-    node: str
-    node_port: int
+@contextlib.contextmanager
+def laboratory(folder: Path) -> Iterator[Lab]:
+    with contextlib.ExitStack() as ends:
+        yield Lab(folder, ends)
 
 
-def sshd_of(stack: Launched, server: str) -> Sshd:
-    pod = json.loads(stack.kubectl("get", "pods", "-l", f"dlspawner.dev/server={server}", "-o", "json"))["items"][0]
-    meta, status = pod["metadata"], pod["status"]
-    service = json.loads(stack.kubectl("get", "service", f"{meta['name']}-ssh", "-o", "json"))
-    login = meta["annotations"]["dlspawner.dev/ssh-login"]
-    port = service["spec"]["ports"][0]["nodePort"]
-    return Sshd(meta["labels"]["dlspawner.dev/job"], login, status["podIP"], status["hostIP"], port)
-
-
-def ways(stack: Launched, client: Ssh, server: str, jump: str) -> tuple[Way, Way, Way]:
-    """Through the gateway, direct, and through another job's OpenSSH as the jump host (straight at its address)."""
-    target, hop = sshd_of(stack, server), sshd_of(stack, jump)
-    ca = stack.state / "gateway" / "user_ca"
-    subprocess.run(
-        ["ssh-keygen", "-q", "-s", str(ca), "-I", "bench", "-n", f"{target.job},{hop.job}", f"{client.key}.pub"],
-        check=True,
-        capture_output=True,
-    )
-    options = ("-F", "none", "-i", str(client.key), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no")
-    options += ("-o", f"UserKnownHostsFile={client.folder}/bench_hosts", "-o", "LogLevel=ERROR")
-    through_hop = f"ProxyCommand=ssh {' '.join(options)} -W %h:%p -p 2222 {hop.login}@{hop.pod_ip}"
-    destination = ("-p", str(target.node_port), f"{target.login}@{target.node}")
-    return (
-        Way("gateway", ("ssh", "-F", str(client.config), f"{client.login(server)}@gateway")),
-        Way("direct", ("ssh", *options, *destination)),
-        Way("OpenSSH -J", ("ssh", *options, "-o", through_hop, *destination)),
-    )
-
-
-def measure(stack: Launched, folder: Path) -> list[Figure]:
-    """Interleaved rounds of set-up, upload and download on the three ways."""
-    person = stack.person("ssh-bench")
-    for server in ("bulk", "jump"):
-        person.launch(server, template="ssh")
-    client = person.ssh(folder / "client")
-    three = ways(stack, client, "bulk", "jump")
-    for way in three:
-        way.setup()
-    figures = []
-    for title, unit, ask in QUESTIONS:
-        rounds = [[ask(way) for way in three] for _ in range(ROUNDS)]
-        figures += report(title, unit, [list(column) for column in zip(*rounds, strict=True)])
-    for server in ("bulk", "jump"):
-        person.stop(server)
-    person.close()
+def measure(folder: Path, size: Size) -> list[Figure]:
+    with laboratory(folder) as lab:
+        one = lab.gateway()
+        for way in lab.ways():
+            way.setup(1)
+        figures = setups(lab, size)
+        for cipher in CIPHERS:
+            figures += bulk(lab, size, cipher, one.pid)
+        figures += echoes(lab, size)
+        figures += memory(lab, size, one.pid)
+        lab.gateway()
+        figures += together(lab, size)
     return figures
 
 
-QUESTIONS: tuple[tuple[str, str, Callable[[Way], float]], ...] = (
-    ("SSH connection set-up", "s", Way.setup),
-    (f"SSH upload of {MIB} MiB", "MiB/s", Way.up),
-    (f"SSH download of {MIB} MiB", "MiB/s", Way.down),
-)
-
-
-def report(title: str, unit: str, seconds: list[list[float]]) -> list[Figure]:
-    """Set-up as seconds and ratios of seconds; copies as throughput and ratios of throughput."""
-    through, direct, jumped = seconds
-    if unit == "s":
-        return [
-            Figure(f"{title}, gateway", median(through), unit),
-            ratio(title, through, direct, "direct sshd"),
-            ratio(title, through, jumped, "OpenSSH -J"),
-        ]
-    against = ((direct, "direct sshd"), (jumped, "OpenSSH -J"))
-    rates = [
-        Figure(
-            f"{title}: ratio to {name}",
-            median(b / a for a, b in zip(through, peer, strict=True)),
-            "ratio",
-            "higher",
-            peer=name,
-        )
-        for peer, name in against
+def setups(lab: Lab, size: Size) -> list[Figure]:
+    through, direct, jumped = in_turn(lab.ways(), size.rounds, Way.setup)
+    title = "SSH connection set-up"
+    return [
+        Figure(f"{title}, gateway", median(through), "s"),
+        ratio(title, through, direct, "direct", 1.15),
+        ratio(title, through, jumped, "OpenSSH -J"),
     ]
-    return [Figure(f"{title}, gateway", MIB / median(through), unit, "higher"), *rates]
+
+
+def bulk(lab: Lab, size: Size, cipher: str, pid: int) -> list[Figure]:
+    """Both directions; the gateway's own processor time beside them."""
+    figures: list[Figure] = []
+    for direction, copy in (("up", Way.up), ("down", Way.down)):
+        before = processor_seconds(pid)
+        ways = in_turn(lab.ways(cipher), size.rounds, lambda way, copy=copy: copy(way, size.mib))
+        per_gib = (processor_seconds(pid) - before) / (size.rounds * size.mib / 1024)
+        title = f"SSH {direction}, {cipher.partition('@')[0]}"
+        figures += rates(title, size.mib, ways)
+        figures.append(Figure(f"{title}: gateway's processor time", per_gib, "s/GiB", "lower", 0.8))
+    return figures
+
+
+def together(lab: Lab, size: Size) -> list[Figure]:
+    """Several transfers at once, with two gateways on the port."""
+    each = max(1, size.mib // 4)
+    figures: list[Figure] = []
+    for direction, copy in (("up", Way.up), ("down", Way.down)):
+        ways = in_turn(lab.ways(), size.rounds, lambda way, copy=copy: copy(way, each, size.at_once))
+        figures += rates(f"SSH {direction}, {size.at_once} at once, 2 gateways", each * size.at_once, ways)
+    return figures
+
+
+def echoes(lab: Lab, size: Size) -> list[Figure]:
+    """From key to echo on a terminal, idle on all ways, and while another person downloads through the same gateway."""
+    through, direct, jumped = lab.ways()
+    idle: list[list[list[float]]] = []
+    busy: list[list[float]] = []
+    for _ in range(size.rounds):
+        idle.append([way.echo(size.keys) for way in (through, direct, jumped)])
+        with lab.bob().downloading():
+            busy.append(through.echo(size.keys))
+    figures = []
+    for name, share, aim in (("p50", 0.5, 1.0), ("p99", 0.99, None)):
+        ours, plain, hop = ([at(one, share) for one in column] for column in zip(*idle, strict=True))
+        figures += [
+            Figure(f"SSH echo {name}, gateway", 1000 * median(ours), "ms"),
+            ratio(f"SSH echo {name}", ours, plain, "direct"),
+            ratio(f"SSH echo {name}", ours, hop, "OpenSSH -J", 1.0),
+            Figure(
+                f"SSH echo {name} while another downloads", 1000 * median(at(b, share) for b in busy), "ms", aim=aim
+            ),
+        ]
+    return figures
+
+
+def memory(lab: Lab, size: Size, pid: int) -> list[Figure]:
+    """What a gateway that is in use already has grown by, for each connection that then does nothing."""
+    crowd = lab.start("crowd", str(lab.port))
+    sizes = []
+    for more in (WARM_UP, size.idle):
+        assert crowd.stdin is not None
+        assert crowd.stdout is not None
+        print(more, file=crowd.stdin, flush=True)
+        assert crowd.stdout.readline(), "the crowd could not log in"
+        sizes.append(resident_kib(pid))
+    crowd.kill()
+    title = f"SSH gateway's memory for each of {size.idle:,} idle"
+    return [Figure(title, (sizes[1] - sizes[0]) / size.idle, "KiB", "lower", 64)]
+
+
+def in_turn(ways: tuple[Way, ...], rounds: int, ask: Callable[[Way], float]) -> list[list[float]]:
+    """One list for each way."""
+    asked = [[ask(way) for way in ways] for _ in range(rounds)]
+    return [list(column) for column in zip(*asked, strict=True)]
+
+
+def rates(title: str, mib: int, seconds: list[list[float]]) -> list[Figure]:
+    """Throughput of the gateway and its ratios to the others'."""
+    ours = seconds[0]
+    figures = [Figure(f"{title}, gateway", mib / median(ours), "MiB/s", "higher")]
+    for peer, theirs, aim in zip(PEERS, seconds[1:], (OF_DIRECT, OF_JUMP), strict=True):
+        value = median(b / a for a, b in zip(ours, theirs, strict=True))
+        figures.append(Figure(f"{title}: ratio to {peer}", value, "ratio", "higher", aim, peer))
+    return figures
+
+
+def at(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="whether it works, not how fast it is")
+    size = QUICK if parser.parse_args().quick else Size()
+    with tempfile.TemporaryDirectory() as made:
+        figures = measure(Path(made), size)
+    load = Figure("load of the machine in the last minute", os.getloadavg()[0], "")
+    publish([*figures, load], ROOT / "build" / "bench-gateway.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What `gateway` starts beside OpenSSH, each as a process of its own: `python -m tests.bench.ssh_ends ROLE …`.
+
+* ``gateway``: a gateway as it is in production, but for the Hub, the Manager and the cluster, which are dictionaries.
+* ``pod``: what a job's sshd would be in a thousand pods, in one process.
+* ``crowd``: people who log in and do nothing; each line that it reads is how many more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import asyncssh
+
+from ssh_gateway.directory import Target
+from ssh_gateway.keys import load_or_make
+from ssh_gateway.penalties import Rules
+from ssh_gateway.server import Limits
+from tests.gateway.peers import JOB, FakePeople, FakePlaces, gateway
+
+LOGINS_AT_ONCE = 8
+EVERYBODY = Limits(
+    waiting=5000,
+    waiting_per_source=5000,
+    connections_per_user=5000,
+    drain_seconds=0.0,
+    rules=Rules(penalty_seconds=0.0, connections_per_second=0.0),
+)
+
+
+async def be_gateway(folder: str, port: str, job_port: str, idle_port: str) -> None:
+    """alice and bob have the job `train`, a real sshd; alice has `idle` as well, which is ``pod``."""
+    people, key = FakePeople(), asyncssh.read_public_key(f"{folder}/client/id.pub")
+    ends = {"train": (job_port, f"{folder}/job/host.pub"), "idle": (idle_port, f"{folder}/pod.pub")}
+    places = FakePlaces()
+    for user in ("alice", "bob"):
+        people.register(user, key)
+        for server, (at, host_key) in ends.items():
+            target = Target(JOB, user, server, "127.0.0.1", int(at), "person", Path(host_key).read_text().strip())
+            places.targets[user, server] = target
+    keys = load_or_make(Path(folder) / "gateway")
+    async with gateway(keys, people, places, limits=EVERYBODY, interval=10.0, shared_port=int(port)):
+        print("listening", flush=True)
+        await told()
+
+
+async def be_pod(folder: str, port: str) -> None:
+    """Takes the gateway's certificates, and keeps whatever is started until the other end has enough."""
+
+    async def idle(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        await process.stdin.read()
+        process.exit(0)
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    key.write_public_key(f"{folder}/pod.pub")
+    ca = Path(folder, "gateway", "user_ca.pub").read_text()
+    trusted = asyncssh.import_authorized_keys(f'cert-authority,principals="{JOB}" {ca}')
+    server = await asyncssh.listen(
+        *("127.0.0.1", int(port)),
+        server_host_keys=[key],
+        authorized_client_keys=trusted,
+        process_factory=idle,
+        encoding=None,
+        config=None,
+    )
+    async with server:
+        print("listening", flush=True)
+        await told()
+
+
+async def be_crowd(folder: str, port: str) -> None:
+    """Each connection has a session open; the number that is logged in is printed when all of a line are."""
+    key = asyncssh.read_private_key(f"{folder}/client/id")
+    inside: list[asyncssh.SSHClientConnection] = []
+    turn = asyncio.Semaphore(LOGINS_AT_ONCE)
+
+    async def log_in() -> None:
+        async with turn:
+            conn = await asyncssh.connect(
+                *("127.0.0.1", int(port)),
+                username="alice+idle",
+                client_keys=[key],
+                kex_algs=["curve25519-sha256"],
+                encryption_algs=["aes128-gcm@openssh.com"],
+                known_hosts=None,
+                config=None,
+                agent_path=None,
+            )
+            await conn.create_process("wait")
+            inside.append(conn)
+
+    while more := await told():
+        await asyncio.gather(*(log_in() for _ in range(int(more))))
+        print(len(inside), flush=True)
+    for conn in inside:
+        conn.abort()
+
+
+async def told() -> str:
+    """The next line of whoever started this process; empty when there is none any more."""
+    return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_kib(pid: int) -> float:
+    """Memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd}
+
+if __name__ == "__main__":
+    asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))

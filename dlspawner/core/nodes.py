@@ -131,7 +131,7 @@ def has_type(node: Node, kind: GpuType) -> bool:
     if node.gpus_of(kind.resource) <= 0:
         return False
     if not node.taints:
-        return all(label in node.labels for label in kind.node_selector)
+        return set(kind.node_selector).issubset(node.labels)
     return Placement(selector=kind.node_selector, tolerations=kind.tolerations).suits(node)
 
 

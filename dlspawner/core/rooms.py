@@ -72,12 +72,14 @@ class Room:
 
     def take(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
-        others = self.holders.get(job.id)
-        self.holders[job.id] = (*others, pod) if others else (pod,)
+        name, pods = job.id, job.charge.pods
+        others = self.holders.get(name)
+        # Most jobs have one pod, and most worlds are built of many jobs: no tuple is made for each.
+        self.holders[name] = (*others, pod) if others else pods if len(pods) == 1 else (pod,)
         if job.preemptible:
-            self.lent.add(job.id)
+            self.lent.add(name)
         if job.leaving:
-            self.leavers.add(job.id)
+            self.leavers.add(name)
         self._shift(job, pod, 1)
 
     def give(self, job: Job, pod: PodCharge) -> None:
@@ -91,35 +93,38 @@ class Room:
     def promise(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
         self.promises[job.id] = (*self.promises.get(job.id, ()), pod)
-        self._entitle(job, pod, 1)
+        self._entitle_promised(job, pod, 1)
 
     def break_promise(self, job: Job, pod: PodCharge) -> None:
         self.memo.clear()
         _take_out(self.promises, job.id, pod)
-        self._entitle(job, pod, -1)
-
-    def _entitle(self, job: Job, pod: PodCharge, sign: int) -> None:
-        if pod.resource and not job.preemptible:
-            teams = self.entitled.get(pod.resource)
-            if teams is None:
-                teams = self.entitled[pod.resource] = {}
-            milli = teams[job.team] = teams.get(job.team, 0) + sign * pod.gpus
-            if not milli:
-                del teams[job.team]
+        self._entitle_promised(job, pod, -1)
 
     def _shift(self, job: Job, pod: PodCharge, sign: int) -> None:
         resource, cpu, memory = pod.resource, sign * pod.cpu_milli, sign * pod.memory_bytes
         self.cpu_milli -= cpu
         self.memory_bytes -= memory
         if resource:
-            milli = sign * pod.gpus
             self.cpu_with_gpus += cpu
             self.memory_with_gpus += memory
+            milli = sign * pod.gpus
             self.gpus[resource] = self.gpus.get(resource, 0) - milli
             if job.preemptible:
                 self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
             else:
-                self._entitle(job, pod, sign)
+                self._entitle(job.team, resource, milli)
+
+    def _entitle_promised(self, job: Job, pod: PodCharge, sign: int) -> None:
+        if pod.resource and not job.preemptible:
+            self._entitle(job.team, pod.resource, sign * pod.gpus)
+
+    def _entitle(self, team: str, resource: str, milli: int) -> None:
+        teams = self.entitled.get(resource)
+        if teams is None:
+            teams = self.entitled[resource] = {}
+        left = teams[team] = teams.get(team, 0) + milli
+        if not left:
+            del teams[team]
 
     def free(self, resource: str) -> Space:
         """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""

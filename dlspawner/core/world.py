@@ -27,6 +27,7 @@ from typing import Any, TypeVar, cast
 from dlspawner.core.amounts import GPU
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.fairshare import Usage
+from dlspawner.core.holdings import NO_HOLDINGS, Holdings
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Team, Teams
 from dlspawner.core.nodes import Node, Placement, has_type
@@ -40,7 +41,6 @@ _MOST_POOLS, _MOST_FACTS = 200, 20_000
 # together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
 Lane = tuple[str, str | None]
 Key = tuple[int, datetime, str]  # the order within a team
-Name = TypeVar("Name")
 Found = TypeVar("Found")
 
 
@@ -76,14 +76,7 @@ class World:
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, Usage] = {}
         self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
-        self._guaranteed: dict[tuple[str, str], int] = {}  # milli-GPUs by team and type, promises included
-        self._returning: dict[tuple[str, str], int] = {}  # of them what those hold who leave
-        self._levels: dict[tuple[str, str], dict[int, int]] = {}  # and what those hold who stay, by priority
-        self._promised: dict[tuple[str, str], int] = {}  # and what was promised
-        self._promised_to: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user
-        self._borrowed: dict[tuple[str, str], int] = {}
-        self._by_user: dict[tuple[str, str], int] = {}  # milli-GPUs by team and user, promises included
-        self._cpu_jobs: dict[tuple[str, str], int] = {}  # jobs without GPUs by team and user
+        self._held: dict[str, Holdings] = {}  # by team
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
         self._pools: dict[tuple[str, Placement], Pool] = {}
         self._shares: Shares | None = None  # as far as somebody has asked for them
@@ -178,13 +171,13 @@ class World:
 
     def tick(self, now: datetime) -> None:
         """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
-        held: dict[str, int] = {}
-        for (team, _), milli in (*self._guaranteed.items(), *self._borrowed.items()):
-            held[team] = held.get(team, 0) + milli
         half_life = self.cluster.scheduling.half_life
-        for team in {*held, *self.usage}:
-            old = self.usage.get(team) or Usage(0.0, now)
-            self.usage[team] = old.moved(now, half_life, held.get(team, 0))
+        for team in {*self._held, *self.usage}:
+            held = self._held_by(team)
+            milli = sum(held.guaranteed.values()) + sum(held.borrowed.values())
+            if milli or team in self.usage:
+                old = self.usage.get(team) or Usage(0.0, now)
+                self.usage[team] = old.moved(now, half_life, milli)
 
     # questions
 
@@ -226,30 +219,29 @@ class World:
 
     def guaranteed(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that are charged to a team's quota, promises included."""
-        return self._guaranteed.get((team, gpu_type), 0)
+        return self._held_by(team).guaranteed.get(gpu_type, 0)
 
     def promised(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs of them that nobody of the team holds yet."""
-        return self._promised.get((team, gpu_type), 0)
+        return self._held_by(team).promised.get(gpu_type, 0)
 
     def promised_to(self, team: str, user: str) -> int:
         """Milli-GPUs of all types that were promised to a user on a team's account."""
-        return self._promised_to.get((team, user), 0)
+        return self._held_by(team).promised_to.get(user, 0)
 
     def returning(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
-        return self._returning.get((team, gpu_type), 0)
+        return self._held_by(team).returning.get(gpu_type, 0)
 
     def below(self, team: str, gpu_type: str, priority: int) -> int:
         """Milli-GPUs of a team's quota that jobs of a lower priority hold and do not leave already."""
-        levels = self._levels.get((team, gpu_type), {})
-        return sum(milli for level, milli in levels.items() if level < priority)
+        levels = self._held_by(team).levels.get(gpu_type)
+        return sum(milli for level, milli in levels.items() if level < priority) if levels else 0
 
     def borrowed(self, team: str, gpu_type: str | None = None) -> int:
         """Milli-GPUs that a team's preemptible jobs hold, of one type or of all."""
-        if gpu_type is not None:
-            return self._borrowed.get((team, gpu_type), 0)
-        return sum(milli for (name, _), milli in self._borrowed.items() if name == team)
+        borrowed = self._held_by(team).borrowed
+        return sum(borrowed.values()) if gpu_type is None else borrowed.get(gpu_type, 0)
 
     def over_share(self, team: str, gpu_type: str) -> int:
         """By how much what a team holds is more than its quota; negative within it."""
@@ -257,13 +249,12 @@ class World:
 
     def held_by(self, team: str, user: str) -> int:
         """Milli-GPUs of all types that a user holds on a team's account, promises included."""
-        return self._by_user.get((team, user), 0)
+        return self._held_by(team).by_user.get(user, 0)
 
     def cpu_jobs(self, team: str, user: str | None = None) -> int:
         """How many jobs without GPUs a user of a team, or the whole team, has."""
-        if user is not None:
-            return self._cpu_jobs.get((team, user), 0)
-        return sum(count for (name, _), count in self._cpu_jobs.items() if name == team)
+        jobs = self._held_by(team).cpu_jobs
+        return sum(jobs.values()) if user is None else jobs.get(user, 0)
 
     def usage_of(self, team: str, now: datetime) -> float:
         """Decayed usage in relation to the team's quota, so that larger teams may use more."""
@@ -314,6 +305,8 @@ class World:
         """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
         if self.cluster.cpu_jobs.beside_gpus:
             return NOTHING
+        if not node.gpus:
+            return NOTHING
         cpu = memory = 0
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
@@ -337,6 +330,9 @@ class World:
                 if node == name:
                     (room.take if job.holds else room.promise)(job, pod)
 
+    def _held_by(self, team: str) -> Holdings:
+        return self._held.get(team, NO_HOLDINGS)
+
     def _count(self, job: Job, sign: int, sort: bool = True) -> None:
         holds = job.holds
         if not holds:
@@ -344,33 +340,13 @@ class World:
                 self._queue(job, sign, sort)
             if not job.promised:
                 return
-        charge, kind, who = job.charge, job.charge.gpu_type, (job.team, job.user)
-        if kind is None:
-            _add(self._cpu_jobs, who, sign)
-        else:
-            gpus = sign * charge.gpus
-            _add(self._by_user, who, gpus)
-            self._charge(job, (job.team, kind), gpus, holds)
-            if not holds:
-                _add(self._promised_to, who, gpus)
-        for pod, node in zip(charge.pods, job.nodes, strict=False):
+        held = self._held.get(job.team)
+        if held is None:
+            held = self._held[job.team] = Holdings()
+        held.count(job, sign)
+        for pod, node in zip(job.charge.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
             if node is not None:
                 self._place(job, pod, node, holds, sign)
-
-    def _charge(self, job: Job, whose: tuple[str, str], gpus: int, holds: bool) -> None:
-        if job.preemptible:
-            _add(self._borrowed, whose, gpus)
-            return
-        _add(self._guaranteed, whose, gpus)
-        if not holds:
-            _add(self._promised, whose, gpus)
-        elif job.leaving:
-            _add(self._returning, whose, gpus)
-        else:
-            levels = self._levels.get(whose)
-            if levels is None:
-                levels = self._levels[whose] = {}
-            _add(levels, job.priority, gpus)
 
     def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
         room = self.rooms.get(node)
@@ -389,8 +365,12 @@ class World:
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
         where = lane(job)
-        teams = self.queues.setdefault(where, {})
-        keys = teams.setdefault(job.team, [])
+        teams = self.queues.get(where)
+        if teams is None:
+            teams = self.queues[where] = {}
+        keys = teams.get(job.team)
+        if keys is None:
+            keys = teams[job.team] = []
         if sign < 0:
             del keys[bisect_left(keys, key(job))]
             if not keys:
@@ -401,12 +381,6 @@ class World:
             insort(keys, key(job))
         else:
             keys.append(key(job))
-
-
-def _add(counts: dict[Name, int], name: Name, amount: int) -> None:
-    left = counts[name] = counts.get(name, 0) + amount
-    if not left:
-        del counts[name]
 
 
 def _lies(node: Node) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +42,11 @@ QUEUE = [  # whom nobody may pass any more; any of them may change or go
 ]
 
 
+def not_zero(counts: Mapping[Any, Any]) -> dict[Any, Any]:
+    plain = {name: not_zero(found) if isinstance(found, Mapping) else found for name, found in counts.items()}
+    return {name: found for name, found in plain.items() if found}
+
+
 def counted(here: World) -> dict[str, Any]:
     """Everything that a world has counted, as values that can be compared."""
     rooms = {
@@ -61,9 +67,13 @@ def counted(here: World) -> dict[str, Any]:
         for charge in ("a100", "v100")
         for pool in [here.pool("nvidia.com/gpu", ask(1, charge).pods[0].placement)]
     }
-    held = (here._guaranteed, here._borrowed, here._by_user, here._cpu_jobs, here._homeless)
-    levels = {whose: milli for whose, milli in here._levels.items() if milli}
-    sums = (*held, here._returning, levels)
+    held = {
+        (team, count.name): found
+        for team, one in here._held.items()
+        for count in fields(one)
+        if (found := not_zero(getattr(one, count.name)))
+    }
+    sums = (held, here._homeless)
     return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.layout("a100")}
 
 

@@ -64,6 +64,7 @@ class Secrets:
     manager_token: str
     gateway_token: str
     proxy_token: str
+    launcher_token: str
 
 
 def parse(arguments: list[str] | None = None) -> Options:
@@ -136,12 +137,14 @@ def keep_ports(path: Path) -> Ports:
 
 
 def keep_secrets(path: Path) -> Secrets:
-    if not path.exists():
-        made = {name: secrets.token_urlsafe(24) for name in Secrets.__dataclass_fields__}
-        made["password"] = secrets.token_urlsafe(9)
-        made["admin_password"] = secrets.token_urlsafe(24)
-        write_private(path, json.dumps(made, indent=1))
-    return Secrets(**json.loads(path.read_text()))
+    """Those of the last start; those that a newer version wants are made now."""
+    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    made = {name: secrets.token_urlsafe(24) for name in Secrets.__dataclass_fields__}
+    made["password"] = secrets.token_urlsafe(9)
+    if kept.keys() != made.keys():
+        kept = {name: kept.get(name, value) for name, value in made.items()}
+        write_private(path, json.dumps(kept, indent=1))
+    return Secrets(**kept)
 
 
 def write_private(path: Path, text: str) -> None:

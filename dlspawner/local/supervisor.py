@@ -36,6 +36,7 @@ class Child:
     ready: Callable[[], Awaitable[bool]]
     env: Mapping[str, str] = field(default_factory=dict)
     deadline_seconds: float = 60.0
+    restarted: Callable[[], Awaitable[str | None]] | None = None  # what it needs then; the sentence when it failed
 
 
 class Supervisor:
@@ -103,6 +104,9 @@ class Supervisor:
             try:
                 await self._launch(child)
                 pauses = delays(0.2, 10.0)
+                problem = await child.restarted() if child.restarted else None
+                if problem:
+                    self._say(problem)
             except (ChildFailed, OSError) as error:
                 self._say(str(error))
 

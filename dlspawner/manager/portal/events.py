@@ -25,7 +25,7 @@ from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
 from dlspawner.manager.web import ApiHandler, Problem
 
 RETRY_MILLISECONDS = 3000
-BEAT_SECONDS = 20.0
+BEAT_SECONDS = 5.0  # an open page that hears nothing for some of them says so: portal_live.html
 LONGEST_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0  # with somebody who does not read
 _TOO_MANY = {

@@ -141,17 +141,19 @@ async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (),
 @contextlib.asynccontextmanager
 async def proxied(portal: Portal) -> AsyncIterator[None]:
     """The Hub's proxy leads to this Manager, and in the end to the one that was there before."""
-    route = f"http://127.0.0.1:{portal.world.proxy_port}/api/routes/services/jobs"
-    headers = {"Authorization": "token proxy-token"}
-    async with aiohttp.ClientSession(headers=headers) as session:
+    await lead(portal.world, portal.served.url.removesuffix("/services/jobs"))
+    try:
+        yield
+    finally:
+        await lead(portal.world, portal.world.manager)
 
-        async def lead(target: str) -> None:
-            data = {"target": target, "service": "jobs", "hub": True}
-            async with session.post(route, json=data) as answer:
-                assert answer.status == 201
 
-        await lead(portal.served.url.removesuffix("/services/jobs"))
-        try:
-            yield
-        finally:
-            await lead(portal.world.manager)
+async def lead(world: World, target: str | None) -> None:
+    """Where the proxy leads what is asked of the Manager; ``None``: it has forgotten it, and leads to the Hub."""
+    route = f"http://127.0.0.1:{world.proxy_port}/api/routes/services/jobs"
+    headers, data = {"Authorization": "token proxy-token"}, {"target": target, "service": "jobs", "hub": True}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request("POST" if target else "DELETE", route, json=data if target else None) as answer,
+    ):
+        assert answer.status == (201 if target else 204)

@@ -33,7 +33,14 @@ new PerformanceObserver((list) => {
 SAYS = """() => {
   window.words = [];
   const said = document.getElementById("said");
-  new MutationObserver(() => window.words.push(said.textContent)).observe(said, { childList: true });
+  window.times = [];
+  const write = () => (window.words.push(said.textContent), window.times.push(Date.now()));
+  new MutationObserver(write).observe(said, { childList: true });
+}"""
+# Presses *Copy* when something has just been said.
+COPIES_AT_A_CHANGE = """() => {
+  const press = () => document.querySelector("[data-copy]").click();
+  new MutationObserver((_, one) => (one.disconnect(), press())).observe(said, { childList: true });
 }"""
 
 
@@ -90,6 +97,7 @@ async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal
         assert portal.served.book.records[job].stop is None, "who says no keeps the job"
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
+        await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
     assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
 
 
@@ -128,7 +136,7 @@ async def test_what_has_the_keyboard_keeps_it_when_its_row_changes(portal: Porta
         assert await focused.get_attribute("href") == f"/services/jobs/jobs/{job}"
 
 
-async def test_who_has_the_keyboard_on_what_goes_stays_in_its_part_of_the_page(portal: Portal) -> None:
+async def test_who_has_the_keyboard_on_what_goes_is_at_the_name_of_its_job(portal: Portal) -> None:
     await runs(portal, "bob", "all", gpus=8)
     portal.knows("alice", "train")
     await portal.waits(wants("alice", server="train"))
@@ -137,7 +145,8 @@ async def test_who_has_the_keyboard_on_what_goes_stays_in_its_part_of_the_page(p
         await tab_to(page, "button[aria-label='Cancel: train']")
         assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
         await expect(page.get_by_role("button", name="Cancel: train")).to_have_count(0)
-        await expect(page.locator("[data-live=jobs]")).to_be_focused()
+        name = "section[data-server=train] h2"
+        await expect(page.locator(f"{name}:focus, {name} :focus")).to_have_count(1)
 
 
 async def test_many_changes_are_few_words(portal: Portal) -> None:
@@ -152,6 +161,23 @@ async def test_many_changes_are_few_words(portal: Portal) -> None:
         await expect(page.get_by_text("job-11").first).to_be_visible()
         await page.wait_for_function("window.words.join().includes('more changes')")
         assert len(await page.evaluate("window.words")) <= 6
+
+
+async def test_what_a_button_says_is_not_overwritten_by_a_change(portal: Portal) -> None:
+    await runs(portal, "alice", "train")
+    async with browsing(portal, "alice") as page:
+        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await opened(page, portal, "")
+        await page.evaluate(SAYS)
+        await page.evaluate(COPIES_AT_A_CHANGE)
+        await runs(portal, "alice", "later")
+
+        async def both() -> bool:
+            return bool(await page.evaluate("window.words.length === 2"))
+
+        await until(both, "both are said")
+        first, second = await page.evaluate("window.times")
+    assert second - first >= 1000, (first, second)
 
 
 async def test_what_was_pressed_is_not_pressed_again_by_a_page_that_follows(portal: Portal) -> None:

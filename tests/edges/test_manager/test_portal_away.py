@@ -1,0 +1,91 @@
+"""Open pages while what is behind them goes and comes: they keep what they show, say that it is old, and follow on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.portals import Portal, browsing, lead, portals
+from tests.edges.test_manager.wires import Wire, wired
+from tests.edges.test_manager.world import World
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+AWAY = re.compile(r"The service does not answer at the moment; this page is as of \d\d:\d\d\.")
+# What Chromium says of answers that are errors, or that do not come.
+MEANT = ("Failed to load resource", "net::ERR")
+SECONDS = 60_000
+
+
+@dataclass
+class Followed:
+    """Alice's open page, the wire to the Manager behind it, and where the page has been led by itself."""
+
+    portal: Portal
+    wire: Wire
+    page: Page
+    went: list[str]
+
+    async def away(self) -> None:
+        """The page says so, and keeps what it shows."""
+        await expect(self.page.locator("#lost")).to_have_text(AWAY, timeout=SECONDS)
+        await expect(self.page.get_by_text("first").first).to_be_visible()
+
+    async def back(self) -> None:
+        """What has changed meanwhile is shown, in the same page, and the line has gone."""
+        await expect(self.page.get_by_text("later").first).to_be_visible(timeout=SECONDS)
+        await expect(self.page.locator("#lost")).to_have_text("", timeout=SECONDS)
+        assert self.went == []
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def followed(portal: Portal) -> AsyncIterator[Followed]:
+    portal.knows("alice", "first")
+    await portal.runs(wants("alice", server="first"))
+    async with wired(portal.served.manager.service.port) as wire, browsing(portal, "alice", forgives=MEANT) as page:
+        await lead(portal.world, wire.url)
+        async with page.expect_response("**/api/events"):
+            await page.goto(f"{portal.world.jobs}/")
+        await expect(page.get_by_text("first").first).to_be_visible()
+        went: list[str] = []
+        page.on("framenavigated", lambda frame: went.append(frame.url))
+        yield Followed(portal, wire, page, went)
+
+
+async def test_a_proxy_that_forgot_its_routes_takes_no_page_away(followed: Followed) -> None:
+    await lead(followed.portal.world, None)
+    await followed.wire.cut()
+    await followed.away()
+    followed.portal.knows("alice", "later")
+    await followed.wire.mend()
+    await lead(followed.portal.world, followed.wire.url)
+    await followed.back()
+
+
+async def test_a_page_says_that_the_manager_has_gone_and_follows_when_it_is_back(followed: Followed) -> None:
+    await followed.wire.cut()
+    await followed.away()
+    followed.portal.knows("alice", "later")
+    await followed.wire.mend()
+    await followed.back()
+
+
+async def test_a_page_says_that_the_manager_hangs(followed: Followed) -> None:
+    followed.wire.hang()
+    await followed.away()
+    followed.portal.knows("alice", "later")
+    await followed.wire.mend()
+    await followed.back()

@@ -179,6 +179,18 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
 }
 _CLUSTER = closed({"at": TIME, "gpu_types": several(ref("GpuType")), "nodes": several(ref("Node"))})
+_MEASURED = closed({"name": TEXT, "unit": TEXT, "values": several(maybe(NUMBER))})
+_USAGE = closed(
+    {
+        **{"job": JOB_ID, "since": TIME, "until": TIME, "step_seconds": NUMBER},
+        **{"times": several(TIME), "series": several(_MEASURED)},
+    }
+)
+# Of each event; what is in ``data`` is JSON itself.
+_NEWS = closed(
+    {"event": {"type": "string", "enum": ["ready", "changed"]}, "data": TEXT, "retry": WHOLE},
+    optional=frozenset({"event", "data", "retry"}),
+)
 _SSH_CONFIG = closed({"user": TEXT, "host": TEXT, "port": WHOLE, "servers": several(TEXT), "host_keys": several(TEXT)})
 _SSH_SETTINGS = closed({"start_on_connect": BOOLEAN})
 _DECISION = {
@@ -218,7 +230,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("DELETE", "jobs/{id}", "KillJob", "End a job wherever it stands", _ENDS, (404, 409)),
     Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: page(ref("Event"))}, (404,)),
     Operation(
-        *("GET", "jobs/{id}/usage", "GetJobUsage", "What it used over time, where there is a Prometheus", _ANY),
+        *("GET", "jobs/{id}/usage", "GetJobUsage", "What it used over time, where there is a Prometheus"),
+        answers={200: _USAGE},
         problems=(404, 422),
         parameters=tuple(Parameter(name, TEXT, "Of the series.") for name in ("since", "until", "step")),
     ),
@@ -307,7 +320,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", "notices/{notice}/seen", "SeeNotice", "It was read", {204: None}, (404,)),
     Operation("POST", "notices/{notice}/keep", "KeepByNotice", "Its button", _ANY, (404, 409)),
     Operation(
-        *("GET", "events", "FollowEvents", "That something has changed, as server-sent events", {200: TEXT}),
+        *("GET", "events", "FollowEvents", "That something has changed, as server-sent events", {200: _NEWS}),
         kind="text/event-stream",
         waits=True,
     ),

@@ -22,10 +22,15 @@ NAMESPACE = "jobs"
 STEP = timedelta(seconds=10)
 
 
-def program(name: str) -> str:
+def installed(name: str) -> str | None:
     """Debian's, unpacked beside this environment, or any that there is."""
     beside = Path(sys.prefix) / "debian" / "usr" / "bin"
-    found = shutil.which(name, path=f"{beside}:{os.environ['PATH']}")
+    return shutil.which(name, path=f"{beside}:{os.environ['PATH']}")
+
+
+def program(name: str) -> str:
+    """The same; the test is skipped where there is none."""
+    found = installed(name)
     if found is None:
         pytest.skip(f"{name} is not here: .ci/packages --unpack .venv/debian prometheus")
     return found

@@ -1,4 +1,4 @@
-"""How a page is looked at: three ways to see it, and what is wrong with it for somebody."""
+"""How a page is looked at: three ways to see it, what is wrong with it for somebody, and how much of it jumps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ VIEWS: dict[str, dict[str, Any]] = {
     "phone": {"viewport": PHONE},
 }
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Adds up what moves by itself, as the browser counts it (0.1 and less is good): before the page is opened.
+JUMPS = """
+window.jumped = 0;
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (!one.hadRecentInput) window.jumped += one.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+# What is shown by now is drawn, and its jumps are counted.
+DRAWN = """
+document.fonts.ready.then(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
+"""
 
 
 def violations(answer: dict[str, Any]) -> list[str]:

@@ -75,7 +75,13 @@ class FakeHub:
             raise HubUnavailable("there is none")
         mine = {
             server: Server(
-                *(server, self.starts is None, spawns, (name, server) in self.over, ""),
+                *(
+                    server,
+                    self.starts is None,
+                    spawns,
+                    (name, server) in self.over,
+                    f"/user/{name}/{server}/".replace("//", "/"),
+                ),
                 self.kept.get((name, server), {}),
                 self.used.get((name, server)),
             )

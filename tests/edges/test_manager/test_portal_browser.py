@@ -1,9 +1,15 @@
-"""Every page of the Manager in Debian's Chromium: accessible, light and dark, and as wide as a phone."""
+"""Every page of the Manager in Debian's Chromium: accessible, light and dark, as wide as a phone, and nothing jumps.
+
+The pages are full: many teams with many members, twenty days of history, a thousand lines of a log, and lines of what a
+job has used, from a real Prometheus where there is one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,10 +18,16 @@ from playwright.async_api import Page
 
 from dlspawner.core.endpoints import read_target
 from dlspawner.manager import portal_page, server
+from dlspawner.manager.book import Book
+from dlspawner.manager.logs import rows
+from dlspawner.manager.logs.tail import Mark
 from dlspawner.manager.notices import Kind, post
-from tests.accessible import TOO_WIDE, VIEWS, violations
+from dlspawner.manager.prometheus import Prometheus
+from tests.accessible import DRAWN, JUMPS, TOO_WIDE, VIEWS, violations
+from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import until, wants
-from tests.edges.test_manager.portals import Portal, browsing, portals
+from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
+from tests.edges.test_manager.test_history_page import fill
 from tests.edges.test_manager.world import World
 
 PICTURES = Path("build/portal")
@@ -24,15 +36,36 @@ NO_PAGES = ("api/", "health", "ready", "oauth_callback", "metrics", "start", "ss
 NO_PAGES_END = ("/keep", "/stop", "/remove", "/import", "/cancel", "/go-on", "/approve", "/deny", ".csv")
 # Of what axe brings and looks for, and the screenshots: a page of ours has no such style.
 BY_TOOLS = ("Applying inline style violates", "status of 404")
+PEOPLE = ", ".join(f"somebody-{number}" for number in range(12))
+MANY_TEAMS = TEAMS + "".join(
+    f"  team-{number}: {{title: The group of {'very ' * (number % 9)}many, quota: {{gpu: {number % 5}}},"
+    f" borrow_limit: {number}, user_caps: {{soft: 1, hard: 4}}, admins: [lars, vera], members: [{PEOPLE}]}}\n"
+    for number in range(30)
+)
+BEGIN = datetime.now(UTC) - timedelta(hours=1)
 
 
 @dataclass
 class Filled:
-    """A portal with something on every page, and the jobs to look at."""
+    """A portal with much on every page, and the jobs to look at; ``measured``: there is a Prometheus."""
 
     portal: Portal
     runs: str
     ended: str
+    measured: bool
+
+    @property
+    def full(self) -> dict[str, tuple[str, int]]:
+        """Of which parts some pages have how many at least."""
+        usage = {f"jobs/{self.runs}/usage": ("svg polyline", 2)} if self.measured else {}
+        log = {f"jobs/{self.ended}/log": ("pre:has-text('999 of the log')", 1)}
+        return {
+            "teams": ("section.card", 32),
+            "history": ("svg.plot rect", 20),
+            "all": ("tbody tr", 50),
+            **usage,
+            **log,
+        }
 
     def paths(self) -> list[str]:
         """Every address of a page, with something in the place of each name."""
@@ -42,13 +75,32 @@ class Filled:
             if not name.startswith(NO_PAGES) and not name.endswith(NO_PAGES_END):
                 assert "(" not in name, f"say here what {pattern} is to be opened with, or that it is no page"
                 found.append(name)
-        return [*found, f"jobs/{self.ended}", "nothing-here", "all?state=nonsense"]
+        ended = f"jobs/{self.ended}"
+        return [*found, ended, f"{ended}/log", f"{ended}/log?search=nowhere", "nothing-here", "all?state=nonsense"]
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of one that knows of two GPUs, one of which was silent for a while; empty where none is installed."""
+    if not (metrics.installed("prometheus") and metrics.installed("promtool")):
+        yield ""
+        return
+    pod, folder = "jupyter-root-admin--train", tmp_path_factory.mktemp("prometheus")
+    gpus = [
+        metrics.Gpu(pod, "GPU-1", lambda seconds: round(50 + 40 * math.sin(seconds / 300))),
+        metrics.Gpu(pod, "GPU-2", lambda seconds: None if 2400 < seconds < 3000 else 30),
+    ]
+    metrics.write_history(folder, gpus, BEGIN, BEGIN + timedelta(hours=3))
+    with metrics.prometheus(folder) as url:
+        yield url
 
 
 @pytest.fixture
-async def filled(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Filled]:
+async def filled(
+    world: World, prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Filled]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as portal:
+    async with portals(world, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
         names = {"user": "root-admin", "server": "train", "team": "default"}
         more = {"ssh-host-key": "ssh-ed25519 x", "log-dir": "/home/root-admin/runs"}
@@ -62,13 +114,36 @@ async def filled(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ended = await portal.waits(wants("root-admin", gpus=8, server="old"))
         await portal.read("root-admin", f"jobs/{ended.job}/stop", "POST")
         await portal.office.make_node("gpu-2", gpus=4)
-        book = portal.served.book
+        book: Book = portal.served.book
         await until(lambda: "gpu-2" in book.nodes, "the node is seen")
         book.put_node(replace(book.nodes["gpu-2"], cordoned=True))
         job = book.records[runs.job].job
         await book.turn(lambda turn: post(turn, job, Kind.IDLE, "It is unused.", keep=True))
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
-        yield Filled(portal, runs.job, ended.job)
+        await fill(portal)
+        await prints(portal, ended.job)
+        await began_earlier(book, runs.job)
+        portal.served.acting.prometheus = Prometheus(prometheus_url) if prometheus_url else None
+        yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
+        if portal.served.acting.prometheus is not None:
+            await portal.served.acting.prometheus.close()
+
+
+async def prints(portal: Portal, job: str) -> None:
+    """A thousand lines, some of them long, are kept of this job."""
+    lines = [f"{number} of the log {'and so on ' * (number % 40)}{'x' * (number % 200)}" for number in range(1000)]
+    parts = rows.compressed("\n".join([*lines, "<script>alert(1)</script>", ""]).encode())
+    key = ("a-uid", "notebook", 1)
+    reading = rows.Reading(job, "a-pod", key, Mark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
+    await portal.served.manager.store.write(lambda connection: rows.write(connection, [reading], 2**20))
+
+
+async def began_earlier(book: Book, job: str) -> None:
+    """The job has been running for half an hour, as far as anybody knows."""
+    started = datetime.now(UTC) - timedelta(minutes=30)
+    known = book.records[job]
+    earlier = replace(known, job=replace(known.job, started=started))
+    await book.turn(lambda turn: turn.write(earlier, "test"))
 
 
 async def wrong(page: Page) -> list[str]:
@@ -82,8 +157,15 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
     PICTURES.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
     async with browsing(filled.portal, "root-admin", forgives=("status of 422", *BY_TOOLS), **VIEWS[view]) as page:
+        await page.context.add_init_script(JUMPS)
         for path in filled.paths():
             await page.goto(f"{filled.portal.world.jobs}/{path}")
+            await page.evaluate(DRAWN)
+            jumped = await page.evaluate("window.jumped")
+            problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
+            part, many = filled.full.get(path, ("main", 1))
+            there = await page.locator(part).count()
+            problems += [f"{path} has {there} of {part}, not {many}"] if there < many else []
             name = path.replace("/", "-").replace("?", "-") or "mine"
             await page.screenshot(path=PICTURES / f"{view}-{name}.png", full_page=True)
             problems += [f"{path}: {one}" for one in await wrong(page)]

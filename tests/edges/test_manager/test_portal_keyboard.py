@@ -12,23 +12,18 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from dlspawner.core.endpoints import read_target
+from tests.accessible import DRAWN, JUMPS
 from tests.edges.test_manager.office import until, wants
-from tests.edges.test_manager.portals import Portal, browsing, portals
+from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
 from tests.edges.test_manager.world import World
 
+expect.set_options(timeout=30_000)
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 SHOWN = """(one) => {
   const style = getComputedStyle(one);
   return style.outlineStyle !== "none" || style.boxShadow !== "none";
 }"""
-# Adds up what moves by itself, as the browser counts it (0.1 and less is good).
-JUMPS = """
-window.jumped = 0;
-new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) if (!one.hadRecentInput) window.jumped += one.value;
-}).observe({ type: "layout-shift", buffered: true });
-"""
 # Writes down all that is said.
 SAYS = """() => {
   window.words = [];
@@ -43,12 +38,22 @@ COPIES_AT_A_CHANGE = """() => {
   new MutationObserver((_, one) => (one.disconnect(), press())).observe(said, { childList: true });
 }"""
 
+# Unused jobs are stopped here, and more than two GPUs need vera's word.
+STRICT = """
+teams:
+  default:
+    {title: Everybody, quota: {gpu: 8}, user_caps: {soft: 2, hard: 8}, idle: {window_seconds: 3600}, admins: [vera]}
+"""
+
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+async def portal(
+    request: pytest.FixtureRequest, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Portal]:
+    """The parameter, if there is one, is teams.yaml."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # pages follow by events
-    async with portals(world, tmp_path) as made:
+    async with portals(world, tmp_path, getattr(request, "param", TEAMS)) as made:
         object.__setattr__(made.served.manager, "ssh_target", read_target("gate.example:2222"))
         yield made
 
@@ -99,6 +104,48 @@ async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal
         await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
         await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
     assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
+
+
+async def test_a_job_is_opened_by_keys_alone(portal: Portal) -> None:
+    await runs(portal, "alice", "train")
+    async with browsing(portal, "alice", forgives=["status of 424"]) as page:  # its server is played
+        await opened(page, portal, "")
+        await tab_to(page, "a[aria-label='Open: train']")
+        async with page.expect_navigation(url="**/user/alice/train/**"):
+            await page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("portal", [STRICT], indirect=True, ids=["unused jobs are stopped"])
+async def test_a_job_is_kept_alive_by_keys_alone(portal: Portal) -> None:
+    job = await runs(portal, "alice", "train", gpus=0)  # nobody tells here whether GPUs are used
+    culler = portal.served.acting.culler
+    assert culler is not None
+    await culler.look()
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, "")
+        await tab_to(page, "button[aria-label='Keep alive: train']")
+        await page.keyboard.press("Space")
+        await expect(page.get_by_role("status").first).to_contain_text("It is kept for 1 h, longer")
+    assert culler.evidence.activities.of(job).kept is not None
+
+
+@pytest.mark.parametrize("portal", [STRICT], indirect=True, ids=["caps"])
+@pytest.mark.parametrize(
+    ("word", "says"), [("Approve", "You have approved 3 GPUs"), ("Deny", "You have denied 3 GPUs")]
+)
+async def test_a_request_is_decided_with_its_reason_by_keys_alone(portal: Portal, word: str, says: str) -> None:
+    portal.knows("alice", "train")
+    question = await portal.waits(wants("alice", gpus=3, server="train"))
+    async with browsing(portal, "vera") as page:
+        await opened(page, portal, "approvals")
+        await tab_to(page, "input[name=reason]")
+        await page.keyboard.type("It is due on Friday.")
+        await tab_to(page, "form.decide button" + ("[formaction$=deny]" if word == "Deny" else ":not([formaction])"))
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").first).to_contain_text(says)
+        await expect(page.locator("main")).to_contain_text("By vera: “It is due on Friday.”")
+    record = portal.served.book.records.get(question.job)
+    assert (record is not None and record.job.approved) == (word == "Approve")
 
 
 async def test_jobs_are_filtered_and_leafed_through_by_keys_alone(
@@ -208,7 +255,7 @@ async def test_nothing_jumps_while_a_page_follows(portal: Portal, path: str) -> 
     async with browsing(portal, "alice", viewport={"width": 1100, "height": 900}) as page:
         await page.context.add_init_script(JUMPS)
         await opened(page, portal, path.format(job=job))
-        await page.evaluate("document.fonts.ready")
+        await page.evaluate(DRAWN)
         first = await page.evaluate("window.jumped")
         address = f"{portal.world.jobs}/{path.format(job=job)}"
         async with page.expect_response(address):
@@ -216,7 +263,6 @@ async def test_nothing_jumps_while_a_page_follows(portal: Portal, path: str) -> 
         async with page.expect_response(address):
             await portal.office.make_node("gpu-2", gpus=4)
         await until(lambda: "gpu-2" in portal.served.book.nodes, "the node is seen")
-        # What was shown is drawn, and its jumps are counted.
-        await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await page.evaluate(DRAWN)
         jumped = await page.evaluate("window.jumped")
     assert (first, jumped <= 0.1) == (0, True), (first, jumped)

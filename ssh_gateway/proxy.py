@@ -26,6 +26,7 @@ from ssh_gateway.notices import Line
 from ssh_gateway.packets import Policy
 
 MOST_PENDING = 8 * 2**20
+PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
 
 _LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
 _DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
@@ -138,7 +139,7 @@ class Relay:
         if forward is not None:
             sink.send_payload(forward)
             if sink.blocked:
-                self._count(len(forward), source, sink)
+                self._count(len(forward) + PACKET_OVERHEAD, source, sink)
         return True
 
     def _channel(self, payload: bytes, source: wire.Leg) -> int | None:

@@ -75,7 +75,7 @@ class Terminals:
             self.client_number.pop(number, None)
             return payload
         wants_terminal = packets.request_name(payload) == b"pty-req"
-        if wants_terminal and number in self.client_number:
+        if wants_terminal and number in self.client_number and len(self.shown_on) < MOST_CHANNELS:
             self.shown_on.add(self.client_number[number])
         if screen is not None and packets.wants_reply(payload) and len(screen.asked) < MOST_REPLIES:
             screen.asked.append(wants_terminal)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ssh_gateway.server import Server
 
 MOST_WAITING_PACKETS = 64
+MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
 Answer = TypeVar("Answer")
 
@@ -66,6 +67,7 @@ class Visit:
         self._waiting: list[tuple[int, bytes]] = []
         self._connecting = False
         self._undecided = False
+        self._asking = 0
         self.proof = proof
         self.budget = audit.Budget()
         self.server_name: str | None = None
@@ -158,7 +160,8 @@ class Visit:
 
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")
-        say("refused", conn=self._number, what=what)
+        if self.budget.take(self._server.now()):
+            say("refused", conn=self._number, what=what)
 
     def _note(self, payload: bytes, by_client: bool, channel: int | None) -> None:
         """Write down what a packet asks for, or how something ended."""
@@ -273,8 +276,7 @@ class Visit:
     def _refuse_stream(self, asked: bytes, wish: packets.DirectTcpip, refusal: Refused) -> None:
         """One stream was asked for and there is no pod to open it; others may still go to jobs."""
         reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
-        self._server.meters.refused("stream")
-        say("refused", conn=self._number, what="stream", why=reason)
+        self._note_refused_stream(reason)
         self._waiting = [waiting for waiting in self._waiting if waiting[1] is not asked]
         self._connecting = False
         self._leg.send_payload(packets.open_failure(packets.opener(asked), reason))
@@ -305,14 +307,27 @@ class Visit:
             if wanted is None or not routing.is_jump(host, port):
                 there = f"{routing.printable(host)}:{port}"
                 raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
-            # The stream leads to a login of its own, which waits for what is started here.
-            name = await self._resolve(wanted, partial(self._server.starts.begin, self.proof.user))
+            name = await self._resolve_stream(wanted)
         except Refused as refusal:
-            self._server.meters.refused("stream")
-            say("refused", conn=self._number, user=self.proof.user, what="stream", why=refusal)
+            self._note_refused_stream(refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         say("stream", conn=self._number, user=self.proof.user, server=name)
         return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number))
+
+    async def _resolve_stream(self, wanted: str) -> str:
+        if self._asking >= MOST_ASKING:
+            raise Refused("too many streams are being opened: try again in a moment")
+        self._asking += 1
+        try:
+            # The stream leads to a login of its own, which waits for what is started here.
+            return await self._resolve(wanted, partial(self._server.starts.begin, self.proof.user))
+        finally:
+            self._asking -= 1
+
+    def _note_refused_stream(self, why: object) -> None:
+        self._server.meters.refused("stream")
+        if self.budget.take(self._server.now()):
+            say("refused", conn=self._number, user=self.proof.user, what="stream", why=why)
 
 
 def _is_keepalive(kind: int, payload: bytes) -> bool:

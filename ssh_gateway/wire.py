@@ -3,7 +3,7 @@
 asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
 subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
 (`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
-and the moment between a proven credential and SUCCESS (`Door.proven`).
+bounds on what a peer makes it keep, and the moment between a proven credential and SUCCESS (`Door.proven`).
 
 Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
 name moved or changed its meaning; asyncssh is pinned to one minor version. A packet layer of our own would replace
@@ -40,7 +40,11 @@ from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, text
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
 
+PIECE = 32 * 1024
 WRITE_BUFFER = 256 * 1024
+MOST_UNSENT = 16 * 2**20  # bytes that a peer lets lie which it is sent, twice what a relay may keep for a key exchange
+MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
+UNREAD = "too much was not read of what it was sent"
 FAREWELL_SECONDS = 1.0
 TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
 
@@ -142,8 +146,10 @@ class Leg(SSHConnection):
         _keep_alive(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes, datatype: Any = None) -> None:
-        if self._transport is not None:  # else it is closed, and only the end is waited for
-            super().data_received(data, datatype)
+        # asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
+        for at in range(0, len(data), PIECE):
+            if self._transport is not None:  # else it is closed, and only the end is waited for
+                super().data_received(data[at : at + PIECE], datatype)
 
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
         if pkttype < FIRST_RELAYED:
@@ -160,6 +166,8 @@ class Leg(SSHConnection):
         # asyncssh puts an IGNORE before every packet, against an attack on CBC ciphers, which are not offered.
         if pkttype != MSG_IGNORE:
             super().send_packet(pkttype, *args, handler=handler)
+            if len(self._deferred_packets) > MOST_DEFERRED:
+                self._force_close(asyncssh.ProtocolError("a key exchange was not finished"))
 
     def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
         """Not for every packet: asyncssh formats its log strings even when nobody reads them."""
@@ -167,8 +175,16 @@ class Leg(SSHConnection):
     def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
         """See `log_sent_packet`."""
 
+    def _send(self, data: bytes) -> None:
+        super()._send(data)
+        link = self._transport
+        if self._write_paused and link is not None and link.get_write_buffer_size() > MOST_UNSENT:
+            self._force_close(asyncssh.ProtocolError(UNREAD))
+
     def pause_writing(self) -> None:
         self._write_paused = True
+        if not self._auth_complete:  # nobody is told that much before, who reads it
+            self._force_close(asyncssh.ProtocolError(UNREAD))
         self._flow()
 
     def resume_writing(self) -> None:
@@ -355,6 +371,7 @@ def _keep_alive(sock: socket.socket | None) -> None:
 def _read_disconnect(payload: bytes) -> tuple[int, str]:
     packet = SSHPacket(payload[1:])
     try:
-        return packet.get_uint32(), packet.get_string().decode("utf-8", "replace")[:500]
+        code, reason = packet.get_uint32(), packet.get_string().decode("utf-8", "replace")[:500]
+        return code, "".join(char if char.isprintable() else "?" for char in reason)  # it is shown at the other end
     except PacketDecodeError:
         return asyncssh.DISC_PROTOCOL_ERROR, ""

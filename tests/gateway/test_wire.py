@@ -22,7 +22,9 @@ from ssh_gateway.keys import Keys
 
 ATTRIBUTES = (
     "_auth",
+    "_auth_complete",
     "_channels",
+    "_deferred_packets",
     "_kex_complete",
     "_loop",
     "_next_recv_chan",
@@ -43,6 +45,7 @@ def test_the_version_is_the_one_that_was_read() -> None:
         (SSHConnection, "_send_kexinit", ["self"]),
         (SSHConnection, "_send_deferred_packets", ["self"]),
         (SSHConnection, "_force_close", ["self", "exc"]),
+        (SSHConnection, "_send", ["self", "data"]),
         (SSHConnection, "_cleanup", ["self", "exc"]),
         (SSHConnection, "_login_timer_callback", ["self"]),
         (SSHConnection, "_cancel_login_timer", ["self"]),

@@ -1,0 +1,179 @@
+"""What one peer can make the gateway keep, ask or write down: bounds, before and after a login.
+
+What a client costs that reads nothing of its job's output, or never finishes a key exchange, is in test_bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+
+import asyncssh
+import pytest
+
+from ssh_gateway import audit, packets, visit, wire
+from ssh_gateway.access import Bearer, everything
+from ssh_gateway.keys import Keys
+from ssh_gateway.routing import Candidate
+from tests.gateway.hostile import IGNORE, UNKNOWN, before_login, drop, logged_in, pour
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
+from tests.gateway.test_bounds import MIB, resident
+
+
+@dataclass
+class SlowHub(FakePeople):
+    """A Hub that takes its time."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def bearer(self, token: str) -> Bearer | None:
+        self.asked.set()
+        await self.answers.wait()
+        return await super().bearer(token)
+
+
+async def test_what_comes_while_a_token_is_judged_is_not_kept(keys: Keys, places: FakePlaces) -> None:
+    people = SlowHub(tokens={"right": Bearer("alice", everything)})
+    pouring: list[asyncio.Task[int]] = []
+
+    async def more(conn: asyncssh.SSHClientConnection) -> int:
+        await people.asked.wait()
+        taken = await pour(conn, IGNORE, packets.text(bytes(32_764)), 64 * MIB)
+        people.answers.set()
+        return taken
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        pouring.append(asyncio.create_task(more(conn)))
+        return "right"
+
+    async with gateway(keys, people, places) as running:
+        before = resident()
+        conn = await before_login(running, attack)
+        assert await asyncio.gather(*pouring) == [64 * MIB]
+        assert resident() - before < 32 * MIB
+        assert (await conn.run("echo in")).stdout == "in\n"
+        drop(conn)
+        await conn.wait_closed()
+
+
+async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> None:
+    """Ask for answers, and read none of them."""
+    (visitor,) = running.server.visitors
+    visitor.leg.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+    )  # the kernel keeps little
+    assert conn._transport is not None
+    conn._transport.pause_reading()
+    await pour(conn, UNKNOWN, bytes(8), MIB)
+
+
+async def test_a_stranger_who_reads_no_answers_is_dropped(
+    running: Running, alice: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    before = resident()
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> None:
+        await deaf_flood(running, conn)
+        await until(lambda: not running.server.visitors)
+        drop(conn)
+
+    with contextlib.suppress(asyncssh.Error, OSError):
+        await before_login(running, attack)
+    assert resident() - before < 32 * MIB
+    assert any(wire.UNREAD in record.getMessage() for record in caplog.records)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_somebody_inside_who_reads_no_answers_is_dropped(
+    running: Running, alice: Client, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MOST_UNSENT", MIB)
+    conn = await logged_in(running, alices_key)
+    await deaf_flood(running, conn)
+    await until(lambda: not running.server.visitors and not running.server.pods)
+    drop(conn)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
+    running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MOST_DEFERRED", 1000)
+    conn = await logged_in(running, alices_key, "alice")
+    conn._send_kexinit()
+    conn._kex_complete = True  # it goes on as if it had not begun
+    keepalive = packets.text(b"keepalive@openssh.com") + b"\1"
+    await pour(conn, packets.GLOBAL_REQUEST, keepalive, MIB)
+    await until(lambda: not running.server.visitors)
+    drop(conn)
+
+
+async def test_requests_that_policy_refuses_fill_no_disk(
+    running: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    conn = await logged_in(running, alices_key)
+    await conn.create_process("cat")
+    for _ in range(3 * audit.BURST):  # the job knows the channel as 0
+        conn.send_packet(packets.CHANNEL_REQUEST, bytes(4), packets.text(b"auth-agent-req@openssh.com"), b"\0")
+    assert (await conn.run("echo in")).stdout == "in\n"
+    lines = [record.getMessage() for record in caplog.records if "auth-agent" in record.getMessage()]
+    assert audit.BURST // 2 < len(lines) < 2 * audit.BURST
+    drop(conn)
+    await conn.wait_closed()
+
+
+@dataclass
+class SlowCluster(FakePlaces):
+    """A cluster whose API does not answer yet."""
+
+    questions: int = 0
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+        self.questions += 1
+        await self.answers.wait()
+        return await super().jobs(user)
+
+    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+        return frozenset(jobs)
+
+
+@pytest.fixture
+async def slow_cluster(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    async with gateway(keys, people, SlowCluster(places.targets)) as found:
+        yield found
+
+
+async def test_streams_that_lead_nowhere_are_few_questions_at_a_time_and_fill_no_disk(
+    slow_cluster: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    cluster = slow_cluster.places
+    assert isinstance(cluster, SlowCluster)
+    conn = await logged_in(slow_cluster, alices_key, "alice")
+    asking = [asyncio.create_task(stream(conn)) for _ in range(3 * audit.BURST)]
+    await until(lambda: sum(task.done() for task in asking) == len(asking) - visit.MOST_ASKING)
+    assert cluster.questions == visit.MOST_ASKING
+    cluster.answers.set()
+    answers = await asyncio.gather(*asking)
+    assert sum("no job nowhere; yours: train" in answer for answer in answers) == visit.MOST_ASKING
+    assert sum("too many streams" in answer for answer in answers) == len(asking) - visit.MOST_ASKING
+    assert sum("what=stream" in record.getMessage() for record in caplog.records) < 2 * audit.BURST
+    drop(conn)
+    await conn.wait_closed()
+
+
+async def stream(conn: asyncssh.SSHClientConnection) -> str:
+    """Why a stream to a job that is not there was not opened."""
+    try:
+        await conn.open_connection("nowhere", 22)
+    except asyncssh.ChannelOpenError as refused:
+        return refused.reason
+    raise AssertionError("there is no such job")

@@ -15,6 +15,8 @@
     sessions   telling the Manager who is in which job           drain     what is said when it stops
     audit      PURE: what packets say for the log
     health     what probes are answered                          meters    what a Prometheus reads
+    workers    several processes behind one port                 worker    one of them
+    channel    between the two                                   together  PURE: what workers count together
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
 """

@@ -10,9 +10,10 @@ Rules:
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+
+from ssh_gateway.together import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +101,20 @@ class Doorkeeper:
 
     limit: int
     limit_per_source: int
-    _waiting: Counter[str] = field(default_factory=Counter)
+    waiting: Tally = field(default_factory=Tally)
 
     def enter(self, source: str) -> str | None:
         """Count somebody in, who must `leave` once; or a sentence that says why not."""
-        if self._waiting.total() >= self.limit:
+        if self.waiting.total() >= self.limit:
             return "too many logins are going on: try again in a moment"
-        if source and self._waiting[source] >= self.limit_per_source:
+        if source and self.waiting[source] >= self.limit_per_source:
             return "too many logins are going on from your address: try again in a moment"
-        self._waiting[source] += 1
+        self.waiting.add(source, 1)
         return None
 
     def leave(self, source: str) -> None:
         """Somebody proved who they are, or went away."""
-        self._waiting[source] -= 1
-        if self._waiting[source] <= 0:
-            del self._waiting[source]
+        self.waiting.add(source, -1)
 
 
 @dataclass(slots=True)
@@ -123,17 +122,15 @@ class Crowd:
     """How many connections each person has."""
 
     limit: int
-    _inside: Counter[str] = field(default_factory=Counter)
+    inside: Tally = field(default_factory=Tally)
 
     def enter(self, user: str) -> str | None:
         """Count one more, which must `leave` once; or a sentence that says why not."""
-        if self._inside[user] >= self.limit:
+        if self.inside[user] >= self.limit:
             return f"you have {self.limit} connections already: close some of them"
-        self._inside[user] += 1
+        self.inside.add(user, 1)
         return None
 
     def leave(self, user: str) -> None:
         """One has ended."""
-        self._inside[user] -= 1
-        if self._inside[user] <= 0:
-            del self._inside[user]
+        self.inside.add(user, -1)

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
-from ssh_gateway import keys
+from ssh_gateway import keys, listening
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
+from ssh_gateway.channel import Channel
 from ssh_gateway.directory import HubAndManager
+from ssh_gateway.drain import Stop
 from ssh_gateway.health import Health
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
@@ -31,6 +33,8 @@ from ssh_gateway.places import ClusterPlaces
 from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
+from ssh_gateway.worker import Worker
+from ssh_gateway.workers import NotStarted, Workers
 
 
 class CannotRun(Exception):
@@ -53,11 +57,20 @@ class Gateway(Application):
         "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
+    workers = Integer(
+        1,
+        min=1,
+        max=64,
+        help="Processes that serve, of one core each. With more than one, the gateway starts them on its port (Linux), "
+        "starts one again that ends, answers health_port for all of them and ends with them. Limits and penalties hold "
+        "for all together. Whoever dies takes only its own connections along.",
+    ).tag(config=True)
     share_port = Bool(
         False,
-        help="Whether several gateways on this machine listen on the same port (SO_REUSEPORT, Linux), one for each "
-        "core to use: the kernel deals connections out among them. All need this setting, the same account and the "
-        "same state_dir, and each a health_port of its own. Off: a second one on the port does not start.",
+        help="Whether several gateways on this machine, started by themselves, listen on the same port (SO_REUSEPORT, "
+        "Linux): the kernel deals connections out among them. All need this setting, the same account and the same "
+        "state_dir, and each a health_port of its own; unlike workers they know nothing of each other. Off: a second "
+        "one on the port does not start.",
     ).tag(config=True)
     health_port = Integer(
         0,
@@ -189,7 +202,7 @@ class Gateway(Application):
     flags = {  # noqa: RUF012  (traitlets declares it so)
         "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
     }
-    aliases = {}  # noqa: RUF012  (no short forms: every setting is given by its full name)
+    aliases = {"workers": "Gateway.workers"}  # noqa: RUF012  (all others are given by their full names)
 
     @validate("shared_sources", "proxy_protocol_from")
     def _networks(self, proposal: Any) -> list[str]:
@@ -212,15 +225,48 @@ class Gateway(Application):
         """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
         try:
             found = keys.load_or_make(Path(self.state_dir))
-            authorities = Authorities(Path(self.user_ca_file) if self.user_ca_file else None)
-            authorities.load()
-            if not self.init:
-                asyncio.run(self._serve(found, authorities))
-        except (CannotRun, keys.KeysUnusable) as problem:
-            print(f"ssh-gateway: {problem}", file=sys.stderr)
+            authorities = self._authorities()
+            if self.init:
+                return
+            asyncio.run(self._serve(found, authorities) if self.workers == 1 else self._supervise(found))
+        except NotStarted:
             raise SystemExit(1) from None
+        except (CannotRun, keys.KeysUnusable) as problem:
+            _give_up(problem)
 
-    async def _serve(self, found: keys.Keys, authorities: Authorities) -> None:
+    def work(self, end: socket.socket) -> None:
+        """Be one of several workers, at one end of a channel, until told to stop."""
+        try:
+            asyncio.run(self._work(end))
+        except (CannotRun, keys.KeysUnusable) as problem:
+            _give_up(problem)
+
+    async def _supervise(self, found: keys.Keys) -> None:
+        with _taking(self.ip, self.port, "Gateway.port"):
+            held = listening.reserve(self.ip, self.port, shared=self.share_port)
+        with held:
+            begin = {"port": listening.written(held)[1], "keys": keys.packed(found)}
+            workers = Workers(self.workers, begin, sys.argv[1:], self.drain_seconds)
+            answering = await self._answer_probes(Health(ready=lambda: workers.ready, metrics=workers.metrics))
+            try:
+                await workers.run()
+            finally:
+                if answering is not None:
+                    answering.close()
+
+    async def _work(self, end: socket.socket) -> None:
+        channel = await Channel.on(end)
+        match await channel.receive():
+            case ["begin", {"port": port, "keys": packed}]:
+                self.port, self.share_port, self.health_port = port, True, 0
+                await self._serve(keys.unpacked(packed), self._authorities(), Worker(channel))
+
+    def _authorities(self) -> Authorities:
+        found = Authorities(Path(self.user_ca_file) if self.user_ca_file else None)
+        found.load()
+        return found
+
+    async def _serve(self, found: keys.Keys, authorities: Authorities, worker: Worker | None = None) -> None:
         token, hub_url = _required("JUPYTERHUB_API_TOKEN"), _required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubApi(hub_url, token))
@@ -247,43 +293,40 @@ class Gateway(Application):
                 authorities=authorities,
                 log_commands=self.log_commands,
             )
-            await self._run(server, activity, notices, rechecks)
+            doing = {
+                asyncio.create_task(activity.run(), name="report activity"),
+                asyncio.create_task(notices.run(), name="follow notices"),
+                asyncio.create_task(rechecks.run(), name="check again"),
+                asyncio.create_task(server.meters.watch_loop(), name="measure the loop"),
+            }
+            await self._run(server, doing, worker)
 
-    async def _run(self, server: Server, activity: Activity, notices: Notices, rechecks: Rechecks) -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async def _run(self, server: Server, doing: set[asyncio.Task[None]], worker: Worker | None) -> None:
+        stop = worker.stop if worker else Stop().at_signals()
         with _taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
-        with _taking(self.ip, self.health_port, "Gateway.health_port"):
-            answering = await self._answer_probes(server)
-        serving = {
-            asyncio.create_task(activity.run(), name="report activity"),
-            asyncio.create_task(notices.run(), name="follow notices"),
-            asyncio.create_task(rechecks.run(), name="check again"),
-            asyncio.create_task(server.meters.watch_loop(), name="measure the loop"),
-        }
+        answering = await self._answer_probes(Health(lambda: not server.stopping, server.metrics))
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
-        waiting = asyncio.create_task(stop.wait(), name="stop signal")
-        ended, _ = await asyncio.wait({*serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if waiting not in ended:
-            waiting.cancel()
-            ended.pop().result()  # none ends by itself: this raises what ended it
-        stop.clear()
+        if worker is not None:
+            doing.add(asyncio.create_task(worker.follow(server), name="follow the others"))
+        waiting = asyncio.create_task(stop.begin.wait(), name="stop signal")
+        ended, _ = await asyncio.wait({*doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            await task  # raises what ended it; only a worker's channel ends by itself
         say("stopping", sessions=len(server.visitors))
-        await server.stop(hurry=stop)
+        await server.stop(hurry=stop.hurry)
         if answering is not None:
             answering.close()
-        for task in serving:
+        for task in (*doing, waiting):
             task.cancel()
-        await asyncio.gather(*serving, waiting, return_exceptions=True)
+        await asyncio.gather(*doing, waiting, return_exceptions=True)
         say("stopped")
 
-    async def _answer_probes(self, server: Server) -> asyncio.Server | None:
+    async def _answer_probes(self, health: Health) -> asyncio.Server | None:
         if not self.health_port:
             return None
-        health = Health(ready=lambda: not server.stopping, metrics=server.meters.text)
-        return await health.serve(self.ip, self.health_port)
+        with _taking(self.ip, self.health_port, "Gateway.health_port"):
+            return await health.serve(self.ip, self.health_port)
 
     def _limits(self) -> Limits:
         return Limits(
@@ -322,6 +365,11 @@ def _taking(ip: str, port: int, setting: str) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotRun(f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)") from error
+
+
+def _give_up(problem: Exception) -> NoReturn:
+    print(f"ssh-gateway: {problem}", file=sys.stderr)
+    raise SystemExit(1) from None
 
 
 def _required(name: str) -> str:

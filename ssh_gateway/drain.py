@@ -1,13 +1,33 @@
-"""What people are told when the gateway stops."""
+"""How the gateway is told to stop, and what people are told then."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ssh_gateway.notices import Line, as_line
 
 STOPPING = "the gateway is stopping: connect again in a moment"
 _SENTENCE = "The SSH gateway is restarting: this connection ends {when}. Your job goes on; connect again in a moment."
+
+
+@dataclass(slots=True)
+class Stop:
+    """Asked once, it begins to stop; asked again, it hurries."""
+
+    begin: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask(self) -> None:
+        (self.hurry if self.begin.is_set() else self.begin).set()
+
+    def at_signals(self) -> Stop:
+        """Asked by each SIGTERM and SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.ask)
+        return self
 
 
 def farewell(seconds: float, now: datetime) -> Line:

@@ -8,7 +8,7 @@ cluster. Not a probe of the SSH port: that would be a visitor every few seconds,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ssh_gateway import listening
@@ -35,28 +35,33 @@ OK = Answer("200 OK", b"ok\n")
 STOPPING = Answer("503 Service Unavailable", b"stopping\n")
 
 
+async def _none() -> bytes:
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """Answers while its port is open."""
 
     ready: Callable[[], bool] = lambda: True
-    metrics: Callable[[], bytes] = bytes
+    metrics: Callable[[], Awaitable[bytes]] = _none
 
     async def serve(self, ip: str, port: int) -> asyncio.Server:
         """Listen; the caller closes what it is given."""
         return await asyncio.start_server(self._answer, sock=listening.listen(ip, port), limit=LONGEST)
 
-    def answer(self, request: bytes) -> Answer:
+    async def answer(self, request: bytes) -> Answer:
         """What a request, or the first part of one, is answered."""
         path = _path(request)
         if path == b"/metrics":
-            return Answer("200 OK", self.metrics(), CONTENT_TYPE)
+            return Answer("200 OK", await self.metrics(), CONTENT_TYPE)
         return OK if path != b"/ready" or self.ready() else STOPPING
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(SECONDS):
-                writer.write(self.answer(await reader.readuntil(b"\r\n\r\n")).written())
+                answer = await self.answer(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(answer.written())
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever it was did not ask for anything; OSError includes the time-out

@@ -47,6 +47,17 @@ def load_or_make(state_dir: Path) -> Keys:
     return keys
 
 
+def packed(keys: Keys) -> list[str]:
+    """The keys as text, for `unpacked` in another process."""
+    return [key.export_private_key().decode("ascii") for key in (keys.host, keys.user_ca)]
+
+
+def unpacked(texts: list[str]) -> Keys:
+    """What was `packed`."""
+    host, user_ca = map(asyncssh.import_private_key, texts)
+    return Keys(host, user_ca)
+
+
 def _load_or_make(path: Path) -> asyncssh.SSHKey:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"dlspawner {path.name}")

@@ -12,13 +12,39 @@ def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
 
     Sockets that are ``shared`` may have the same port: the kernel deals new connections out among them.
     """
-    found = socket.getaddrinfo(ip or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    family, address = _read(ip, port)
     both = address[0] == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=shared, dualstack_ipv6=both)
+    return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared, dualstack_ipv6=both)
+
+
+def reserve(ip: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Hold a port for others of this account to listen on, without listening; OSError when somebody has it.
+
+    When it is not to be ``shared`` with whoever else would share it, nobody else may have it now.
+    """
+    if not shared:
+        with listen(ip, port) as alone:
+            port = alone.getsockname()[1]
+    family, address = _read(ip, port)
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if address[0] == "::":
+        held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    try:
+        held.bind(address)
+    except OSError:
+        held.close()
+        raise
+    return held
 
 
 def written(listening: socket.socket) -> tuple[str, int]:
     """Address and port as they are written with a colon between them."""
     host, port, *_ = listening.getsockname()
     return f"[{host}]" if ":" in host else host, int(port)
+
+
+def _read(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    family, _, _, _, address = socket.getaddrinfo(ip or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, (str(address[0]), int(address[1]))

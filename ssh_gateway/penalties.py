@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -43,16 +43,26 @@ class Rules:
     shared: tuple[Network, ...] = ()
 
 
+def _nobody(_name: str, _seconds: float, _now: float) -> None:
+    """Who is told of debts where there are no other workers."""
+
+
 @dataclass(slots=True)
 class Debts:
-    """Seconds that are owed under each name; none owes more than ``most``."""
+    """Seconds that are owed under each name; none owes more than ``most``. ``tell`` is told what is added here."""
 
     most: float
     entries: int = ENTRIES
+    tell: Callable[[str, float, float], None] = _nobody
     _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def add(self, name: str, seconds: float, now: float) -> None:
         """Owe so much more, or with negative ``seconds`` less."""
+        self.hear(name, seconds, now)
+        self.tell(name, seconds, now)
+
+    def hear(self, name: str, seconds: float, now: float) -> None:
+        """`add`, as another worker did."""
         at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
         self._paid_at[name] = at
         self._paid_at.move_to_end(name)
@@ -84,6 +94,16 @@ class Penalties:
         self._arrivals = Debts(math.inf, entries)
         self._known = Debts(KNOWN_SECONDS, entries)
         self._said = Debts(60.0, entries)
+
+    def tables(self) -> dict[str, Debts]:
+        """All of them, for `together`."""
+        return {
+            "sources": self._sources,
+            "names": self._names,
+            "arrivals": self._arrivals,
+            "known": self._known,
+            "said": self._said,
+        }
 
     def place(self, address: str) -> str:
         """What owes for this address; "" for one that many people share."""

@@ -89,6 +89,7 @@ class Server:
             rechecks.visits = self._visits
         self.crowd = Crowd(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
+        self.tallies = {"door": self.doorkeeper.waiting, "crowd": self.crowd.inside}
         self.meters = meters or Meters()
         self.meters.inside = self._inside
         self.visitors: set[Visitor] = set()
@@ -192,6 +193,10 @@ class Server:
             names_owing=names,
             stopping=self.stopping,
         )
+
+    async def metrics(self) -> bytes:
+        """What a Prometheus reads."""
+        return self.meters.text()
 
     def _tell(self) -> None:
         """What is to be said on terminals has changed."""

@@ -38,6 +38,17 @@ class Process:
     process: asyncio.subprocess.Process
     port: int
 
+    async def said(self, what: str) -> str:
+        """The rest of the next line that has this."""
+        assert self.process.stderr is not None
+        said = ""
+        async with asyncio.timeout(60):
+            while line := (await self.process.stderr.readline()).decode():
+                said += line
+                if what in line:
+                    return line.partition(what)[2].strip()
+        raise AssertionError(said)
+
     async def read(self) -> str:
         assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
@@ -64,10 +75,9 @@ async def started(world: World, kubeconfig: Path, state: Path, *settings: str) -
         env=environment,
     )
     try:
-        assert process.stderr is not None
-        line = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
-        assert "event=ready address=127.0.0.1:" in line, line + (await process.stderr.read()).decode()
-        yield Process(process, int(line.split("address=127.0.0.1:")[1].split()[0]))
+        found = Process(process, 0)
+        found.port = int((await found.said("event=ready address=127.0.0.1:")).split()[0])
+        yield found
     finally:
         if process.returncode is None:
             process.terminate()

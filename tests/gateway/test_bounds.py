@@ -116,7 +116,7 @@ async def test_a_client_that_dies_leaves_nothing_behind(alice: Client, running: 
     ssh.kill()
     await ssh.communicate()
     await until(lambda: not running.server.visitors and not running.server.pods)
-    assert running.server.doorkeeper._waiting.total() == 0
+    assert running.server.doorkeeper.waiting.total() == 0
 
 
 async def test_the_gateway_says_that_it_stops(alice: Client, running: Running) -> None:

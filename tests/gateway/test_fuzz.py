@@ -61,7 +61,7 @@ async def test_nonsense_harms_nobody_else(
         await asyncio.gather(raw_nonsense(running, chance), packets_of_nonsense(running, chance, alices_key))
     assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"
     await until(lambda: not running.server.visitors and not running.server.pods)
-    assert running.server.doorkeeper._waiting.total() == 0
+    assert running.server.doorkeeper.waiting.total() == 0
 
 
 async def test_a_packet_larger_than_any_ends_the_connection(running: Running, alices_key: asyncssh.SSHKey) -> None:

@@ -105,7 +105,7 @@ async def test_a_person_with_too_many_connections_reads_so_and_others_come_in(st
     assert (done.status, done.out) == (255, b"")
     assert "you have 2 connections already: close some of them" in done.err
     open_[0].kill()
-    await until(lambda: strict.server.crowd._inside["alice"] < 2)
+    await until(lambda: strict.server.crowd.inside["alice"] < 2)
     assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
     open_[1].kill()
     for process in open_:

@@ -42,8 +42,8 @@ async def test_one_that_stops_is_alive_and_not_ready() -> None:
     ],
     ids=["readiness", "with a query", "another address", "in a header", "nothing", "nonsense"],
 )
-def test_only_its_own_address_is_readiness(request_: bytes, answer: Answer) -> None:
-    assert Health(ready=lambda: False).answer(request_) is answer
+async def test_only_its_own_address_is_readiness(request_: bytes, answer: Answer) -> None:
+    assert await Health(ready=lambda: False).answer(request_) is answer
 
 
 async def test_who_says_nothing_or_nonsense_keeps_nobody_from_being_answered() -> None:

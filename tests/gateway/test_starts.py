@@ -133,7 +133,7 @@ async def test_the_time_for_a_login_is_not_the_time_for_a_start(
     waiting: list[int] = []
 
     def look() -> Start:
-        waiting.append(running.server.doorkeeper._waiting.total())
+        waiting.append(running.server.doorkeeper.waiting.total())
         return appears(running, sshd.target())()
 
     running.people.stages = [STARTING, look]

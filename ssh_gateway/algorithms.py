@@ -52,10 +52,14 @@ def rsa_bits(key: asyncssh.SSHKey) -> int:
 
 
 def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -> asyncssh.SSHServerConnectionOptions:
-    """What every client is offered; no file is read for it."""
+    """What every client is offered; no file is read for it.
+
+    The first host key is used; when there are more, clients are told of all (OpenSSH's UpdateHostKeys).
+    """
     return asyncssh.SSHServerConnectionOptions(
         config=None,
         server_host_keys=list(host_keys),
+        send_server_host_keys=len(host_keys) > 1,
         server_version=SERVER_VERSION,
         kex_algs=KEX_ALGS,
         encryption_algs=ENCRYPTION_ALGS,

@@ -2,7 +2,8 @@
 
 ``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and the public half of each, 0600 in a directory of 0700, made
 once and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the
-same one.
+same one. ``ssh_host_ed25519_key.next``, where somebody has put one, is announced to clients, so that they know it when
+it takes the place of the other.
 Several gateways behind one address share the directory's contents. In a cluster the directory is a Secret, which
 Kubernetes makes readable for the pod's group: as with OpenSSH, that is fine for files that are not our own.
 
@@ -21,6 +22,7 @@ from pathlib import Path
 import asyncssh
 
 HOST_KEY = "ssh_host_ed25519_key"
+NEXT_HOST_KEY = f"{HOST_KEY}.next"
 USER_CA = "user_ca"
 
 
@@ -32,13 +34,20 @@ class KeysUnusable(Exception):
 class Keys:
     host: asyncssh.SSHKey
     user_ca: asyncssh.SSHKey
+    next_host: asyncssh.SSHKey | None = None
+
+    @property
+    def hosts(self) -> list[asyncssh.SSHKey]:
+        """The one that is used, and then what clients are to know as well."""
+        return [self.host, *([self.next_host] if self.next_host else [])]
 
 
 def load_or_make(state_dir: Path) -> Keys:
     """The keys in ``state_dir``, made where they are missing."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keys = Keys(_load_or_make(state_dir / HOST_KEY), _load_or_make(state_dir / USER_CA))
+        host = _load_or_make(state_dir / HOST_KEY)
+        keys = Keys(host, _load_or_make(state_dir / USER_CA), _load_next(state_dir / NEXT_HOST_KEY, host))
         _write_once(state_dir / f"{USER_CA}.pub", keys.user_ca.export_public_key())
         with contextlib.suppress(OSError):  # a Secret of an earlier version has none, and cannot be written
             _write_once(state_dir / f"{HOST_KEY}.pub", keys.host.export_public_key())
@@ -49,19 +58,32 @@ def load_or_make(state_dir: Path) -> Keys:
 
 def packed(keys: Keys) -> list[str]:
     """The keys as text, for `unpacked` in another process."""
-    return [key.export_private_key().decode("ascii") for key in (keys.host, keys.user_ca)]
+    return [key.export_private_key().decode("ascii") for key in (keys.user_ca, *keys.hosts)]
 
 
 def unpacked(texts: list[str]) -> Keys:
     """What was `packed`."""
-    host, user_ca = map(asyncssh.import_private_key, texts)
-    return Keys(host, user_ca)
+    user_ca, host, *following = map(asyncssh.import_private_key, texts)
+    return Keys(host, user_ca, *following)
 
 
 def _load_or_make(path: Path) -> asyncssh.SSHKey:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"dlspawner {path.name}")
         _write_once(path, key.export_private_key())
+    return _load(path)
+
+
+def _load_next(path: Path, host: asyncssh.SSHKey) -> asyncssh.SSHKey | None:
+    """The next host key, where there is one; of another kind it would be offered already."""
+    found = _load(path) if path.exists() else None
+    if found is not None and found.algorithm != host.algorithm:
+        kind = host.algorithm.decode("ascii").removeprefix("ssh-")
+        raise KeysUnusable(f"{path} is not an {kind} key as the present one: make it with ssh-keygen -t {kind} -N ''")
+    return found
+
+
+def _load(path: Path) -> asyncssh.SSHKey:
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if mode & (0o077 if found.st_uid == os.geteuid() else 0o007):

@@ -6,12 +6,14 @@ kinds only: GLOBAL_REQUEST, CHANNEL_OPEN and CHANNEL_REQUEST. Rules:
 * What is not forbidden here is passed on verbatim, whether anybody has heard of it or not.
 * A forbidden request is passed on *under a name nobody implements*: the far end then gives the refusal itself, at its
   place in the order of replies (RFC 4254 §4 wants that order), so the gateway owns no reply and counts none.
-* The job's sshd must not teach clients its own host key: ``hostkeys-*`` goes no further.
+* The job's sshd must not teach clients its own host key: ``hostkeys-*`` goes no further. When a client wants the
+  gateway's proven, the refusal comes back in its place, and the proof is put there (`Proofs`).
 * A packet too short for its own type is passed on as well; the far end is the judge of its protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 DISCONNECT = 1
@@ -35,6 +37,7 @@ FIRST_RELAYED = 80
 ADMINISTRATIVELY_PROHIBITED = 1
 
 REFUSED_REQUEST = b"refused@dlspawner.dev"
+PROVE_HOST_KEYS = b"hostkeys-prove-00@openssh.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,31 @@ class Verdict:
     forward: bytes | None = None
     answer: bytes | None = None
     refused: str = ""
+
+
+@dataclass(slots=True)
+class Proofs:
+    """Puts the gateway's own answers to a client's requests where the job's refusals come: one at a time."""
+
+    _asked: int = 0
+    _answered: int = 0
+    _place: int = 0
+    _answer: bytes = b""
+
+    def asked(self, payload: bytes, prove: Callable[[bytes], bytes | None]) -> None:
+        """A GLOBAL_REQUEST of the client's was passed on; ``prove`` answers the one that is the gateway's."""
+        if not wants_reply(payload):
+            return
+        self._asked += 1
+        if not self._answer and request_name(payload) == PROVE_HOST_KEYS:
+            self._place, self._answer = self._asked, prove(payload) or b""
+
+    def answered(self, payload: bytes) -> bytes:
+        """What becomes of the next reply of the job's."""
+        self._answered += 1
+        if self._answered == self._place and self._answer:
+            payload, self._answer = self._answer, b""
+        return payload
 
 
 def judge(payload: bytes, policy: Policy) -> Verdict:

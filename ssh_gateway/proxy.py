@@ -29,6 +29,7 @@ MOST_PENDING = 8 * 2**20
 PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
 
 _LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
+_REPLIES = frozenset({packets.REQUEST_SUCCESS, packets.REQUEST_FAILURE})
 _DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
 
 
@@ -37,7 +38,7 @@ class Relay:
 
     def __init__(  # noqa: PLR0913  (two legs and what to do with them)
         self,
-        client: wire.Leg,
+        client: wire.ServerLeg,
         pod: wire.Leg,
         policy: Policy,
         *,
@@ -60,6 +61,7 @@ class Relay:
         self._refused = refused
         self._audit = audit
         self._terminals = terminals.Terminals()
+        self._proofs = packets.Proofs()
         self._untold = False
         self._pending = {client: 0, pod: 0}
         self.bytes_up = 0
@@ -95,6 +97,8 @@ class Relay:
             if for_pod is None:
                 return True
             payload = for_pod
+        elif kind == packets.GLOBAL_REQUEST:
+            self._proofs.asked(payload, self._client.prove_host_keys)
         return self._pass(kind, payload, self._client, self._pod)
 
     def from_pod(self, kind: int, payload: bytes) -> bool:
@@ -106,6 +110,8 @@ class Relay:
             self._pass(kind, payload, self._pod, self._client)
             self.tell()
             return True
+        elif kind in _REPLIES:
+            payload = self._proofs.answered(payload)
         return self._pass(kind, payload, self._pod, self._client)
 
     def tell(self) -> None:

@@ -103,7 +103,7 @@ class Server:
         self.log_commands = log_commands
         self.name = secrets.token_hex(4)
         self._numbers = count(1)
-        self._options = algorithms.server_options([keys.host], self.limits.login_seconds)
+        self._options = algorithms.server_options(keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()

@@ -242,7 +242,7 @@ class Visit:
 
     def _before_pod(self, kind: int, payload: bytes) -> bool:
         """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
-        if not self._connecting and (self._is_ours(kind, payload) or _is_keepalive(kind, payload)):
+        if not self._connecting and (self._is_ours(kind, payload) or _is_for_any_end(kind, payload)):
             return False
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
             return True  # of a stream that is over
@@ -330,8 +330,10 @@ class Visit:
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=why)
 
 
-def _is_keepalive(kind: int, payload: bytes) -> bool:
-    return kind == packets.GLOBAL_REQUEST and packets.request_name(payload) == b"keepalive@openssh.com"
+def _is_for_any_end(kind: int, payload: bytes) -> bool:
+    """What asyncssh answers well enough, and nobody's wish for a pod."""
+    asked = packets.request_name(payload) if kind == packets.GLOBAL_REQUEST else None
+    return asked in {b"keepalive@openssh.com", packets.PROVE_HOST_KEYS}
 
 
 async def _need(question: Awaitable[Answer]) -> Answer:

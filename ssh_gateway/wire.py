@@ -35,7 +35,14 @@ from asyncssh.public_key import (
 
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
 from ssh_gateway.certificates import PERMITS, Bounds, Certificate
-from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, text
+from ssh_gateway.packets import (
+    CHANNEL_WINDOW_ADJUST,
+    FIRST_RELAYED,
+    PROVE_HOST_KEYS,
+    REQUEST_SUCCESS,
+    text,
+    text_at,
+)
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
@@ -284,6 +291,20 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
         if self._login_timer is not None:
             self._cancel_login_timer()
             self._login_timer = self._loop.call_later(seconds, self._login_timer_callback)
+
+    def prove_host_keys(self, asked: bytes) -> bytes | None:
+        """The answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` when other keys than ours are asked for."""
+        packet = SSHPacket(asked[text_at(asked, 1)[1] + 1 :])
+        signed = text(PROVE_HOST_KEYS) + text(self._session_id)
+        try:
+            wanted = [packet.get_string() for _ in self._all_server_host_keys if packet]
+            keys = [self._all_server_host_keys[key] for key in wanted]
+        except (PacketDecodeError, KeyError):
+            return None
+        if packet:
+            return None
+        proofs = [text(key.sign(signed + text(key.public_data))) for key in keys]
+        return bytes([REQUEST_SUCCESS]) + b"".join(proofs)
 
     def _login_timer_callback(self) -> None:
         self._login_timer = None

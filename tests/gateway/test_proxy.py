@@ -38,6 +38,9 @@ class FakeLeg:
     def end(self, code: int, reason: str) -> None:
         self.ended = (code, reason)
 
+    def prove_host_keys(self, asked: bytes) -> bytes | None:
+        return None
+
 
 @dataclass
 class Wire:
@@ -57,7 +60,7 @@ class Wire:
 def both() -> Wire:
     client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
     relay = Relay(
-        cast("wire.Leg", client), cast("wire.Leg", pod), Policy(), used=lambda: uses.append(None)
+        cast("wire.ServerLeg", client), cast("wire.Leg", pod), Policy(), used=lambda: uses.append(None)
     )  # fmt: skip
     relay.start()
     return Wire(client, pod, relay, uses)

@@ -42,7 +42,9 @@ def both() -> Told:
 
 def relayed() -> Told:
     client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
-    relay = Relay(cast("wire.Leg", client), cast("wire.Leg", pod), Policy(), used=lambda: None, lines=lambda: lines)
+    relay = Relay(
+        cast("wire.ServerLeg", client), cast("wire.Leg", pod), Policy(), used=lambda: None, lines=lambda: lines
+    )
     relay.start()
     told = Told(client, pod, relay, [])
     told.lines = lines

@@ -32,6 +32,8 @@ ATTRIBUTES = (
     "_protocol_factory",
     "_transport",
     "_login_timer",
+    "_session_id",
+    "_all_server_host_keys",
 )
 
 

@@ -36,8 +36,10 @@ def person(strict: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: P
     return Client(tmp_path / "person", strict.port, alices_key, keys.host)
 
 
-async def guesses(running: Running, name: str, most: int = 100, host: str = "127.0.0.1") -> str:
-    """Guess passwords on one connection until it ends; why it ended."""
+async def guesses(
+    running: Running, name: str, most: int = 100, host: str = "127.0.0.1", source: str | None = None
+) -> str:
+    """Guess passwords on one connection, from an address of this machine's, until it ends; why it ended."""
 
     class Guesser(asyncssh.SSHClient):
         left = most
@@ -50,6 +52,7 @@ async def guesses(running: Running, name: str, most: int = 100, host: str = "127
         await asyncssh.connect(
             host, running.port, username=name, known_hosts=None, config=None, agent_path=None,
             client_keys=None, preferred_auth="password", client_factory=Guesser,
+            local_addr=(source, 0) if source else None,
         )  # fmt: skip
     except (asyncssh.Error, OSError) as problem:
         return str(problem)

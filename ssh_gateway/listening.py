@@ -18,9 +18,9 @@ def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def reserve(ip: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Hold a port for others of this account to listen on, without listening; OSError when somebody has it.
+    """Choose a port for others of this account to listen on, and do not listen; OSError when somebody else does.
 
-    When it is not to be ``shared`` with whoever else would share it, nobody else may have it now.
+    When it is not to be ``shared``, also when that somebody would share it.
     """
     if not shared:
         with listen(ip, port) as alone:

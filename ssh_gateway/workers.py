@@ -103,7 +103,9 @@ class Workers:
         asked = {number: worker.metrics() for number, worker in self._running.items() if worker.ready}
         if asked:
             await asyncio.wait(asked.values(), timeout=METRICS_SECONDS)
-        texts = {number: answer.result() for number, answer in asked.items() if answer.done()}
+        texts = {
+            number: answer.result() for number, answer in asked.items() if answer.done() and not answer.cancelled()
+        }
         return self._meters.text(texts)
 
     async def _hurry(self) -> None:

@@ -90,6 +90,7 @@ async def test_limits_hold_for_all_of_them_and_one_that_dies_is_started_again(
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 async def test_sigterm_drains_all_of_them_and_a_second_one_ends_it(
     world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
 ) -> None:
@@ -115,6 +116,7 @@ async def test_sigterm_drains_all_of_them_and_a_second_one_ends_it(
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
+@pytest.mark.slow
 async def test_no_worker_outlives_who_started_it(world: World, kubeconfig: Path, tmp_path: Path) -> None:
     port = free_port()
     settings = ("--workers=2", f"--Gateway.health_port={port}", "--Gateway.drain_seconds=600")
@@ -142,10 +144,12 @@ async def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_held_is_nobody_elses() -> None:
-    with listening.reserve("127.0.0.1", 0, shared=True) as held:
+def test_workers_take_the_port_that_is_held_for_them_and_nobody_else_does() -> None:
+    with listening.reserve("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
-            listening.listen("127.0.0.1", port)
-        with listening.listen("127.0.0.1", port, shared=True), pytest.raises(OSError, match="in use"):
-            listening.reserve("127.0.0.1", port)
+        with listening.listen("127.0.0.1", port, shared=True), listening.listen("127.0.0.1", port, shared=True):
+            with pytest.raises(OSError, match="in use"):
+                listening.listen("127.0.0.1", port)
+            with pytest.raises(OSError, match="in use"):
+                listening.reserve("127.0.0.1", port)
+            listening.reserve("127.0.0.1", port, shared=True).close()

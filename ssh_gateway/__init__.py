@@ -14,6 +14,9 @@
     authorities whose certificates count                     certificates PURE: what one lets in
     sessions   telling the Manager who is in which job           drain     what is said when it stops
     audit      PURE: what packets say for the log
+    revocations certificates that were taken back             watched    files that are read again
+    recorder   which terminals of a connection are recorded  asciicast PURE: how a recording is written
+    recordings their folder and files                        files     what is read and written beside its keys
     health     what probes are answered                          meters    what a Prometheus reads
     workers    several processes behind one port                 worker    one of them
     channel    between the two                                   together  PURE: what workers count together

@@ -35,6 +35,17 @@ class Bearer:
 
 
 @dataclass(frozen=True, slots=True)
+class Badge:
+    """A certificate as it may be taken back: fingerprints of its key and its CA's; ``until`` in seconds since 1970."""
+
+    serial: int
+    key_id: str
+    key: str
+    ca: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """A credential that was proven just now: whose it is, how it reads in the log, and what it opens.
 
@@ -47,6 +58,7 @@ class Proof:
     opens: Callable[[str], bool]
     token: str = field(default="", repr=False)
     registered: bool = False  # a key that somebody registered, and can remove
+    badge: Badge | None = None  # the certificate, where it was one
 
 
 def everything(_server: str) -> bool:

@@ -20,10 +20,10 @@ from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
 from ssh_gateway import keys, listening
 from ssh_gateway.activity import Activity
-from ssh_gateway.authorities import Authorities
 from ssh_gateway.channel import Channel
 from ssh_gateway.directory import HubAndManager
 from ssh_gateway.drain import Stop
+from ssh_gateway.files import Files, load
 from ssh_gateway.health import Health
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Notices
@@ -31,6 +31,7 @@ from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules, read_networks
 from ssh_gateway.places import ClusterPlaces
 from ssh_gateway.rechecks import Rechecks
+from ssh_gateway.recordings import MOST_BYTES
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
 from ssh_gateway.worker import Worker
@@ -91,6 +92,12 @@ class Gateway(Application):
         "Their certificates let in whoever their principals name, as the Hub does. Validity, source-address, "
         "force-command and the permit-... extensions hold; other critical options are refused. Read again when it "
         "changes. Empty: none.",
+    ).tag(config=True)
+    revoked_certificates_file = Unicode(
+        "",
+        help="Certificates that let nobody in any more, in the words of which ssh-keygen -k makes a KRL: serial: "
+        "17, serial: 100-199, id: KEYID, hash: SHA256:… or a public key (a person's or a CA's). Read again when it "
+        "changes, for open sessions too; while it cannot be, no certificate lets anybody in. Empty: none is revoked.",
     ).tag(config=True)
     manager_url = Unicode(
         "http://127.0.0.1:8081/services/jobs",
@@ -197,6 +204,15 @@ class Gateway(Application):
         help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
         "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
     ).tag(config=True)
+    recordings_dir = Unicode(
+        "",
+        help="Folder for recordings (asciicast v2, files of 0600) of terminals in jobs of the teams that have "
+        "record_terminals: true in teams.yaml; made if missing. Who is recorded reads so first. What is typed, and "
+        "what runs without a terminal, is not in it. Empty, or not to be written to: these terminals are refused.",
+    ).tag(config=True)
+    recording_max_bytes = Integer(
+        MOST_BYTES, min=64 * 1024, help="Size at which a recording ends, said on the terminal; the session goes on."
+    ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 
     flags = {  # noqa: RUF012  (traitlets declares it so)
@@ -225,10 +241,10 @@ class Gateway(Application):
         """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
         try:
             found = keys.load_or_make(Path(self.state_dir))
-            authorities = self._authorities()
+            files = self._files()
             if self.init:
                 return
-            asyncio.run(self._serve(found, authorities) if self.workers == 1 else self._supervise(found))
+            asyncio.run(self._serve(found, files) if self.workers == 1 else self._supervise(found))
         except NotStarted:
             raise SystemExit(1) from None
         except (CannotRun, keys.KeysUnusable) as problem:
@@ -259,14 +275,12 @@ class Gateway(Application):
         match await channel.receive():
             case ["begin", {"port": port, "keys": packed}]:
                 self.port, self.share_port, self.health_port = port, True, 0
-                await self._serve(keys.unpacked(packed), self._authorities(), Worker(channel))
+                await self._serve(keys.unpacked(packed), self._files(), Worker(channel))
 
-    def _authorities(self) -> Authorities:
-        found = Authorities(Path(self.user_ca_file) if self.user_ca_file else None)
-        found.load()
-        return found
+    def _files(self) -> Files:
+        return load(self.user_ca_file, self.revoked_certificates_file, self.recordings_dir, self.recording_max_bytes)
 
-    async def _serve(self, found: keys.Keys, authorities: Authorities, worker: Worker | None = None) -> None:
+    async def _serve(self, found: keys.Keys, files: Files, worker: Worker | None = None) -> None:
         token, hub_url = _required("JUPYTERHUB_API_TOKEN"), _required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubApi(hub_url, token))
@@ -279,7 +293,7 @@ class Gateway(Application):
             activity = Activity(people, self.activity_seconds, sessions=sessions)
             notices = Notices(people)
             places = ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace)
-            rechecks = Rechecks(people, places, self.recheck_seconds)
+            rechecks = Rechecks(people, places, self.recheck_seconds, revocations=files.revocations)
             server = Server(
                 keys=found,
                 people=people,
@@ -290,8 +304,9 @@ class Gateway(Application):
                 policy=Policy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
                 rechecks=rechecks,
-                authorities=authorities,
+                authorities=files.authorities,
                 log_commands=self.log_commands,
+                recordings=files.recordings,
             )
             doing = {
                 asyncio.create_task(activity.run(), name="report activity"),

@@ -8,7 +8,6 @@ not to start.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncssh
@@ -16,28 +15,18 @@ import asyncssh
 from ssh_gateway.algorithms import is_strong
 from ssh_gateway.keys import KeysUnusable
 from ssh_gateway.logs import say
+from ssh_gateway.watched import Watched, lines
 
 
-@dataclass(slots=True)
 class Authorities:
     """`trusts` is asked for every certificate; ``path`` None: nobody is trusted."""
 
-    path: Path | None = None
-    _keys: frozenset[bytes] = frozenset()
-    _read: tuple[int, int, int] | None = field(default=None)
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = Watched(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
 
     def load(self) -> None:
         """Read the file if it has changed; KeysUnusable says what is wrong with it."""
-        if self.path is None:
-            return
-        try:
-            found = self.path.stat()
-            version = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if version != self._read:
-                self._keys = frozenset(_read_line(line) for line in _lines(self.path.read_text("utf-8")))
-                self._read = version
-        except (OSError, UnicodeDecodeError, asyncssh.KeyImportError, ValueError) as error:
-            raise KeysUnusable(f"{self.path}: {error} (setting Gateway.user_ca_file)") from error
+        self._file.load()
 
     def trusts(self, key: asyncssh.SSHKey) -> bool:
         """Whether certificates that this key signed let people in."""
@@ -45,11 +34,11 @@ class Authorities:
             self.load()
         except KeysUnusable as problem:
             say("authorities", level=logging.WARNING, result="failed", why=problem)
-        return key.public_data in self._keys
+        return key.public_data in self._file.latest
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+def _read(text: str) -> frozenset[bytes]:
+    return frozenset(_read_line(line) for line in lines(text))
 
 
 def _read_line(line: str) -> bytes:

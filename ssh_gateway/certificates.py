@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ssh_gateway.access import Proof, everything
+from ssh_gateway.access import Badge, Proof, everything
 from ssh_gateway.penalties import Network
 
 PERMITS = ("X11-forwarding", "agent-forwarding", "port-forwarding", "pty", "user-rc")
@@ -44,6 +44,12 @@ class Certificate:
     valid_before: float
     addresses: tuple[Network, ...] = ()
     bounds: Bounds = UNBOUND
+    key: str = ""  # fingerprints: of the key, and of the CA's
+    ca: str = ""
+
+    @property
+    def badge(self) -> Badge:
+        return Badge(self.serial, self.key_id, self.key, self.ca, self.valid_before)
 
 
 def obstacle(certificate: Certificate, user: str, source: str, now: float) -> str | None:
@@ -64,7 +70,7 @@ def obstacle(certificate: Certificate, user: str, source: str, now: float) -> st
 def proven(certificate: Certificate, user: str) -> Proof:
     """The proof in a verified signature under a certificate without `obstacle`."""
     name = f"certificate {certificate.serial} {certificate.key_id[:100]}"
-    return Proof(user, "publickey", name, everything)
+    return Proof(user, "publickey", name, everything, badge=certificate.badge)
 
 
 def _within(source: str, networks: Sequence[Network]) -> bool:

@@ -48,6 +48,7 @@ class Target:
     port: int
     login: str
     host_key: str
+    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,13 @@ class NoticeList:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whom administrators block, and which keys, of those that were asked about, are registered no more."""
+    """Whom administrators block, which keys, of those that were asked about, are registered no more, and the teams
+    whose terminals are recorded.
+    """
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
+    recorded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,8 @@ class HubAndManager:
         pairs = sorted(keys)
         parts = [pairs[at : at + KEYS_AT_ONCE] for at in range(0, len(pairs), KEYS_AT_ONCE)] or [[]]
         answers = [await self._standing(part) for part in parts]
-        return Standing(answers[-1].blocked, frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers)))
+        gone = frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers))
+        return Standing(answers[-1].blocked, gone, answers[-1].recorded)
 
     async def _standing(self, keys: Sequence[tuple[str, str]]) -> Standing:
         status, answer = await self._manager("POST", "/api/ssh-access", body={"keys": [list(key) for key in keys]})
@@ -215,7 +220,9 @@ class HubAndManager:
             if status != 200 or not isinstance(answer, dict):
                 raise TypeError("an object expected")
             return Standing(
-                frozenset(answer["blocked"]), frozenset((str(user), str(fp)) for user, fp in answer["gone"])
+                frozenset(answer["blocked"]),
+                frozenset((str(user), str(fp)) for user, fp in answer["gone"]),
+                frozenset(answer.get("recorded", ())),  # an earlier Manager knows of none
             )
         except (KeyError, TypeError, ValueError):
             raise Unavailable(f"the Manager does not tell who may stay (status {status})") from None

@@ -117,13 +117,13 @@ def _channel_open(payload: bytes, policy: Policy) -> Verdict:
 
 
 def _channel_request(payload: bytes, policy: Policy) -> Verdict:
-    name, rest = text_at(payload, 5)
+    name, _ = text_at(payload, 5)
     forbidden = (name == b"auth-agent-req@openssh.com" and not policy.agent_forwarding) or (
         name == b"x11-req" and not policy.x11_forwarding
     )
     if name is None or not forbidden:
         return Verdict(forward=payload)
-    return Verdict(forward=payload[:5] + text(REFUSED_REQUEST) + payload[rest:], refused=name.decode("ascii"))
+    return Verdict(forward=refused(payload), refused=name.decode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,30 @@ def request_name(payload: bytes) -> bytes | None:
     return text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)[0]
 
 
+def refused(payload: bytes) -> bytes:
+    """A CHANNEL_REQUEST under a name that nobody implements, so that the far end refuses it in its turn."""
+    _, rest = text_at(payload, 5)
+    return payload[:5] + text(REFUSED_REQUEST) + payload[rest:]
+
+
+def screen_size(payload: bytes) -> tuple[int, int] | None:
+    """Columns and rows in a CHANNEL_REQUEST for a terminal or for another size of it; None in every other packet."""
+    name, rest = text_at(payload, 5)
+    at = rest + 1
+    if name == b"pty-req":
+        term, at = text_at(payload, at)
+        name = name if term is not None else None
+    if name not in {b"pty-req", b"window-change"} or len(payload) < at + 8:
+        return None
+    return number_at(payload, at), number_at(payload, at + 4)
+
+
+def terminal_type(payload: bytes) -> bytes:
+    """What a ``pty-req`` says of the client's terminal, such as ``xterm``."""
+    _, rest = text_at(payload, 5)
+    return text_at(payload, rest + 1)[0] or b""
+
+
 def open_failure(recipient: bytes, reason: str) -> bytes:
     """A CHANNEL_OPEN_FAILURE for the four bytes with which the other end named its channel."""
     code = ADMINISTRATIVELY_PROHIBITED.to_bytes(4, "big")
@@ -171,6 +195,16 @@ def open_failure(recipient: bytes, reason: str) -> bytes:
 def data(channel: int, content: bytes) -> bytes:
     """A CHANNEL_DATA packet."""
     return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
+
+
+def error_data(channel: int, content: bytes) -> bytes:
+    """A CHANNEL_EXTENDED_DATA packet of standard error."""
+    return bytes([CHANNEL_EXTENDED_DATA]) + channel.to_bytes(4, "big") + (1).to_bytes(4, "big") + text(content)
+
+
+def content(payload: bytes) -> bytes:
+    """What is in a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing where it is cut short."""
+    return text_at(payload, 5 if payload[0] == CHANNEL_DATA else 9)[0] or b""
 
 
 def disconnect(code: int, reason: str) -> bytes:

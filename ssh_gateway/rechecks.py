@@ -1,7 +1,8 @@
 """Access is checked again while sessions live: one round for everybody, every `seconds`, whatever was open before it.
 
 A round asks the Manager once for a thousand keys (and who is blocked), the Hub once for a page of its users, the
-cluster once for fifty jobs, and the Hub about each token that somebody came in with. Each of these may fail by itself,
+cluster once for fifty jobs, and the Hub about each token that somebody came in with; certificates are held against the
+clock and the list of those that were revoked. Each of these may fail by itself,
 and ends nobody then; who is blocked stays known.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +18,7 @@ from typing import TypeVar
 from ssh_gateway.access import Bearer
 from ssh_gateway.directory import People, Places, Unavailable
 from ssh_gateway.logs import say
+from ssh_gateway.revocations import Revocations
 from ssh_gateway.standing import Facts, Held, verdict
 from ssh_gateway.visit import Visit
 from ssh_gateway.wire import FAREWELL_SECONDS
@@ -27,12 +30,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class Rechecks:
-    """`run` is the one task that asks; ``blocked`` is what the latest round was told."""
+    """`run` is the one task that asks; ``blocked`` and ``recorded`` are what the latest round was told."""
 
     people: People
     places: Places
     seconds: float
     blocked: frozenset[str] = frozenset()
+    recorded: frozenset[str] | None = None  # the teams whose terminals are; None: nobody has told yet
+    revocations: Revocations = field(default_factory=Revocations)
     visits: Callable[[], Iterable[Visit]] = tuple
     _silent: set[str] = field(default_factory=set)
 
@@ -56,22 +61,30 @@ class Rechecks:
             for visit, why in outer:
                 visit.end(why)
 
+    async def learn_recorded(self) -> None:
+        """Ask which teams are recorded, unless a round was told already."""
+        if self.recorded is None and (told := await self._try("keys", self.people.standing(()))) is not None:
+            self.recorded = told.recorded
+
     async def _facts(self, held: Sequence[Held]) -> Facts:
         keys = {(one.proof.user, one.proof.credential) for one in held if one.proof.registered}
         users, jobs = {one.proof.user for one in held}, {one.job for one in held if one.job is not None}
+        badges = {one.proof.badge for one in held if one.proof.badge is not None}
         async with asyncio.TaskGroup() as group:
             standing = group.create_task(self._try("keys", self.people.standing(keys)))
             gone = group.create_task(self._try("users", self.people.gone(users)))
             live = group.create_task(self._try("jobs", self.places.live(jobs)))
             bearers = group.create_task(self._bearers({one.proof.token for one in held if one.proof.token}))
         if (told := standing.result()) is not None:
-            self.blocked = told.blocked
+            self.blocked, self.recorded = told.blocked, told.recorded
         return Facts(
             blocked=self.blocked,
             gone_keys=told.gone_keys if told else frozenset(),
             gone_users=gone.result() or frozenset(),
             jobs=live.result(),
             bearers=bearers.result(),
+            revoked=frozenset(filter(self.revocations.latest().names, badges)),
+            now=time.time(),
         )
 
     async def _bearers(self, tokens: set[str]) -> dict[str, Bearer | None]:

@@ -30,6 +30,8 @@ from ssh_gateway.notices import Line, Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
+from ssh_gateway.recordings import Recordings
+from ssh_gateway.revocations import Revocations
 from ssh_gateway.starts import Starts
 from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
@@ -70,6 +72,7 @@ class Server:
         authorities: Authorities | None = None,
         meters: Meters | None = None,
         log_commands: bool = False,
+        recordings: Recordings | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -85,6 +88,7 @@ class Server:
         self.authorities = authorities or Authorities()
         self.starts = Starts(people, hub_public_url, self.limits.start_seconds)
         self.rechecks = rechecks
+        self.revocations = rechecks.revocations if rechecks is not None else Revocations()
         if rechecks is not None:
             rechecks.visits = self._visits
         self.crowd = Crowd(self.limits.connections_per_user)
@@ -101,6 +105,7 @@ class Server:
         )
         self.pods: set[wire.ClientLeg] = set()
         self.log_commands = log_commands
+        self.recordings = recordings or Recordings()
         self.name = secrets.token_hex(4)
         self._numbers = count(1)
         self._options = algorithms.server_options(keys.hosts, self.limits.login_seconds)
@@ -131,6 +136,7 @@ class Server:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.visitors))
         self._end(self.visitors)
         await self._all_gone(2 * wire.FAREWELL_SECONDS)
+        await self.recordings.aclose()
         self._lobby.clear()
         for errand in list(self._errands):
             errand.cancel()
@@ -176,6 +182,21 @@ class Server:
     def blocked(self) -> frozenset[str]:
         """Whom nobody lets in."""
         return self.rechecks.blocked if self.rechecks else frozenset()
+
+    async def learn_recorded(self) -> None:
+        """A gateway that may record asks about teams before anybody's first terminal."""
+        if self.rechecks is not None and self.recordings.folder is not None:
+            await self.rechecks.learn_recorded()
+
+    def records(self, team: str) -> bool | None:
+        """Whether terminals of this team are recorded.
+
+        None: nobody has told since this process began. Who records nobody need not know.
+        """
+        recorded = self.rechecks.recorded if self.rechecks else frozenset[str]()
+        if recorded is None:
+            return None if self.recordings.folder is not None else False
+        return team in recorded
 
     def _visits(self) -> list[Visit]:
         return [visitor.visit for visitor in self.visitors if visitor.visit is not None]

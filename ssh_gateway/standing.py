@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ssh_gateway.access import Bearer, Proof
+from ssh_gateway.access import Badge, Bearer, Proof
 
 BLOCKED = "your account may not use this gateway: ask an administrator"
 
@@ -31,6 +31,8 @@ class Facts:
     gone_users: frozenset[str] = frozenset()
     jobs: frozenset[str] | None = None
     bearers: Mapping[str, Bearer | None] = field(default_factory=dict)
+    revoked: frozenset[Badge] = frozenset()
+    now: float = 0.0  # seconds since 1970
 
 
 def verdict(held: Held, facts: Facts) -> str | None:
@@ -47,8 +49,19 @@ def _of_credential(held: Held, facts: Facts) -> str | None:
     proof = held.proof
     if (proof.user, proof.credential) in facts.gone_keys:
         return "the key that you came in with was removed from your keys"
-    if proof.token not in facts.bearers:
-        return None
+    if proof.badge is not None:
+        return _of_certificate(proof.badge, facts)
+    return _of_token(held, facts) if proof.token in facts.bearers else None
+
+
+def _of_certificate(badge: Badge, facts: Facts) -> str | None:
+    if facts.now >= badge.until:
+        return "the certificate that you came in with has expired: get a new one"
+    return "the certificate that you came in with was revoked" if badge in facts.revoked else None
+
+
+def _of_token(held: Held, facts: Facts) -> str | None:
+    proof = held.proof
     bearer = facts.bearers[proof.token]
     if bearer is None or bearer.user != proof.user:
         return "the token that you came in with was revoked, or has expired"

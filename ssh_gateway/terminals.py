@@ -81,27 +81,28 @@ class Terminals:
             screen.asked.append(wants_terminal)
         return payload
 
-    def from_pod(self, kind: int, payload: bytes) -> bool:
-        """Whether a terminal is there that was not before."""
+    def from_pod(self, kind: int, payload: bytes) -> bool | None:
+        """Whether the pod has granted a terminal that was asked for; None: it says nothing of one."""
         number = packets.number_at(payload, 1)
         if kind == packets.CHANNEL_OPEN_CONFIRMATION:
             if len(self.client_number) < MOST_CHANNELS:
                 self.client_number[packets.number_at(payload, 5)] = number
-            return False
+            return None
         if kind in {packets.CHANNEL_CLOSE, packets.CHANNEL_OPEN_FAILURE}:
             self.shown_on.discard(number)
             self.screens.pop(number, None)
-            return False
+            return None
         screen = self.screens.get(number)
         if screen is None:
-            return False
+            return None
         if kind == packets.CHANNEL_EOF:
             screen.shows = False
             screen.asked.clear()
-        elif screen.asked and screen.asked.popleft() and kind == packets.CHANNEL_SUCCESS:
-            screen.shows = True
-            return True
-        return False
+        elif screen.asked and screen.asked.popleft():
+            granted = kind == packets.CHANNEL_SUCCESS
+            screen.shows = screen.shows or granted
+            return granted
+        return None
 
     def _open(self, payload: bytes) -> bytes:
         """A session's opening with a smaller window; any other one as it is."""

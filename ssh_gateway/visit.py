@@ -20,12 +20,14 @@ import asyncssh
 
 from ssh_gateway import audit, packets, pod, routing, wire
 from ssh_gateway.access import Proof
+from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.drain import STOPPING
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
+from ssh_gateway.recorder import Recorder
 from ssh_gateway.standing import BLOCKED, Held
 from ssh_gateway.starts import NotStarted, Waiter
 
@@ -103,7 +105,8 @@ class Visit:
             )
         except pod.Unreachable as problem:
             raise Refused(str(problem)) from problem
-        self._join(leg)
+        await self._server.learn_recorded()
+        self._join(leg, target.team)
         self.job = target.job
         say(
             "open",
@@ -139,7 +142,7 @@ class Visit:
         of_job = notices.lines(self.proof.user, self.server_name or "") if notices else ()
         return [*of_job, *self._server.farewell]
 
-    def _join(self, pod_leg: wire.ClientLeg) -> None:
+    def _join(self, pod_leg: wire.ClientLeg, team: str) -> None:
         self._server.pods.add(pod_leg)
         pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
         if self._leg.ended:
@@ -154,6 +157,9 @@ class Visit:
             lines=self._lines,
             refused=self._refused_by_policy,
             audit=self._note,
+            recorder=Recorder(
+                self._server.recordings, partial(self._server.records, team), self._terminal, self._note_recording
+            ),
         )
         self._relay.start()
         self._server.activity.opened(self.proof.user, self.server_name or "")
@@ -169,6 +175,15 @@ class Visit:
         if event is not None and self.budget.take(self._server.now()):
             by = None if by_client else "job"
             say(event.name, conn=self._number, channel=channel, by=by, **event.fields)
+
+    def _terminal(self, channel: int, count: int) -> Terminal:
+        return Terminal(self.proof.user, self.server_name or "", self._number, channel, count)
+
+    def _note_recording(self, event: str, *, level: int, **fields: Any) -> None:
+        if event == "refused":
+            self._server.meters.refused("request")
+        if self.budget.take(self._server.now()):
+            say(event, level=level, conn=self._number, user=self.proof.user, server=self.server_name, **fields)
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)

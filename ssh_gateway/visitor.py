@@ -162,6 +162,7 @@ class Visitor(wire.Door):
     async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
         user = self._login.user
         problem = certificates.obstacle(certificate, user, self._source, time.time())
+        problem = problem or self._server.revocations.obstacle(certificate.badge)
         if problem is not None or self._login is NOBODY:
             self._tell(problem or "this is no login name")
             return False

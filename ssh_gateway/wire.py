@@ -362,6 +362,8 @@ def _read_certificate(key_data: bytes) -> Certificate | None:
         bounds=Bounds(
             frozenset(name for name in PERMITS if options.get(f"permit-{name}")), options.get("force-command")
         ),
+        key=found.key.get_fingerprint(),
+        ca=found.signing_key.get_fingerprint(),
     )
 
 

@@ -239,6 +239,7 @@ class Team:
     mounts: tuple[TeamMount, ...] = ()
     idle: IdleWindows = IdleWindows()
     gid: int | None = None  # of the unix group that the team's data belongs to
+    record_terminals: bool = False  # of its jobs, by the SSH gateway
     preempts_own: bool = False  # a job of higher priority may stop a guaranteed one of lower priority of this team
 
     def entitled(self, gpu_type: str | None) -> int:

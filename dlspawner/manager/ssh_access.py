@@ -1,13 +1,15 @@
 """One question of the gateway about everybody who is connected: ``POST /services/jobs/api/ssh-access``.
 
 It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and reads which of them
-are registered no more, and whom ``teams.yaml`` blocks. By the scope custom:ssh-keys:read, for all users.
+are registered no more, and of ``teams.yaml`` whom it blocks and the teams whose terminals are recorded. By the scope
+custom:ssh-keys:read, for all users.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from dlspawner.core.model import Teams
 from dlspawner.hubapi import has_scope
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.identity import NOT_THE_GATEWAY, READ_KEYS
@@ -18,15 +20,16 @@ MOST_KEYS = 1000
 
 
 class SshAccess(ApiHandler):
-    """A Manager without files knows of nobody who is blocked."""
+    """A Manager without files knows of nobody who is blocked, or recorded."""
 
     async def post(self) -> None:
         self.refuse(None if has_scope(self.known().scopes, READ_KEYS) else NOT_THE_GATEWAY)
         asked = _pairs(fields(self.read_object(MOST), {"keys": list}, {"keys"})["keys"])
         registered = await self.manager.store.registered(asked)
         acting = self.manager.acting
-        blocked = acting.settings.teams.blocked if acting is not None else frozenset()
-        self.reply({"blocked": sorted(blocked), "gone": sorted(asked - registered)})
+        teams = acting.settings.teams if acting is not None else Teams()
+        recorded = sorted(team.name for team in teams.teams if team.record_terminals)
+        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered), "recorded": recorded})
 
 
 def _pairs(items: list[Any]) -> set[tuple[str, str]]:

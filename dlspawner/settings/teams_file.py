@@ -15,7 +15,7 @@ from dlspawner.settings.document import Entry, Section, did_you_mean
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
     *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "preempts_own"),
-    *("templates", "mounts", "idle", "gid"),
+    *("templates", "mounts", "idle", "gid", "record_terminals"),
 )
 _CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _PERSON = r"[^\x00-\x1f\x7f]{1,255}"
@@ -50,6 +50,7 @@ def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str])
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),
+        record_terminals=section.boolean("record_terminals", default=False),
         gid=_gid(section, cluster),
     )
 

@@ -398,6 +398,10 @@ WRONG_TEAMS = {
         "  b: {preempts_own: maybe}",
         "teams.yaml:4: teams.b.preempts_own: must be true or false, not “maybe”.",
     ),
+    "terminals that are neither recorded nor not": (
+        "  b: {record_terminals: [alice]}",
+        "teams.yaml:4: teams.b.record_terminals: must be true or false",
+    ),
     "a template that does not exist": (
         "  b: {templates: [jobb]}",
         "teams.yaml:4: teams.b.templates[0]: there is no template “jobb” (did you mean job?). There are: job.",
@@ -674,7 +678,7 @@ priorities: {low: 1, high: 5}
 scheduling: {notice_seconds: 60, min_run_seconds: 0, patience_seconds: 10, usage_half_life_seconds: 3600}
 idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: false}
 """,
-        teams="teams: {vision: {priorities: [low], preempts_own: true}}",
+        teams="teams: {vision: {priorities: [low], preempts_own: true, record_terminals: true}}",
     )
     loaded = files.load()
     cluster, team = loaded.cluster, loaded.teams.teams[0]
@@ -686,7 +690,7 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
     assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, False)
     assert cluster.culling.metrics_age == timedelta(minutes=5)
     assert cluster.default_priority(team) == Priority("low", 1)
-    assert team.preempts_own
+    assert (team.preempts_own, team.record_terminals) == (True, True)
 
 
 def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -> None:

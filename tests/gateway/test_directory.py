@@ -163,7 +163,9 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
         fake = FakePlaces()
 
         async def launch(user: str, server: str) -> Target:
-            fake.targets[user, server] = Target("j-aaaaaaaaaaaa", user, server, "127.0.0.1", 30022, "person", HOST_KEY)
+            fake.targets[user, server] = Target(
+                "j-aaaaaaaaaaaa", user, server, "127.0.0.1", 30022, "person", HOST_KEY, "t"
+            )
             return fake.targets[user, server]
 
         yield Town(fake, launch)
@@ -175,7 +177,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
             name = f"jupyter-{uuid.uuid4().hex[:8]}"
             await create_pod(cluster, name, made)
             port = await create_service(cluster, name, made)
-            return Target(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
+            return Target(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY, made.team)
 
         yield Town(ClusterPlaces(cluster, NAMESPACE), create)
 
@@ -267,7 +269,7 @@ async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> Non
         places = ClusterPlaces(cluster, NAMESPACE)
         for one in (kept, stopped):
             await create_pod(cluster, one.id, one)
-        asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "a").replace("1", "b") for number in range(120))}
+        asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "c").replace("1", "d") for number in range(120))}
         assert await places.live(asked) == {kept.id, stopped.id}
         await cluster.delete(PODS, stopped.id, NAMESPACE)
         assert await places.live(asked) == {kept.id}

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ssh_gateway.access import Bearer, Proof, everything
+from ssh_gateway.access import Badge, Bearer, Proof, everything
 from ssh_gateway.standing import BLOCKED, Facts, Held, verdict
 
 KEY = Held(Proof("alice", "publickey", "SHA256:1", everything, registered=True), "train", "j-1")
 TOKEN = Held(Proof("alice", "password", "token", everything, token="t"), "train", "j-1")
+BADGE = Badge(7, "alice@office", "SHA256:k", "SHA256:c", until=200.0)
+CERTIFICATE = Held(Proof("alice", "publickey", "certificate 7", everything, badge=BADGE), "train", "j-1")
 OUTER = Held(KEY.proof)
 FINE = Facts(jobs=frozenset({"j-1"}), bearers={"t": Bearer("alice", everything)})
 
@@ -44,6 +46,23 @@ ROWS: dict[str, tuple[Held, Facts, str | None]] = {
         replace(FINE, bearers={"t": Bearer("alice", lambda server: server == "eval")}),
         "the token that you came in with may not open train any more",
     ),
+    "a certificate in its last moment": (CERTIFICATE, replace(FINE, now=199.9), None),
+    "a certificate after its time": (
+        CERTIFICATE,
+        replace(FINE, now=200.0),
+        "the certificate that you came in with has expired: get a new one",
+    ),
+    "the certificate was revoked": (
+        CERTIFICATE,
+        replace(FINE, revoked=frozenset({BADGE})),
+        "the certificate that you came in with was revoked",
+    ),
+    "another certificate was revoked": (
+        CERTIFICATE,
+        replace(FINE, revoked=frozenset({replace(BADGE, serial=8)})),
+        None,
+    ),
+    "a key while a certificate is revoked": (KEY, replace(FINE, revoked=frozenset({BADGE}), now=300.0), None),
     "the job was stopped": (KEY, replace(FINE, jobs=frozenset({"j-2"})), "train was stopped"),
     "the default server was stopped": (
         replace(KEY, server=""),

@@ -57,6 +57,7 @@ class Row:
     position: int = 0
     estimate: Estimate | None = None  # of its start, while it waits
     ssh: str = ""
+    is_recorded: bool = False  # what terminals show that come in by ssh
     vscode: str = ""
     log_dir: str = ""
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
@@ -86,6 +87,7 @@ class Facts:
     ended: Mapping[str, Ended]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
+    recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
     gateway: Target | None = None
 
 
@@ -139,6 +141,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         position=look.position if look and look.state == "queued" else 0,
         estimate=look.estimate if look else None,
         ssh=command if runs else "",
+        is_recorded=job.team in facts.recorded,
         vscode=vscode_link(job.server) or "" if runs and command else "",
         log_dir=pod.log_dir or "" if pod else "",
         shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),

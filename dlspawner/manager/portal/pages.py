@@ -68,6 +68,7 @@ class Mine(Page):
             ended=await acting.ledger.ended(name),
             teams={team.name: team.title or team.name for team in settings.teams.teams},
             kept=frozenset(job for job, policy in policies if policy.window is not None),
+            recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
             gateway=self.manager.ssh_target,
         )
 

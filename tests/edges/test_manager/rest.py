@@ -20,7 +20,7 @@ PEOPLE = ("alice", "vera", "bob", "lars")
 TEAMS = """
 teams:
   vision: {title: Vision, admins: [vera], members: [alice], quota: {gpu: 4}}
-  language: {title: Language, admins: [lars], members: [bob], quota: {gpu: 4}, borrow_limit: 2}
+  language: {title: Language, admins: [lars], members: [bob], quota: {gpu: 4}, borrow_limit: 2, record_terminals: true}
 blocked: [mallory]
 """
 SCOPES = '\nc.JupyterHub.load_roles[-1]["scopes"] += ["tokens", "access:servers"]\n'

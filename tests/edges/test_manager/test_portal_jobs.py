@@ -13,7 +13,7 @@ from dlspawner.core.endpoints import read_target
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from tests.edges.test_manager.office import ask, until, wants
-from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.world import World
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -81,12 +81,28 @@ async def test_nobody_sees_jobs_of_others_here(portal: Portal) -> None:
         assert "secret-project" not in (await portal.read(user)).body
 
 
-async def test_ssh_is_a_command_to_copy(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _with_ssh(portal: Portal) -> str:
+    """What alice reads of a job that offers SSH."""
     object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
     question = wants("alice", server="train")
     annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
     await portal.runs(question, annotations={**annotations, "dlspawner.dev/ssh-host-key": "ssh-ed25519 x"})
-    assert "ssh -p 2222 alice+train@gate" in (await portal.read("alice")).text
+    return (await portal.read("alice")).text
+
+
+async def test_ssh_is_a_command_to_copy(portal: Portal) -> None:
+    text = await _with_ssh(portal)
+    assert "ssh -p 2222 alice+train@gate" in text
+    assert "are recorded" not in text
+
+
+async def test_where_terminals_are_recorded_the_ssh_command_says_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    recorded = TEAMS.replace("admins: [vera]", "admins: [vera], record_terminals: true")
+    async with portals(world, tmp_path, recorded) as portal:
+        assert "Terminals that come in by SSH are recorded here" in await _with_ssh(portal)
 
 
 async def test_while_the_hub_is_away_jobs_are_shown_and_the_page_says_so(portal: Portal) -> None:

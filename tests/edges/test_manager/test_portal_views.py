@@ -64,6 +64,11 @@ def test_a_job_that_runs_has_all_its_ways_in() -> None:
     assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
 
 
+def test_a_job_of_a_team_whose_terminals_are_recorded_says_so() -> None:
+    assert row(running(), recorded=frozenset({"vision"})).is_recorded
+    assert not row(running(), recorded=frozenset({"language"})).is_recorded
+
+
 @pytest.mark.parametrize(
     ("more", "ssh", "shows_logs"),
     [

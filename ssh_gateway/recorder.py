@@ -1,0 +1,184 @@
+"""What of one connection is recorded: terminals of a team whose terminals are, from the wish for one to its end.
+
+Rules:
+
+* Whether a terminal is recorded is decided when it is asked for; the request waits for its file, and so does everything
+  that the client sends after it. A terminal that has to be recorded and cannot be is refused, and so is the shell or
+  command that was meant to run in it, with a sentence on standard error.
+* Whoever is recorded reads so before the first byte of the job's: a client that leaves no room for the line gets no
+  terminal. What the gateway says is in the recording, too.
+* A recording that ends early (a full disk, the size allowed) ends no session: the terminal says so, the log why, and a
+  new terminal is judged anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+from ssh_gateway import packets
+from ssh_gateway.asciicast import Terminal
+from ssh_gateway.notices import Line, as_line
+from ssh_gateway.recordings import CannotRecord, Recording, Recordings
+from ssh_gateway.terminals import MOST_CHANNELS, MOST_REPLIES, Screen
+
+_RECORDED = "This terminal is recorded for your administrators: all that it shows, and nothing that it does not."
+_RUNS = frozenset({b"shell", b"exec", b"subsystem"})
+_REFUSED = "Terminals of your team are recorded, and this one cannot be: {why}."
+_NO_FILE = "tell your administrator"
+_NO_ROOM = "your SSH client leaves no room for the line that says so"
+_NOT_KNOWN = "nobody can tell right now whether they are still; try again in a moment"
+_OVER = "The recording of this terminal has ended: {why}. You can go on."
+
+
+def _line(sentence: str) -> bytes:
+    return as_line(sentence, None, datetime.now(UTC))
+
+
+RECORDED = Line("this terminal is recorded", _line(_RECORDED))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What becomes of a request: it goes on as ``forward``, or waits (None) until `Recorder.resume` is called.
+
+    ``says`` goes to the standard error of the channel.
+    """
+
+    forward: bytes | None
+    says: bytes = b""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A channel that a terminal was asked for on: its recording, or why there is none."""
+
+    tape: Recording | None = None
+    refused: str = ""
+    asked: bool = False  # the request that waited for this has gone on
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The recordings of one connection; channels go by the client's numbers."""
+
+    recordings: Recordings
+    must: Callable[[], bool | None]  # whether terminals are recorded now; None: nobody can tell
+    whose: Callable[[int, int], Terminal]  # by channel and count
+    note: Callable[..., None]  # writes a line of the log
+    resume: Callable[[], None] = lambda: None
+    eased: Callable[[], None] = lambda: None
+    tell: Callable[[], None] = lambda: None
+    channels: dict[int, Recorded] = field(default_factory=dict)
+    _count: int = 0
+    _opening: asyncio.Task[None] | None = None
+
+    @property
+    def behind(self) -> bool:
+        """The disk is slower than the job, whose output is to wait."""
+        return any(one.tape is not None and one.tape.behind for one in self.channels.values())
+
+    def lines(self, channel: int) -> list[Line]:
+        """What is to be said of a terminal's recording."""
+        found = self.channels.get(channel)
+        return found.lines if found else []
+
+    def show(self, channel: int, content: bytes) -> None:
+        """This goes to the client."""
+        found = self.channels.get(channel)
+        if found is not None and found.tape is not None:
+            found.tape.show(content)
+
+    def close(self, channel: int) -> None:
+        """A channel is no terminal any more."""
+        found = self.channels.pop(channel, None)
+        if found is not None and found.tape is not None:
+            found.tape.end()
+
+    def leave(self) -> None:
+        """The connection is over."""
+        for channel in list(self.channels):
+            self.close(channel)
+
+    def request(self, payload: bytes, channel: int | None, screen: Screen | None) -> Answer:
+        """Judge a client's CHANNEL_REQUEST."""
+        name = packets.request_name(payload)
+        found = self.channels.get(channel) if channel is not None else None
+        if name == b"pty-req":
+            return self._terminal(payload, channel, screen) if found is None else self._again(payload, found)
+        if found is not None and found.refused and name in _RUNS:
+            return Answer(packets.refused(payload))
+        if name == b"window-change" and found is not None and found.tape is not None:
+            found.tape.resize(packets.screen_size(payload) or (0, 0))
+        return Answer(payload)
+
+    def _terminal(self, payload: bytes, channel: int | None, screen: Screen | None) -> Answer:
+        must = self.must()
+        if must is False:
+            return Answer(payload)
+        size = packets.screen_size(payload)
+        if channel is None or screen is None or size is None or len(screen.asked) >= MOST_REPLIES:
+            return self._refuse(payload, channel, _NO_ROOM)
+        if must is None:
+            return self._refuse(payload, channel, _NOT_KNOWN)
+        self.channels[channel] = found = Recorded()
+        begin = self._begin(channel, found, size, packets.terminal_type(payload))
+        self._opening = asyncio.create_task(begin, name="begin a recording")
+        return Answer(None)
+
+    def _again(self, payload: bytes, found: Recorded) -> Answer:
+        """The request that waited; a second one is refused, because it must not end the first one's recording."""
+        first, found.asked = not found.asked, True
+        if found.refused:
+            return Answer(packets.refused(payload), _line(found.refused) if first else b"")
+        return Answer(payload if first else packets.refused(payload))
+
+    def _refuse(self, payload: bytes, channel: int | None, why: str) -> Answer:
+        sentence = _REFUSED.format(why=why)
+        self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=why)
+        if channel is not None and len(self.channels) < MOST_CHANNELS:
+            self.channels[channel] = Recorded(refused=sentence, asked=True)
+        return Answer(packets.refused(payload), _line(sentence))
+
+    async def _begin(self, channel: int, found: Recorded, size: tuple[int, int], term: bytes) -> None:
+        self._count += 1
+        whose = self.whose(channel, self._count)
+        over, done = partial(self._over, channel, self._count), partial(self._done, channel)
+        try:
+            found.tape = await self.recordings.begin(whose, size, term, over, self._ease, done)
+        except CannotRecord as problem:
+            self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=problem)
+            found.refused = _REFUSED.format(why=_NO_FILE)
+        else:
+            self.note("recording", level=logging.INFO, channel=channel, path=found.tape.path)
+            found.lines.append(RECORDED)
+            if self.channels.get(channel) is not found:  # gone meanwhile
+                found.tape.end()
+        self.resume()
+
+    def _ease(self) -> None:
+        self.eased()
+
+    def _over(self, channel: int, count: int, why: str) -> None:
+        """A recording has ended before its terminal."""
+        found = self.channels.get(channel)
+        if found is not None:
+            found.lines.append(Line(f"recording {count} is over", _line(_OVER.format(why=why))))
+            self.tell()
+
+    def _done(self, channel: int, tape: Recording) -> None:
+        level = logging.INFO if tape.result == "complete" else logging.WARNING
+        self.note(
+            "recorded",
+            level=level,
+            channel=channel,
+            path=tape.path,
+            result=tape.result,
+            bytes=tape.file.size,
+            why=tape.why,
+        )

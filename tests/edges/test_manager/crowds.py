@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import requests
@@ -77,14 +78,16 @@ def settled(hub: QuotaHub) -> bool:
 def settle(hub: QuotaHub, users: list[str]) -> None:
     """Until all of them hold or wait, and everything has settled.
 
-    Whoever had no answer, or was let in by something that was killed just then, asks again; who waits is not disturbed.
+    Whoever had no answer, or was let in by something that was killed just then, asks again. Who waits, or has a start or
+    stop on its way, is not disturbed: two hundred who ask without a rest keep a Hub on a busy machine from all else.
     """
 
     def all_ask() -> bool:
-        known = {user for user, _, _ in live(hub)}
+        known = {user for user, _, _ in live(hub)} | {name.rstrip("/") for name in hub.servers()}
         missing = [user for user in users if user not in known]
         if missing:
             hub.storm(missing, gpus=1)
+        time.sleep(1)
         return not missing and settled(hub)
 
     try:

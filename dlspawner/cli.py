@@ -5,12 +5,14 @@ People's commands (``login``, ``submit``, ``list``, …) are those of ``dlspawne
 makes the secrets of a deployment on Kubernetes. ``dlspawner run`` and ``dlspawner devcluster`` are other programs of
 this package under one name; their arguments are theirs.
 
-Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own); people's commands know more of them.
+Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own), 141 nobody reads what is printed
+any more; people's commands know more of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -20,6 +22,8 @@ import shtab
 
 from dlspawner.client import arguments as people
 from dlspawner.client import commands
+
+READ_ENOUGH = 141  # what a shell calls a program that ended because nobody reads any more
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
@@ -32,6 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _PROGRAMS:
         return _run_program(given[0], given[1:])
+    try:
+        try:
+            return _run(given)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # somebody has read enough: `dlspawner logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READ_ENOUGH
+
+
+def _run(given: list[str]) -> int:
     parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "completion"})
     parsed = parser.parse_args(given)
     if parsed.command == "completion":

@@ -16,7 +16,8 @@ EXIT_CODES = """exit codes:
   2  wrong usage, or a file with mistakes
   3  there is no such job
   4  not logged in, or the token is not taken
-  5  nobody answers, or the service does not work yet"""
+  5  nobody answers, or the service does not work yet
+  141  nobody reads what is printed any more, as after "| head\""""
 
 
 def add(commands: Any) -> None:
@@ -51,7 +52,15 @@ def add(commands: Any) -> None:
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="whose")
 
 
-def _add(commands: Any, name: str, run: do.Command, what: str, *, job: bool = False) -> argparse.ArgumentParser:
+def _add(  # noqa: PLR0913 - what a command can be
+    commands: Any,
+    name: str,
+    run: do.Command,
+    what: str,
+    *,
+    job: bool = False,
+    as_json: str = "print what the service answers",
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=what,
@@ -67,7 +76,7 @@ def _add(commands: Any, name: str, run: do.Command, what: str, *, job: bool = Fa
             metavar="JOB",
             help="a server, NAME/SERVER, or an id (default: your default one)",
         )
-    parser.add_argument("--json", action="store_true", help="print what the service answers")
+    parser.add_argument("--json", action="store_true", help=as_json)
     parser.set_defaults(run=run, asks=True)
     return parser
 
@@ -87,7 +96,8 @@ def _add_submit(commands: Any) -> None:
 
 
 def _add_logs(commands: Any) -> None:
-    parser = _add(commands, "logs", do.logs, "what a job has printed", job=True)
+    as_json = 'one object {"line": TEXT} for each line'
+    parser = _add(commands, "logs", do.logs, "what a job has printed", job=True, as_json=as_json)
     parser.add_argument("-f", "--follow", action="store_true", help="go on while the job prints")
     parser.add_argument("-c", "--container", help="of this container (default: the one that runs the job)")
     parser.add_argument("-p", "--previous", action="store_true", help="of the container before its last restart")

@@ -40,9 +40,6 @@ def run(given: Given) -> int:
     except submission.Malformed as problem:
         print(f"dlspawner: {text.printable(str(problem))}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # somebody has read enough: `dlspawner logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return 130
     return code
@@ -130,7 +127,7 @@ def list_jobs(given: Given, service: Service) -> int:
             text.standing(job),
             job["template"],
             text.gpus(job),
-            job["team"],
+            text.team(job),
             _age(job, now),
             job["id"],
         )
@@ -157,28 +154,25 @@ def show(given: Given, service: Service) -> int:
         ("Why", job.get("why")),
         ("Starts", text.probably(job, datetime.now(UTC))),
         ("Template", job["template"]),
-        ("Team", job["team"]),
+        ("Team", text.team(job, named=True)),
         ("Priority", job.get("priority")),
         ("GPUs", text.gpus(job)),
         ("CPUs", job.get("cpu")),
         ("Memory", text.size(job.get("memory_bytes"))),
         ("Preemptible", "yes, outside the quota" if job.get("preemptible") else "no"),
         ("Nodes", ", ".join(node for node in job.get("nodes") or () if node)),
-        ("Asked for", job.get("submitted")),
-        ("Started", job.get("started")),
-        ("Leaves at", job.get("notice")),
-        ("Ended", job.get("ended")),
+        ("Asked for", text.moment(job.get("submitted"))),
+        ("Started", text.moment(job.get("started"))),
+        ("Leaves at", text.moment(job.get("notice"))),
+        ("Ended", text.moment(job.get("ended"))),
         ("Stopped", stop.get("sentence")),
         *((way["name"].capitalize(), way.get("command") or way.get("url")) for way in ways),
     ]
     print(text.facts(pairs))
     if events:
         print()
-        print(
-            text.table(
-                ("WHEN", "STATE", "REASON", ""), ((e["at"], e["state"], e["reason"], e["detail"]) for e in events)
-            )
-        )
+        rows = ((text.moment(one["at"]), one["state"], one["reason"], one["detail"]) for one in events)
+        print(text.table(("WHEN", "STATE", "REASON", ""), rows))
     return 0
 
 
@@ -209,6 +203,8 @@ def logs(given: Given, service: Service) -> int:
     query |= {name: str(value) for name, value in texts.items() if value is not None}
     for line in service.lines(f"jobs/{part(job['id'])}/log", query, follow=given.follow):
         shown = line.decode("utf-8", "replace")
+        if given.json:
+            shown = json.dumps({"line": shown.removesuffix("\n")}) + "\n"
         # To a file everything as it is; to a terminal nothing that moves its cursor.
         sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
         if given.follow:
@@ -218,12 +214,13 @@ def logs(given: Given, service: Service) -> int:
 
 def kill(given: Given, service: Service) -> int:
     job = _find(service, given.job)
-    if job["state"] == "ended":
-        raise Refused(409, f"{text.title(job)} has ended already.")
-    service.delete(f"jobs/{part(job['id'])}")
+    ended = job["state"] == "ended"
+    if not ended:
+        service.delete(f"jobs/{part(job['id'])}")
     if given.json:
-        return _print_json(service.get(f"jobs/{part(job['id'])}"))
-    print(text.printable(f"{text.title(job)} ({job['id']}): asked to stop. Its files stay."))
+        return _print_json(job if ended else service.get(f"jobs/{part(job['id'])}"))
+    said = f"has ended already. {job.get('why') or ''}".strip() if ended else "asked to stop. Its files stay."
+    print(text.printable(f"{text.title(job)} ({job['id']}): {said}"))
     return 0
 
 
@@ -303,7 +300,7 @@ def _queue_table(items: list[dict[str, Any]], me: str) -> str:
     now = datetime.now(UTC)
     rows = [
         (
-            *(str(one["position"]), text.title(one, me), text.gpus(one), one["team"], _age(one, now)),
+            *(str(one["position"]), text.title(one, me), text.gpus(one), text.team(one), _age(one, now)),
             *(text.between(one.get("estimate"), now), one["why"]),
         )
         for one in items

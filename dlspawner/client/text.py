@@ -6,16 +6,19 @@ Names and log lines are other people's text: nothing of it reaches a terminal th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
+from dlspawner.core.visible import visible
 
 DEFAULT_SERVER = "(default)"
 
 
 def printable(text: str, *, besides: str = "") -> str:
-    """Text that moves no cursor and colours nothing; what is not printable is shown escaped."""
+    """Text that moves no cursor and colours nothing; what is not printable, or hides, is shown escaped."""
     return "".join(
-        char if char.isprintable() or char in besides else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() or char in besides else char.encode("unicode_escape").decode()
+        for char in visible(text)
     )
 
 
@@ -42,10 +45,22 @@ def title(job: Mapping[str, Any], me: str = "") -> str:
     return server if job.get("user") == me else f"{job.get('user')}/{server}"
 
 
+def team(job: Mapping[str, Any], *, named: bool = False) -> str:
+    """The team as people call it; ``named``: also its name, which files and filters want."""
+    name = str(job.get("team") or "")
+    title = str(job.get("team_title") or name)
+    return f"{title} ({name})" if named and title != name else title
+
+
 def gpus(job: Mapping[str, Any]) -> str:
     """How many GPUs of which type."""
     count = job.get("gpus") or 0
     return f"{count} {job.get('gpu_type')}" if count else "-"
+
+
+def moment(at: str | None) -> str | None:
+    """A time to the second, as the pages tell it."""
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else None
 
 
 def age(at: str | None, now: datetime) -> str:

@@ -280,6 +280,11 @@ class Teams:
     def named(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)
 
+    @property
+    def titles(self) -> dict[str, str]:
+        """What people call each team, by its name."""
+        return {team.name: team.title or team.name for team in self.teams}
+
     def paying(self, name: str) -> Team | None:
         """The team that pays for a job; who is in none has ``default``, which needs no entry."""
         return self.named(name) or (Team(DEFAULT_TEAM) if name == DEFAULT_TEAM else None)

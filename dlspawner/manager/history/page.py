@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from dlspawner.manager.web import Routes
 
 TITLES = {By.TEAM: "Team", By.USER: "Person", By.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
+_SAME: Mapping[str, str] = {}
 _EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
 
 
@@ -45,6 +46,7 @@ class HistoryPage(Page):
         viewer = self.viewer(Right.SEE)
         told = await report(self.manager, question, viewer)
         query = {"by": question.by.value, "since": question.since, "until": question.until}
+        names = self._names(question.by)
         self.show(
             "history.html",
             422 if problem else 200,
@@ -52,9 +54,9 @@ class HistoryPage(Page):
             question=question,
             ways=[(one.value, TITLES[one]) for one in By],
             title=TITLES[question.by],
-            rows=[{**row, "name": str(row[question.by.value]) or NOBODY} for row in told.totals],
+            rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals],
             total=_sum(told.totals),
-            held=_held(told),
+            held=_held(told, names),
             free=_free(told),
             csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
             whose="everybody’s"
@@ -67,18 +69,26 @@ class HistoryPage(Page):
             told=told_to(self.manager, self.identity),
         )
 
+    def _names(self, by: By) -> dict[str, str]:
+        """What people call what the rows are of, where that is not its name."""
+        return self.acting().settings.teams.titles if by is By.TEAM else {}
+
+
+def _name(key: object, names: Mapping[str, str]) -> str:
+    return names.get(str(key), str(key)) or NOBODY
+
 
 def _sum(rows: Sequence[Row]) -> dict[str, float]:
     return {name: sum(_number(row[name]) for row in rows) for name in AMOUNTS}
 
 
-def _held(told: Report) -> Plot:
+def _held(told: Report, names: Mapping[str, str]) -> Plot:
     """What was held, by day, the largest apart."""
     key = told.question.by.value
-    by_name: dict[str, dict[str, float]] = {}
+    by_key: dict[str, dict[str, float]] = {}
     for row in told.days:
-        by_name.setdefault(str(row[key]) or NOBODY, {})[str(row["day"])] = _number(row["held"])
-    return _plot("GPU-hours held by day", "held", told.question, by_name)
+        by_key.setdefault(str(row[key]), {})[str(row["day"])] = _number(row["held"])
+    return _plot("GPU-hours held by day", "held", told.question, by_key, names)
 
 
 def _free(told: Report) -> Plot:
@@ -93,9 +103,11 @@ def _free(told: Report) -> Plot:
     return _plot("Free GPU-hours by day", "free", told.question, by_name if told.free else {})
 
 
-def _plot(title: str, name: str, question: Question, by_name: dict[str, dict[str, float]]) -> Plot:
+def _plot(
+    title: str, name: str, question: Question, by_key: Mapping[str, dict[str, float]], names: Mapping[str, str] = _SAME
+) -> Plot:
     days = tuple(day.isoformat() for day in question.days)
-    all_ = [Series(one, tuple(of.get(day, 0.0) for day in days)) for one, of in by_name.items()]
+    all_ = [Series(_name(key, names), tuple(of.get(day, 0.0) for day in days)) for key, of in by_key.items()]
     series = largest(one for one in all_ if one.total) if name == "held" else tuple(all_)
     sums = [sum(one.values[at] for one in series) for at in range(len(days))]
     most = max(sums, default=0.0)

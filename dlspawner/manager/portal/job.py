@@ -23,7 +23,6 @@ class JobPage(Page):
         settings, now, record = acting.settings, desk.book.now(), desk.book.records.get(job)
         priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
         titles = {one.name: one.title for one in settings.templates}
-        teams = {team.name: team.title or team.name for team in settings.teams.teams}
         why = desk.looks.why(record.job, now) if record is not None else ""
         happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         events = await acting.ledger.history(job)
@@ -35,7 +34,7 @@ class JobPage(Page):
             mine=kept.user == viewer.name,
             live=kept.state is not State.ENDED,
             log=viewer.reads(kept.user, kept.team) and bool(kept.pods or kept.started),
-            facts=detail.facts(kept, titles, teams, priority),
+            facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),
             sentence=detail.says(kept, why, now, events[-1].detail if events else ""),
             steps=detail.steps(events, happened, all_details=viewer.all),

@@ -139,7 +139,7 @@ class All(Page):
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
             kinds=[kind.name for kind in settings.cluster.gpu_types],
-            teams={team.name: team.title or team.name for team in settings.teams.teams},
+            teams=settings.teams.titles,
             templates={one.name: one.title for one in settings.templates},
             gpus=gpus,
             **more,

@@ -66,7 +66,7 @@ class Mine(Page):
             looks={server: desk.looks.look(one, advises=False) for server, one in records.items() if one.waits},
             pods=culler.evidence.pods() if culler else {},
             ended=await acting.ledger.ended(name),
-            teams={team.name: team.title or team.name for team in settings.teams.teams},
+            teams=settings.teams.titles,
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
             gateway=self.manager.ssh_target,

@@ -26,6 +26,7 @@ class JobResource(Resource):
             self.manager.ssh_target,
             settings.cluster.priorities,
             {template.name: template for template in settings.templates},
+            settings.teams.titles,
         )
 
     def shown(self, kept: Kept, setting: view.Setting, now: datetime) -> dict[str, object]:

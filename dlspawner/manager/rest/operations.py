@@ -115,7 +115,7 @@ _APPROVAL: Mapping[str, Schema] = {
     **{"decided": maybe(TIME), "by": maybe(TEXT), "reason": TEXT},
 }
 _JOB: Mapping[str, Schema] = {
-    **{"id": JOB_ID, "user": TEXT, "server": TEXT, "team": TEXT, "template": TEXT},
+    **{"id": JOB_ID, "user": TEXT, "server": TEXT, "team": TEXT, "team_title": TEXT, "template": TEXT},
     **{"state": {"type": "string", "enum": STATES}, "reason": TEXT, "why": TEXT},
     **{"position": maybe(WHOLE), "priority": TEXT, "preemptible": BOOLEAN, "gpus": NUMBER, "gpu_type": maybe(TEXT)},
     **{"cpu": NUMBER, "memory_bytes": WHOLE, "nodes": several(maybe(TEXT)), "submitted": TIME},

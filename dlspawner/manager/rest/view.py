@@ -1,6 +1,7 @@
 """A job as JSON, the same in every answer. PURE.
 
     id, user, server, team, template    whose it is, and what; the default server has an empty name
+    team_title                          what people call the team; its name where it has no title
     state, reason, why                  where it stands, the word of its last event, and a sentence
     position                            in its queue, from 1; null when it does not wait there
     estimate                            {from, to, basis}: it probably starts between these; null when that is not known
@@ -18,7 +19,7 @@ GPUs and cores are numbers; times that have not come are null.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from dlspawner.core.endpoints import Target, ssh_command, ssh_login
@@ -53,6 +54,7 @@ class Setting:
     gateway: Target | None
     priorities: tuple[Priority, ...]
     templates: Mapping[str, Template]
+    teams: Mapping[str, str] = field(default_factory=dict)  # their titles, by name
 
     def priority(self, level: int) -> str:
         """The level's name; of one that is in no file any more its number."""
@@ -66,6 +68,7 @@ def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, obj
         "user": kept.user,
         "server": kept.server,
         "team": kept.team,
+        "team_title": setting.teams.get(kept.team, kept.team),
         "template": kept.template,
         "state": kept.state.value,
         "reason": kept.reason,

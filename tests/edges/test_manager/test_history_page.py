@@ -149,6 +149,13 @@ async def test_the_tables_have_the_numbers_of_the_plots(portal: Portal) -> None:
         assert max(heights) / max(shown) == pytest.approx(min(heights) / min(shown), rel=0.02)
 
 
+async def test_teams_are_called_as_on_other_pages(portal: Portal) -> None:
+    await fill(portal, days=1)
+    page = await portal.read("root-admin", "history?by=team")
+    assert "Everybody 14.0 14.0" in page.text
+    assert re.findall(r'<th scope="col" class="name">([^<]*)', page.body)[:2] == ["Everybody", "Language"]
+
+
 async def test_a_wrong_question_is_answered_with_what_is_wrong_and_the_usual_days(portal: Portal) -> None:
     await fill(portal, days=1)
     page = await portal.read("alice", "history?since=soon")

@@ -12,8 +12,20 @@ from tests.edges.test_manager import rest
 from tests.edges.test_manager.rest import RestHub
 
 FIELDS = {
-    *("id", "user", "server", "team", "template", "state", "reason", "why", "position", "priority", "preemptible"),
-    *("gpus", "gpu_type", "cpu", "memory_bytes", "nodes", "submitted", "started", "ended", "endpoints", "stop"),
+    *("id", "user", "server", "team", "team_title", "template", "state", "reason", "why", "position", "priority"),
+    *(
+        "preemptible",
+        "gpus",
+        "gpu_type",
+        "cpu",
+        "memory_bytes",
+        "nodes",
+        "submitted",
+        "started",
+        "ended",
+        "endpoints",
+        "stop",
+    ),
     *("notice", "approval", "estimate"),
 }
 
@@ -43,6 +55,7 @@ def test_a_job_is_told_from_its_start_to_its_end(hub: RestHub) -> None:
         **{"user": "alice", "server": "train", "team": "vision", "template": "tiny", "gpus": 2, "gpu_type": "gpu"},
         "cpu": 0.1,
     }
+    assert job["team_title"] == "Vision"
     assert (job["memory_bytes"], job["priority"], job["stop"], job["ended"]) == (128 * 2**20, "test", None, None)
     assert datetime.fromisoformat(job["submitted"]) <= datetime.fromisoformat(job["started"])
     assert job["endpoints"] == [{"name": "notebook", "protocol": "http", "url": "/user/alice/train/"}]

@@ -1,0 +1,109 @@
+"""What commands say: of a job that has ended, of times, of lines of a log, and to a reader who has read enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from dlspawner import cli
+
+ID = "j-aaaaaaaaaaaa"
+AT = "2026-01-02T12:00:00.123456Z"
+JOB: dict[str, Any] = {
+    **{"id": ID, "user": "alice", "server": "train", "team": "default", "team_title": "Everybody else"},
+    **{"template": "ssh", "state": "ended", "why": "Its program has ended.", "gpus": 0, "submitted": AT, "ended": AT},
+}
+EVENT = {"at": AT, "state": "ended", "reason": "finished", "detail": ""}
+ANSWERS: dict[str, Any] = {
+    "/hub/api/user": {"name": "alice"},
+    f"jobs/{ID}/events": {"items": [EVENT], "next": None},
+    f"jobs/{ID}": JOB,
+    "jobs": {"items": [JOB], "next": None},
+    "queue": {"items": [{**JOB, "position": 1}], "next": None},
+}
+Run = Callable[..., int]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A Hub whose one job has ended, and which ends nothing."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].removeprefix("/services/jobs/api/")
+        is_log = path.endswith("/log")
+        content = b"one\n\x1b[2Jtwo\nthree" if is_log else json.dumps(ANSWERS[path]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain" if is_log else "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("DLSPAWNER_URL", f"http://127.0.0.1:{http.server_address[1]}")
+    monkeypatch.setenv("DLSPAWNER_TOKEN", "secret")
+    yield lambda *words: cli.main(words)
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def test_to_kill_what_has_ended_is_no_failure(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("kill", "train") == 0
+    assert capsys.readouterr().out == f"alice/train ({ID}): has ended already. Its program has ended.\n"
+    assert run("kill", "train", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == JOB
+
+
+def test_a_log_as_json_is_an_object_for_each_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("logs", ID, "--json") == 0
+    printed = capsys.readouterr().out
+    assert [json.loads(line) for line in printed.splitlines()] == [
+        {"line": text} for text in ("one", "\x1b[2Jtwo", "three")
+    ]
+    assert "\x1b" not in printed
+
+
+def test_times_are_told_to_the_second(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", ID) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^Ended: +2026-01-02 12:00:00 UTC$", printed, re.MULTILINE)
+    assert "\n2026-01-02 12:00:00 UTC  ended  finished" in printed
+    assert "123456" not in printed
+
+
+def test_a_team_is_called_as_on_the_pages(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["list", "--all"], ["queue"], ["show", ID]):
+        assert run(*command) == 0
+        assert "Everybody else" in capsys.readouterr().out
+    assert run("show", ID) == 0
+    assert "Everybody else (default)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [("completion", "tcsh"), ("kill", "--help"), ("logs", ID)], ids=lambda words: words[0]
+)
+def test_who_has_read_enough_is_left_alone(run: Run, words: tuple[str, ...]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    line = [sys.executable, "-m", "dlspawner.cli", *words]
+    with os.fdopen(writes, "wb") as out:
+        done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (cli.READ_ENOUGH, "")

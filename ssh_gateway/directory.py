@@ -53,7 +53,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the people on a server are to be told, and until when something happens."""
+    """What the people on a server are to be told, and until when something happens.
+
+    It is about ``job``, or whichever one the server has; after ``ends`` it says nothing any more.
+    """
 
     id: str
     user: str
@@ -61,6 +64,8 @@ class Notice:
     text: str
     until: datetime | None = None
     seen: bool = False
+    job: str = ""
+    ends: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +313,19 @@ def read_notice(entry: object) -> Notice | None:
     try:
         if not isinstance(entry, dict):
             raise TypeError("an object expected")
-        until = datetime.fromisoformat(entry["until"]) if entry["until"] else None
-        if until is not None and until.tzinfo is None:
-            raise ValueError("a time zone expected")
+        until, ends = _moment(entry["until"]), _moment(entry.get("ends"))
         id_, user, server, text = (entry[name] for name in ("id", "user", "server", "text"))
-        if not all(isinstance(one, str) for one in (id_, user, server, text)):
+        job = entry.get("job", "")
+        if not all(isinstance(one, str) for one in (id_, user, server, text, job)):
             raise TypeError("text expected")
-        return Notice(id_, user, server, text, until, bool(entry["seen"])) if user else None
+        return Notice(id_, user, server, text, until, bool(entry["seen"]), job, ends) if user else None
     except (KeyError, TypeError, ValueError):
         say("directory", level=logging.WARNING, source="manager", result="unreadable-notice")
         return None
+
+
+def _moment(told: str | None) -> datetime | None:
+    found = datetime.fromisoformat(told) if told else None
+    if found is not None and found.tzinfo is None:
+        raise ValueError("a time zone expected")
+    return found

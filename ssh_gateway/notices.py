@@ -51,10 +51,11 @@ class Notices:
         self._open: dict[tuple[str, str], list[Notice]] = {}
         self.changed: Callable[[], None] = lambda: None
 
-    def lines(self, user: str, server: str) -> list[Line]:
-        """What is to be said on the terminals of a server."""
+    def lines(self, user: str, server: str, job: str | None = None) -> list[Line]:
+        """What is to be said on the terminals of a server's job; what is about another job of it is not."""
         now = self._now()
-        return [Line(one.id, line(one, now)) for one in self._open.get((user, server), ()) if not _over(one, now)]
+        found = [one for one in self._open.get((user, server), ()) if not _over(one, now)]
+        return [Line(one.id, line(one, now)) for one in found if not (job and one.job) or one.job == job]
 
     async def run(self) -> None:
         """Follow the Manager for ever."""
@@ -100,4 +101,5 @@ def escaped(text: str) -> str:
 
 
 def _over(notice: Notice, now: datetime) -> bool:
-    return notice.until is not None and now > notice.until + STALE
+    late = notice.until is not None and now > notice.until + STALE
+    return late or (notice.ends is not None and now >= notice.ends)

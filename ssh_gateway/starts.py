@@ -24,6 +24,7 @@ from ssh_gateway.notices import escaped
 
 POLL_SECONDS = 1.0
 KEPT_SECONDS = 10.0
+LOOK_SECONDS = 2.0  # a login that may want nothing of the server waits no longer for words about it
 OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
 # What takes somebody's decision or a browser is told at once, instead of being waited for.
 FOR_PEOPLE = frozenset({"waiting-approval", "waiting-login"})
@@ -78,6 +79,19 @@ class Starts:
             return False
         self._judge(server, start)
         return True
+
+    async def coming(self, user: str, server: str) -> str:
+        """Words for whoever may want a server that waits; nothing of any other, and nobody is asked to start one."""
+        if not self.seconds:
+            return ""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                start = await self._people.started(user, server, "")
+        except (Unavailable, TimeoutError):
+            return ""
+        if start.state in FOR_PEOPLE:
+            return obstacle(server, start, self._page(start)) or ""
+        return f"{progress(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
 
     async def bring_up(self, waiter: Waiter) -> bool:
         """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""

@@ -88,6 +88,18 @@ class Visit:
         self._undecided = True
         self._leg.receive = self._before_pod
 
+    async def announce(self) -> None:
+        """Say where the default server stands if it waits: a session shows no words once SUCCESS is sent."""
+        user = self.proof.user
+        try:
+            found = routing.find("", await self._server.places.jobs(user))
+        except Unavailable:
+            return
+        if found is None and self.proof.opens(""):
+            words = await self._server.starts.coming(user, "")
+            if words:
+                self._say(words)
+
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""
         self.server_name = name = await self._resolve(wanted, self._bring_up)
@@ -139,7 +151,7 @@ class Visit:
 
     def _lines(self) -> list[Line]:
         notices = self._server.notices
-        of_job = notices.lines(self.proof.user, self.server_name or "") if notices else ()
+        of_job = notices.lines(self.proof.user, self.server_name or "", self.job) if notices else ()
         return [*of_job, *self._server.farewell]
 
     def _join(self, pod_leg: wire.ClientLeg, team: str) -> None:

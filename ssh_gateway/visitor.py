@@ -260,6 +260,7 @@ class Visitor(wire.Door):
             if self._jump is not None and server != self._jump.server:
                 raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")
             if server is None:
+                await visit.announce()
                 visit.wait_for_wish()
             else:
                 self._leave_door()  # it may take minutes to start the job, and is no stranger's waiting any more

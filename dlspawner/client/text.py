@@ -9,16 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dlspawner.core.visible import visible
-
 DEFAULT_SERVER = "(default)"
 
 
 def printable(text: str, *, besides: str = "") -> str:
-    """Text that moves no cursor and colours nothing; what is not printable, or hides, is shown escaped."""
+    """Text that moves no cursor and colours nothing; what is not printable is shown escaped."""
     return "".join(
-        char if char.isprintable() or char in besides else char.encode("unicode_escape").decode()
-        for char in visible(text)
+        char if char.isprintable() or char in besides else char.encode("unicode_escape").decode() for char in text
     )
 
 

@@ -19,6 +19,8 @@ from dlspawner.core.placing import ranked
 from dlspawner.core.rooms import Room
 from dlspawner.core.world import World
 
+BLOCKED = "You can not start jobs here; ask an administrator why."
+
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
@@ -38,7 +40,7 @@ def by_files(request: Job, world: World) -> Refuse | None:
     """The part of it that no node can change."""
     team = world.team(request.team)
     if request.user in world.teams.blocked:
-        return Refuse(Reason.BLOCKED, "You can not start jobs here; ask an administrator why.")
+        return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
     off = frozenset(request.special.special if request.special else ()) - world.cluster.special

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from dlspawner.core.jobs import Job, State
-from dlspawner.hubapi import HubApi
+from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.cancelling import cancel
 from dlspawner.manager.records import Record
-from dlspawner.manager.stopping import stop
+from dlspawner.manager.stopping import BY_OWNER, stop
 
 BY_ANOTHER = "stopped-by-another"  # who may act on the job, and is not its owner
+BY_OWNER_SAID = "Its owner has stopped this job. The files are kept."
+_LOOKS, _LOOK_SECONDS = 40, 0.05
+log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(frozen=True, slots=True)
 class Ender:
-    """Ends jobs of one book. Fenced, StoreUnavailable and HubError come through: nothing was done then."""
+    """Ends jobs of one book. Fenced and StoreUnavailable come through: nothing was done then."""
 
     book: Book
     hub: HubApi
@@ -41,8 +46,21 @@ class Ender:
         if who != job.user:
             sentence = f"{who} has stopped this job. Your files are kept."
             return await self.book.turn(lambda turn: stop(turn, job.id, BY_ANOTHER, sentence))
-        await self.hub.stop_server(job.user, job.server)
+        if not await self.book.turn(lambda turn: stop(turn, job.id, BY_OWNER, BY_OWNER_SAID)):
+            return False
+        try:
+            if await self.hub.stop_server(job.user, job.server):
+                await self._is_seen(job)
+        except HubError as problem:  # it is decided: `stopping` asks until it is done
+            log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
         return True
+
+    async def _is_seen(self, job: Job) -> None:
+        """Until the end of a job that the Hub has told of is written down, or for two seconds."""
+        for _ in range(_LOOKS):
+            if job.id not in self.book.records:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _cancel(turn: Turn, job: Job, who: str) -> bool:

@@ -8,6 +8,7 @@ Who waits for a login reads that only as long as the files allow the job.
 from __future__ import annotations
 
 from dlspawner.core import limits
+from dlspawner.core.decisions import Reason
 from dlspawner.core.jobs import Job, State
 from dlspawner.manager.book import Turn
 from dlspawner.manager.notices import Kind, post, withdraw
@@ -23,10 +24,15 @@ def tell(turn: Turn) -> None:
 
 def tell_one(turn: Turn, job: Job) -> None:
     """The same for one job."""
-    waits = job.state in {State.QUEUED, State.WAITING_LOGIN}
+    waits = job.state in {State.QUEUED, State.WAITING_LOGIN, State.WAITING_APPROVAL}
     never = limits.by_files(job, turn.world) if waits else None
     if never is not None:
-        text = f"It cannot start as things are: {never.sentence} It keeps its place; ask for less, or cancel it."
+        can = (
+            "cancel it if you do not want it any more"
+            if never.reason is Reason.BLOCKED
+            else "ask for less, or cancel it"
+        )
+        text = f"It cannot start as things are: {never.sentence} It keeps its place; {can}."
         post(turn, job, Kind.CANNOT_START, text)
     elif job.state is not State.WAITING_LOGIN:
         withdraw(turn, job.id, Kind.CANNOT_START)

@@ -140,6 +140,11 @@ class Ledger:
         """How the last job of each of a person's servers ended."""
         return await self._store.read(lambda connection: lastrows.read(connection, user))
 
+    async def servers(self, user: str) -> frozenset[str]:
+        """A person's servers that ever had a job."""
+        query = select(jobs.c.server_name).where(jobs.c.user_name == user).distinct()
+        return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
+
     async def waiting_requests(self) -> list[Request]:
         """Every request for an approval that waits."""
         return await self._store.read(approvalrows.waiting)

@@ -88,7 +88,7 @@ class Looks:
     def why(self, job: Job, now: datetime) -> str:
         """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""
         if job.state is State.WAITING_APPROVAL:
-            blocked = limits.caps(job, self.book.world)
+            blocked = limits.by_files(job, self.book.world) or limits.caps(job, self.book.world)
             return blocked.sentence if blocked is not None else _NEXT
         return self._why_queued(job, now) if job.state is State.QUEUED else ""
 

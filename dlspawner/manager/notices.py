@@ -9,8 +9,9 @@ Rules:
 
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
   time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
-* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. ``DENIED`` is
-  about a job that has ended: it is over after some days, or when its person asks for that server again.
+* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. So is
+  ``APPROVED``, which is no news once the job runs. ``DENIED`` is about a job that has ended: it is over after some
+  days, or when its person asks for that server again.
 * No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and nobody reads that a
   job goes on while it will be stopped for another reason.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
@@ -97,9 +98,14 @@ class Notice:
     def key(self) -> Key:
         return (self.job, self.kind)
 
-    def over(self, now: datetime) -> bool:
+    @property
+    def ends(self) -> datetime | None:
+        """When it is over by itself."""
         span = _SHOWN_FOR.get(self.kind)
-        return span is not None and now >= self.posted + span
+        return None if span is None else self.posted + span
+
+    def over(self, now: datetime) -> bool:
+        return self.ends is not None and now >= self.ends
 
 
 Key = tuple[str, Kind]

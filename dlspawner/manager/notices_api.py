@@ -76,7 +76,7 @@ def as_json(notice: Notice, now: datetime) -> dict[str, object]:
     """A notice as its reader gets it.
 
     ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for those who
-    tell ``until`` in their reader's own time zone.
+    tell ``until`` in their reader's own time zone. After ``ends`` it says nothing any more.
     """
     return {
         "id": notice.id,
@@ -84,10 +84,12 @@ def as_json(notice: Notice, now: datetime) -> dict[str, object]:
         "level": level(notice),
         "sentence": told(notice.text, notice.until, now),
         "text": notice.text,
+        "job": notice.job,
         "user": notice.user,
         "server": notice.server,
         "posted": time(notice.posted),
         "until": time(notice.until),
+        "ends": time(notice.ends),
         "keep": notice.keep,
         "seen": notice.seen is not None,
         "page": page(notice),

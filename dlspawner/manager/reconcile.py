@@ -41,6 +41,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.neighbours import Neighbours
+from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.records import MOST_TURNS, OF_POD, Record, ended
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
@@ -217,9 +218,11 @@ class Reconciler:
         reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # Who is stopped waits again only when the pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            turn.write(ended(seen), "failed" if pod.failure else "finished", pod.failure)
+            turn.write(ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
         elif reason:
             turn.write(seen, reason)
+            if seen.job.state is State.RUNNING:
+                withdraw(turn, seen.job.id, Kind.APPROVED)
 
     def _was_last(self, record: Record, uid: str) -> bool:
         """Whether a job has ended with this pod."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dlspawner.core import naming
@@ -27,6 +27,7 @@ from dlspawner.manager.records import PodRef, Record
 log = logging.getLogger("dlspawner.manager")
 _LONGEST_NAME = 255
 _SIGNALS = 128  # an exit code above: the signal that ended the program
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _MOST = Amount(2**62, 2**62)
 
 
@@ -44,12 +45,14 @@ class Pod:
     namespace: str  # as `Namespaces.short` says it
     manifest: Manifest  # of its spec what counts
     failure: str = ""  # of one that is over, where its program failed by itself: how
+    stopped: bool = False  # of one that is over: its deletion has ended it, and not its program
 
 
 def read_pod(manifest: Manifest, namespaces: Namespaces) -> Pod:
     """A pod as the Kubernetes API tells it."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = status.get("phase")
+    failure = _failure(metadata, status) if phase == "Failed" else ""
     return Pod(
         uid=str(metadata["uid"]),
         name=str(metadata["name"]),
@@ -60,7 +63,8 @@ def read_pod(manifest: Manifest, namespaces: Namespaces) -> Pod:
         over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
         namespace=namespaces.short(str(metadata.get("namespace") or "")),
         manifest=essentials(manifest),
-        failure=_failure(metadata, status) if phase == "Failed" else "",
+        failure=failure,
+        stopped=bool(metadata.get("deletionTimestamp")) and not failure and not _ended_before(metadata, status),
     )
 
 
@@ -75,20 +79,34 @@ def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _failure(metadata: Manifest, status: Manifest) -> str:
     """How the program failed that the job stands on; nothing where the deletion of its pod has ended it."""
-    ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
-    end = next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
+    end = _end(status)
     code = int(end.get("exitCode") or 0)
-    if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or not _before(end, metadata))):
+    if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or _ended(end) > _asked(metadata))):
         return ""
     if end.get("reason") == "OOMKilled":
         return "it used more memory than it had."
     return f"signal {code - _SIGNALS}." if code > _SIGNALS else f"exit code {code}."
 
 
-def _before(end: Manifest, metadata: Manifest) -> bool:
-    """Whether a container ended before its pod was asked to; within the same second counts, times have no more."""
-    asked = _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-    return bool(end.get("finishedAt")) and _moment(end["finishedAt"]) <= asked
+def _ended_before(metadata: Manifest, status: Manifest) -> bool:
+    """Whether a program had ended when its pod was asked to: within the same second it was the stop that did it."""
+    return _ended(_end(status)) < _asked(metadata)
+
+
+def _end(status: Manifest) -> Manifest:
+    """How the container has ended that the job stands on; nothing of one that has not."""
+    ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
+    return next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
+
+
+def _ended(end: Manifest) -> datetime:
+    """When a container ended, to the second; one that tells no time counts as late."""
+    return _moment(end["finishedAt"]) if end.get("finishedAt") else _NEVER
+
+
+def _asked(metadata: Manifest) -> datetime:
+    """When a pod's deletion was asked for."""
+    return _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _moment(text: str) -> datetime:

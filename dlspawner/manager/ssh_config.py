@@ -17,6 +17,7 @@ from dlspawner.hubapi import HubError, Kind, Server
 from dlspawner.manager.access import Right
 from dlspawner.manager.host_keys import read_host_keys
 from dlspawner.manager.pages import STALE_PAGE
+from dlspawner.manager.store import StoreUnavailable
 from dlspawner.manager.web import NOTHING_HERE, ApiHandler, Asking, Manager, PageHandler, Problem, Routes
 from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, Access, Unwritable, config, known_hosts
 
@@ -86,16 +87,18 @@ async def access_of(handler: Asking) -> Access:
 
 
 async def _servers(manager: Manager, user: str) -> tuple[str, ...]:
-    """The named servers that offer SSH, as far as that is known."""
+    """The named servers that had a job once and offer SSH, as far as that is known."""
     if manager.acting is None:
         return ()
     templates = {template.name: template for template in manager.acting.settings.templates}
     try:
         found = await manager.acting.hub.user(user)
-    except HubError:
+        used = await manager.acting.ledger.servers(user)
+    except (HubError, StoreUnavailable):
         return ()
     servers = found.servers.values() if found is not None else ()
-    return tuple(sorted(one.name for one in servers if one.name and _offers_ssh(one, templates)))
+    had_jobs = (one for one in servers if one.name in used or not one.stopped)
+    return tuple(sorted(one.name for one in had_jobs if one.name and _offers_ssh(one, templates)))
 
 
 def _offers_ssh(server: Server, templates: dict[str, Template]) -> bool:

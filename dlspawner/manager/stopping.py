@@ -26,6 +26,7 @@ from dlspawner.manager.records import CANCELLED, Record, Stop
 from dlspawner.manager.store import StoreUnavailable
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
+BY_OWNER = "stopped-by-owner"  # who waits for the Hub's answer
 
 _AT_ONCE = 10  # stops that the Hub is asked for at the same time
 _LOOK_SECONDS = 0.5
@@ -87,6 +88,9 @@ class Stopper:
     async def _carry_out(self, job: str) -> None:
         asked = False  # whether the Hub has said that the server is stopped
         polite = True
+        record = self._wanted(job)
+        if record is not None and record.stop is not None and record.stop.reason == BY_OWNER:
+            await self._until_gone(job)  # the Hub has been asked already, unless whoever did so was ended then
         while (record := self._wanted(job)) is not None:
             async with self._turns:
                 if asked or self._replaced(record):

@@ -188,11 +188,24 @@ async def test_a_manager_that_is_away_is_asked_again_and_what_it_said_stays() ->
         assert notices.lines("alice", "train") == []
 
 
+def test_a_notice_is_for_the_terminals_of_its_job_and_has_an_end() -> None:
+    now = NOW
+    notices = Notices(Scripted(), lambda: now)
+    denied = replace(STOP, id="2", text="Vera has denied it.", job="j-earlier")
+    approved = replace(STOP, id="3", text="Vera has approved it.", job="j-now", ends=NOW + timedelta(minutes=10))
+    notices._take([STOP, denied, approved])
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1", "3"]
+    assert [one.id for one in notices.lines("alice", "train")] == ["1", "2", "3"], "nobody knows which job it is"
+    now += timedelta(minutes=10)  # with no word of the Manager, which is away
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1"]
+
+
 async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     token = world.tokens["gateway"]
+    job = job_of("alice", "train")
     async with (
         offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office,
         serving(office, world) as served,
@@ -203,11 +216,12 @@ async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
         assert first.notices == ()
         waiting = asyncio.create_task(people.open_notices(first.version, 60))
         await until(lambda: bool(served.book.board._readers))
-        posted = await served.book.turn(
-            lambda turn: post(turn, job_of("alice", "train"), Kind.IDLE, "Unused.", until=NOW)
-        )
+        posted = await served.book.turn(lambda turn: post(turn, job, Kind.IDLE, "Unused.", until=NOW))
         (found,) = (await waiting).notices
-        assert found == Notice(posted.id, "alice", "train", "Unused.", NOW)
+        assert found == Notice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
+        await served.book.turn(lambda turn: post(turn, job, Kind.APPROVED, "Approved."))
+        approved = (await people.open_notices("", 0)).notices[-1]
+        assert approved.ends is not None
 
 
 async def test_a_service_that_may_not_read_notices_says_which_scope_it_lacks(

@@ -152,6 +152,35 @@ async def test_the_other_ways_in_wait_as_well(running: Running, alice: Client, s
     assert set(running.people.starts) == {("alice", server)}
 
 
+async def test_a_login_that_names_no_server_reads_at_once_where_the_default_one_waits(
+    running: Running, alice: Client, sshd: Sshd
+) -> None:
+    runs = asyncio.Event()
+
+    def look() -> Start:
+        return appears(running, sshd.target(""))() if runs.is_set() else WAITS
+
+    running.people.stages = [look]
+    process = await alice.start("ssh", "alice@gateway", "echo in")
+    assert process.stderr is not None
+    said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
+    assert said.decode().strip() == f"your default server waits: {WAITS.sentence} (nothing is shown until it runs)"
+    runs.set()
+    done = await finish(process)
+    assert (done.status, done.text) == (0, "in\n"), done.err
+
+
+async def test_a_login_that_names_no_server_reads_nothing_of_one_that_does_not_wait(
+    running: Running, alice: Client, sshd: Sshd
+) -> None:
+    running.people.stages = [STARTING]
+    running.places.targets[("alice", "train")] = sshd.target()
+    done = await alice.ssh("-J", "alice@gateway", "alice@train", "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
+    assert "default server" not in done.err
+    assert running.people.starts == []
+
+
 async def test_nothing_starts_before_a_credential_is_proven(running: Running, alice: Client, mallory: Client) -> None:
     running.people.stages = [WAITS]
     env, options = alice.with_token("wrong")

@@ -43,6 +43,7 @@ STEPS = {
     "lifetime": "It is stopped at the end of its lifetime.",
     "cancelled": "It was cancelled.",
     "replaced": "Another request took its place.",
+    "stopped-by-owner": "Its owner stops it.",
     "stopped-by-another": "Somebody who may act on it stops it.",
     "quota-lowered": "Its team has less quota now.",
     "quota-raised": "Its team has its quota again.",

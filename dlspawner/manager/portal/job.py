@@ -8,12 +8,14 @@ from __future__ import annotations
 from dlspawner.core.jobs import State
 from dlspawner.manager import podeventrows
 from dlspawner.manager.access import Right
+from dlspawner.manager.kept import Kept
 from dlspawner.manager.portal import detail
-from dlspawner.manager.portal_page import Page
+from dlspawner.manager.portal.mine import Row, rows
+from dlspawner.manager.portal.pages import Mine
 from dlspawner.manager.waiting_page import page_path
 
 
-class JobPage(Page):
+class JobPage(Mine):
     """The page itself."""
 
     async def get(self, job: str) -> None:
@@ -28,10 +30,13 @@ class JobPage(Page):
         events = await acting.ledger.history(job)
         waits = record is not None and record.waits
         may_see_place = viewer.all or viewer.name == kept.user
+        row, links = await self._ways(kept)
         self.show_page(
             "job.html",
             job=kept,
             mine=kept.user == viewer.name,
+            row=row,
+            links=links,
             live=kept.state is not State.ENDED,
             log=viewer.reads(kept.user, kept.team) and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
@@ -41,3 +46,13 @@ class JobPage(Page):
             waits=waits,
             wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
         )
+
+    async def _ways(self, kept: Kept) -> tuple[Row | None, dict[str, str]]:
+        """The ways into a job of one's own, as the list of one's jobs has them."""
+        name = self.person().name
+        if kept.user != name or kept.state not in {State.STARTING, State.RUNNING}:
+            return None, {}
+        user = await self.hub_user(name)
+        listed = rows(await self.facts(name, user))
+        row = next((one for one in listed if one.job == kept.id), None)
+        return (row, self.links(name, row, user)) if row is not None else (None, {})

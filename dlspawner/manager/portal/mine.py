@@ -15,6 +15,7 @@ from dlspawner.core import naming
 from dlspawner.core.endpoints import Target, ssh_command
 from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job, State
+from dlspawner.core.limits import BLOCKED
 from dlspawner.hubapi import Server
 from dlspawner.manager.job_words import asked, end
 from dlspawner.manager.lastrows import Ended
@@ -89,6 +90,7 @@ class Facts:
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
     gateway: Target | None = None
+    blocked: bool = False  # whether they may not start jobs at all
 
 
 def latest(records: Mapping[str, Record], user: str) -> dict[str, Record]:
@@ -109,9 +111,12 @@ def _freshness(record: Record) -> tuple[bool, datetime]:
 
 
 def rows(facts: Facts) -> tuple[Row, ...]:
-    """The list: what runs first, then by name. Whoever only looked at the form of a new server has not started one."""
+    """The list: what runs first, then by name.
+
+    A server that the Hub has and that never had a job is none: somebody only looked at its form, or was refused.
+    """
     servers = facts.servers or {}
-    names = {name for name, one in servers.items() if name in facts.ended or not one.stopped or one.user_options}
+    names = {name for name, one in servers.items() if name in facts.ended or not one.stopped}
     found = [_row(facts, name, servers.get(name)) for name in names | set(facts.records)]
     return tuple(sorted(found, key=lambda row: (_ORDER.index(row.state), row.server)))
 
@@ -135,11 +140,11 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         state=state,
         template=job.template,
         summary=_summary(facts, job),
-        sentence=_says(record, look),
+        sentence=BLOCKED if facts.blocked and state is Shown.WAITING else _says(record, look),
         job=job.id,
         since=job.started if runs else job.submitted,
-        position=look.position if look and look.state == "queued" else 0,
-        estimate=look.estimate if look else None,
+        position=look.position if look and look.state == "queued" and not facts.blocked else 0,
+        estimate=look.estimate if look and not facts.blocked else None,
         ssh=command if runs else "",
         is_recorded=job.team in facts.recorded,
         vscode=vscode_link(job.server) or "" if runs and command else "",

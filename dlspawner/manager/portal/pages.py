@@ -40,19 +40,20 @@ class Mine(Page):
         """The page."""
         person, desk = self.person(), self.desk()
         user = await self.hub_user(person.name)
-        facts = await self._facts(person.name, user)
+        facts = await self.facts(person.name, user)
         listed = rows(facts)
         self.show_page(
             "my_jobs.html",
             status,
-            jobs=[(row, self._links(person.name, row, user)) for row in listed],
+            jobs=[(row, self.links(person.name, row, user)) for row in listed],
             shares=shares(desk.book.world, self._teams(person.name, user)),
             trouble="" if user is not None else NO_HUB,
             path="" if self.request.method == "GET" else self.manager.service.prefix,
             **{"said": SAID.get(self.get_query_argument("said", ""), ""), **values},
         )
 
-    async def _facts(self, name: str, user: HubUser | None) -> Facts:
+    async def facts(self, name: str, user: HubUser | None) -> Facts:
+        """What the rows of somebody's jobs are made of."""
         acting, desk = self.acting(), self.desk()
         book, settings, culler = desk.book, acting.settings, acting.culler
         records = latest(book.records, name)
@@ -70,13 +71,15 @@ class Mine(Page):
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
             gateway=self.manager.ssh_target,
+            blocked=name in settings.teams.blocked,
         )
 
     def _teams(self, name: str, user: HubUser | None) -> tuple[Team, ...]:
         groups = user.groups if user is not None else self.identity.groups if self.identity else frozenset()
         return self.desk().book.world.teams.of(name, tuple(groups))
 
-    def _links(self, name: str, row: Row, user: HubUser | None) -> dict[str, str]:
+    def links(self, name: str, row: Row, user: HubUser | None) -> dict[str, str]:
+        """Where the ways into a job lead."""
         server = user.servers.get(row.server) if user is not None else None
         return {
             "open": f"{self.manager.service.hub_host}{server.url}" if server else self.hub("spawn", name, row.server),
@@ -156,7 +159,7 @@ class TensorBoard(_Button):
 
     async def _open(self, of: str) -> str:
         person = self.person()
-        row = next((one for one in rows(await self._facts(person.name, None)) if one.server == of), None)
+        row = next((one for one in rows(await self.facts(person.name, None)) if one.server == of), None)
         if row is None or not row.shows_logs:
             raise Problem(404, "This job has no log directory that a TensorBoard could show.")
         name = naming.tensorboard_server(of)
@@ -184,9 +187,6 @@ class Stop(_Button):
             done = await ender.end(record, self.person().name)
         except Fenced:
             raise Problem(503, NOT_YET) from None
-        except HubError as problem:
-            await self.answer(Problem(409 if isinstance(problem, HubRefused) else 503, str(problem)))
-            return
         self.back(said="stopping" if done else "ended")
 
 

@@ -8,7 +8,7 @@ POST    jobs/{id}/requeue    a job that has ended starts again with the same opt
 from __future__ import annotations
 
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubRefused, Kind
+from dlspawner.hubapi import Kind
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.cancelling import BEFORE, unready
 from dlspawner.manager.ends import Ender
@@ -46,8 +46,6 @@ class Ends(Resource):
             await Ender(self.desk.book, self.acting.hub).end(record, name)
         except Fenced:
             raise Problem(503, NOT_YET) from None
-        except HubRefused as no:
-            raise Problem(409, str(no)) from None
         self.set_status(202 if kept.id in self.desk.book.records else 204)
 
 

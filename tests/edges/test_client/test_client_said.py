@@ -97,9 +97,7 @@ def test_a_team_is_called_as_on_the_pages(run: Run, capsys: pytest.CaptureFixtur
     assert "Everybody else (default)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "words", [("completion", "tcsh"), ("kill", "--help"), ("logs", ID)], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("words", [("completion", "tcsh"), ("list", "--all"), ("logs", ID)], ids=lambda words: words[0])
 def test_who_has_read_enough_is_left_alone(run: Run, words: tuple[str, ...]) -> None:
     reads, writes = os.pipe()
     os.close(reads)

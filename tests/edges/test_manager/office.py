@@ -203,9 +203,9 @@ class Office:
         status = {"status": {"phase": phase, "containerStatuses": statuses}}
         await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
 
-    async def finish(self, name: str, code: int, reason: str) -> None:
+    async def finish(self, name: str, code: int, reason: str, at: str = "2026-01-01T00:00:00Z") -> None:
         """The pod's program ends."""
-        state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T00:00:00Z"}}
+        state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}
         statuses = [{"name": "notebook", "ready": False, "state": state}]
         status = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses}}
         await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")

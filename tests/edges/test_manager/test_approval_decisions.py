@@ -83,6 +83,8 @@ async def test_what_is_approved_starts_and_its_person_is_told(office: Office, db
         (request,) = await written(acting, question)
         assert (request.standing.value, request.by, request.reason) == ("approved", "vera", "The deadline is near.")
         assert request.at is not None
+        await runs(office, acting, question)
+        await until(lambda: notices(acting) == [], "who reads on a terminal of it that it may start is told old news")
 
 
 async def test_what_is_approved_waits_for_its_turn_at_its_old_place(office: Office) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager.desk import Question
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.world import World
@@ -66,7 +67,7 @@ async def test_a_job_that_has_ended_says_how_and_leads_to_what_it_printed(
 ) -> None:
     question = await portal.runs(wants("alice", server="train"))
     await portal.office.finish("jupyter-alice--train", code, reason)
-    await until(lambda: question.job not in portal.served.book.records, "it has ended")
+    await until(lambda: has_ended(portal, question), "it has ended")
     portal.hub.over.add(("alice", "train"))
     page = await portal.read("alice")
     assert sentence in page.text
@@ -105,6 +106,37 @@ async def test_where_terminals_are_recorded_the_ssh_command_says_so(
         assert "Terminals that come in by SSH are recorded here" in await _with_ssh(portal)
 
 
+async def has_ended(portal: Portal, question: Question) -> bool:
+    kept = await portal.served.acting.ledger.kept(question.job)
+    return kept is not None and kept.state is State.ENDED
+
+
+def offer_tensorboards(portal: Portal) -> None:
+    acting = portal.served.acting
+    tensorboard = replace(acting.settings.templates[0], name="tensorboard")
+    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, tensorboard))
+
+
+async def test_the_page_of_a_job_has_the_ways_into_it_that_the_list_has(portal: Portal) -> None:
+    object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
+    offer_tensorboards(portal)
+    question = wants("alice", server="train")
+    annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
+    told = {"dlspawner.dev/ssh-host-key": "ssh-ed25519 x", "dlspawner.dev/log-dir": "logs"}
+    await portal.runs(question, annotations={**annotations, **told})
+    page = await portal.read("alice", f"jobs/{question.job}")
+    listed = await portal.read("alice")
+    for way in (
+        *('aria-label="Open: train"', 'action="/services/jobs/tensorboard"'),
+        *('data-copy="ssh -p 2222 alice+train@gate"', 'href="vscode://vscode-remote/ssh-remote+train.dl'),
+    ):
+        assert way in listed.body, way
+        assert way in page.body, way
+    assert "data-copy" not in (await portal.read("vera", f"jobs/{question.job}")).body, (
+        "who sees it, and may not enter it"
+    )
+
+
 async def test_while_the_hub_is_away_jobs_are_shown_and_the_page_says_so(portal: Portal) -> None:
     await portal.runs(wants("alice", server="train"))
     portal.hub.servers = None
@@ -125,9 +157,53 @@ async def test_stop_asks_the_hub_and_the_page_says_it(portal: Portal) -> None:
     question = await portal.runs(wants("alice", server="train"))
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
     assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
-    assert portal.hub.stopped == [("alice", "train")]
+    assert set(portal.hub.stopped) == {("alice", "train")}
     assert "It is being stopped. Your files are kept." in (await portal.read("alice", "?said=stopping")).text
     assert "alert-success" not in (await portal.read("alice", "?said=<b>what+you+will")).body
+
+
+LATER = "2040-01-01T00:00:00Z"  # the program ends after its pod was asked to
+
+
+async def test_a_job_that_its_owner_has_stopped_has_not_just_ended(portal: Portal) -> None:
+    said = "Its owner has stopped this job. The files are kept."
+    question = await portal.runs(wants("alice", server="train"))
+    await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    assert said in (await portal.read("alice")).text
+    pod = (await portal.office.pods())["jupyter-alice--train"]
+    await portal.office.delete(pod)
+    await portal.office.finish("jupyter-alice--train", 0, "Completed", LATER)
+    await portal.office.delete(pod, grace=0)
+    await until(lambda: has_ended(portal, question), "it has ended")
+    portal.hub.over.add(("alice", "train"))
+    assert said in (await portal.read("alice")).text
+    page = await portal.read("vera", f"jobs/{question.job}")
+    assert said in page.text
+    assert "Its program has ended" not in page.text
+
+
+async def test_a_job_that_somebody_has_stopped_elsewhere_was_stopped(portal: Portal) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    await portal.office.delete((await portal.office.pods())["jupyter-alice--train"])
+    await portal.office.finish("jupyter-alice--train", 0, "Completed", LATER)
+    await until(lambda: has_ended(portal, question), "it has ended")
+    page = await portal.read("alice", f"jobs/{question.job}")
+    assert "It was stopped." in page.text
+    assert "Its program has ended" not in page.text
+
+
+@pytest.mark.parametrize("problem", [HubUnavailable("away"), HubRefused(500, "no")], ids=["away", "refused"])
+async def test_a_stop_that_the_hub_does_not_carry_out_is_decided_all_the_same(
+    portal: Portal, problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(user: str, server: str = "") -> bool:
+        raise problem
+
+    monkeypatch.setattr(portal.hub, "stop_server", fails)
+    question = await portal.runs(wants("alice", server="train"))
+    answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
+    assert portal.served.book.records[question.job].job.state is State.STOPPING
 
 
 async def test_a_job_that_waits_is_cancelled(portal: Portal) -> None:
@@ -213,9 +289,7 @@ async def test_what_the_hub_refuses_is_said_in_its_words(portal: Portal, error: 
 
 
 async def test_a_tensorboard_is_started_on_the_jobs_logs_and_opened_when_it_runs(portal: Portal) -> None:
-    acting = portal.served.acting
-    tensorboard = replace(acting.settings.templates[0], name="tensorboard")
-    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, tensorboard))
+    offer_tensorboards(portal)
     annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
     await portal.runs(wants("alice", server="train"), annotations={**annotations, "dlspawner.dev/log-dir": "/runs"})
     assert "TensorBoard" in (await portal.read("alice")).text

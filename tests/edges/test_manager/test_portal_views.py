@@ -107,7 +107,6 @@ def test_a_job_that_waits_says_its_place_and_why() -> None:
         (None, READY, Shown.RUNNING, ""),
         (None, replace(READY, ready=False, pending="spawn"), Shown.STARTING, ""),
         (None, replace(READY, pending="stop"), Shown.STOPPING, ""),
-        (None, STOPPED, Shown.STOPPED, ""),
     ],
     ids=[
         "its turn has come",
@@ -117,7 +116,6 @@ def test_a_job_that_waits_says_its_place_and_why() -> None:
         "the Hub has it running and we have not seen a pod",
         "the Hub starts it and has not asked yet",
         "the Hub stops it",
-        "it is stopped and never ran",
     ],
 )
 def test_every_state_has_one_word(record: Record | None, server: Server, state: Shown, sentence: str) -> None:
@@ -137,17 +135,25 @@ def test_a_stopped_server_says_how_its_last_job_ended() -> None:
     assert row(servers={"train": READY}, ended={"train": last}).sentence == ""
 
 
-def test_a_default_server_that_was_never_used_is_not_listed() -> None:
-    default = replace(STOPPED, name="", user_options={})
-    assert rows(facts(servers={"": default})) == ()
-    assert len(rows(facts(servers={"": replace(default, user_options={"template": "notebook"})}))) == 1
+@pytest.mark.parametrize("server", ["", "train"])
+@pytest.mark.parametrize(
+    "options", [{}, {"template": "notebook"}], ids=["whose form was looked at", "that was refused"]
+)
+def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[str, object]) -> None:
+    known = replace(STOPPED, name=server, user_options=options)
+    assert rows(facts(servers={server: known})) == ()
+    ended = {server: Ended("j-1", NOW, "gone", "", None)}
+    assert len(rows(facts(servers={server: known}, ended=ended))) == 1
 
 
-def test_a_server_of_which_only_the_form_was_looked_at_is_not_listed() -> None:
-    server = replace(STOPPED, user_options={})
-    assert rows(facts(servers={"train": server})) == ()
-    ended = {"train": Ended("j-1", NOW, "gone", "", None)}
-    assert len(rows(facts(servers={"train": server}, ended=ended))) == 1
+@pytest.mark.parametrize("state", [State.QUEUED, State.WAITING_APPROVAL, State.WAITING_LOGIN])
+def test_who_may_not_start_jobs_reads_that_and_no_place(state: State) -> None:
+    waits = Record(job(state))
+    look = Look(waits.job, state.value, 3, 5, "Vera can approve it.", ())
+    found = row(waits, looks={"train": look}, servers={"train": STOPPED}, blocked=True)
+    assert (found.state, found.position, found.can_stop) == (Shown.WAITING, 0, True)
+    assert found.sentence == "You can not start jobs here; ask an administrator why."
+    assert row(running(), blocked=True).sentence == ""
 
 
 @pytest.mark.parametrize("has_run", [False, True])
@@ -158,7 +164,8 @@ def test_a_log_is_offered_of_what_had_a_pod(has_run: bool) -> None:
 
 def test_what_runs_comes_first_and_then_the_names() -> None:
     servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
-    assert [one.server for one in rows(facts(running(), servers=servers))] == ["train", "a", "b"]
+    ended = {name: Ended("j-1", NOW, "gone", "", None) for name in ("b", "a")}
+    assert [one.server for one in rows(facts(running(), servers=servers, ended=ended))] == ["train", "a", "b"]
 
 
 def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:

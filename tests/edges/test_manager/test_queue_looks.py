@@ -12,6 +12,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.looks import Look
 from dlspawner.manager.notices import Audience, Kind
 from tests.core.worlds import queues
+from tests.edges.test_manager.asking import set_caps
 from tests.edges.test_manager.office import Office, ask, until, wants
 
 LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
@@ -61,6 +62,26 @@ async def test_why_a_job_waits_is_found_out_once_until_something_changes(
         assert first[1] != ""
         await ask(acting, wants("other", gpus=8))
         assert (place(), asked) == (first, [waits.job] * 2)
+
+
+@pytest.mark.parametrize(("gpus", "approval"), [(8, False), (3, True)], ids=["in the queue", "for an approval"])
+async def test_who_was_blocked_meanwhile_reads_that_they_may_not_start_jobs(
+    office: Office, gpus: int, approval: bool
+) -> None:
+    teams, waits = office.folder / "teams.yaml", wants(gpus=gpus)
+    if approval:
+        set_caps(office)
+    async with office.manager() as acting:
+        await ask(acting, wants("holder", gpus=1))
+        assert (await ask(acting, waits)).decision == "wait"
+        teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
+        await until(lambda: told(office, acting) != [], "she is told")
+        [(kind, text)] = told(office, acting)
+        assert kind is Kind.CANNOT_START
+        assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in text
+        assert acting.desk is not None
+        look = acting.desk.looks.look(acting.desk.book.records[waits.job])
+        assert look.sentence == "You can not start jobs here; ask an administrator why."
 
 
 async def test_who_waits_for_more_than_a_lowered_quota_is_told_until_it_is_raised(office: Office) -> None:

@@ -219,8 +219,9 @@ async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
         posted = await served.book.turn(lambda turn: post(turn, job, Kind.IDLE, "Unused.", until=NOW))
         (found,) = (await waiting).notices
         assert found == Notice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
-        await served.book.turn(lambda turn: post(turn, job, Kind.APPROVED, "Approved."))
-        approved = (await people.open_notices("", 0)).notices[-1]
+        approved = await served.book.turn(lambda turn: post(turn, job, Kind.APPROVED, "Approved."))
+        ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
+        assert ends == {"Unused.": None, "Approved.": approved.ends}
         assert approved.ends is not None
 
 

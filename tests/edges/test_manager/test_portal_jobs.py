@@ -132,7 +132,7 @@ async def test_the_page_of_a_job_has_the_ways_into_it_that_the_list_has(portal: 
     ):
         assert way in listed.body, way
         assert way in page.body, way
-    assert "data-copy" not in (await portal.read("vera", f"jobs/{question.job}")).body, (
+    assert 'data-copy="' not in (await portal.read("vera", f"jobs/{question.job}")).body, (
         "who sees it, and may not enter it"
     )
 

@@ -78,8 +78,8 @@ def settled(hub: QuotaHub) -> bool:
 def settle(hub: QuotaHub, users: list[str]) -> None:
     """Until all of them hold or wait, and everything has settled.
 
-    Whoever had no answer, or was let in by something that was killed just then, asks again. Who waits, or has a start or
-    stop on its way, is not disturbed: two hundred who ask without a rest keep a Hub on a busy machine from all else.
+    Whoever had no answer, or was let in by something that was killed just then, asks again. Who waits, or has a start
+    or stop on its way, is not disturbed: two hundred who ask without a rest keep a Hub on a busy machine from all else.
     """
 
     def all_ask() -> bool:

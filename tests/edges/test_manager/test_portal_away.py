@@ -83,6 +83,24 @@ async def test_a_page_says_that_the_manager_has_gone_and_follows_when_it_is_back
     await followed.back()
 
 
+async def test_an_open_page_says_that_the_hub_has_gone_and_that_it_is_back(followed: Followed) -> None:
+    trouble, known = followed.page.get_by_role("alert"), followed.portal.hub.servers
+    followed.portal.hub.servers = None
+    await followed.portal.office.make_node("gpu-2")
+    await expect(trouble).to_contain_text("The Hub does not answer at the moment", timeout=SECONDS)
+    followed.portal.hub.servers = known
+    await followed.portal.office.make_node("gpu-3")
+    await expect(trouble).to_have_count(0, timeout=SECONDS)
+    assert followed.went == []
+
+
+async def test_the_logo_is_drawn_on_a_light_ground_in_the_dark(portal: Portal) -> None:
+    ground = "getComputedStyle(document.querySelector('.jpy-logo')).backgroundColor"
+    async with browsing(portal, "alice", color_scheme="dark") as page:
+        await page.goto(f"{portal.world.jobs}/")
+        assert await page.evaluate(ground) == "rgb(248, 249, 250)"
+
+
 async def test_a_page_says_that_the_manager_hangs(followed: Followed) -> None:
     followed.wire.hang()
     await followed.away()

@@ -73,6 +73,12 @@ class ManagedSpawner(InterruptedSpawner):
             manager = replace(self._manager, until=None)
             await manager.interrupted(self.user.name, self.name or "", self._job_id if known else None)
 
+    async def delete_forever(self) -> None:
+        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+        if self._may_wait:
+            await replace(self._manager, until=None).interrupted(self.user.name, self.name or "", None)
+        await super().delete_forever()
+
     async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
         """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
         reason = await super()._why_ended(pod, judged)

@@ -245,6 +245,16 @@ def test_programs_look_and_cancel_with_a_token_of_the_owner(hub: QuotaHub, full:
     assert set(live(hub)) == {"holder"}
 
 
+def test_what_waits_for_a_server_that_is_removed_is_cancelled(hub: QuotaHub, full: str) -> None:
+    person = Person(hub, "remover")
+    assert person.start("spare", gpus=1).status_code in {202, 429}
+    wait_for(lambda: live(hub).get("remover") == "queued" and set(hub.servers()) == {"holder/"}, "it waits", 60)
+    assert person.api("DELETE", person.server_path("spare")).status_code == 204
+    assert live(hub).get("remover") == "queued", "JupyterHub tells nobody"
+    assert person.api("DELETE", person.server_path("spare"), {"remove": True}).status_code == 204
+    wait_for(lambda: set(live(hub)) == {"holder"}, "it is cancelled", 60)
+
+
 def test_a_job_that_is_being_started_is_cancelled_with_its_pod(hub: QuotaHub) -> None:
     person = Person(hub, "going")
     hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests=:NoSchedule")

@@ -197,11 +197,6 @@ def data(channel: int, content: bytes) -> bytes:
     return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
 
 
-def error_data(channel: int, content: bytes) -> bytes:
-    """A CHANNEL_EXTENDED_DATA packet of standard error."""
-    return bytes([CHANNEL_EXTENDED_DATA]) + channel.to_bytes(4, "big") + (1).to_bytes(4, "big") + text(content)
-
-
 def content(payload: bytes) -> bytes:
     """What is in a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing where it is cut short."""
     return text_at(payload, 5 if payload[0] == CHANNEL_DATA else 9)[0] or b""

@@ -151,9 +151,8 @@ class Relay:
         channel = self._terminals.client_number.get(packets.number_at(payload, 1))
         screen = self._terminals.screens.get(channel) if channel is not None else None
         answer = recorder.request(payload, channel, screen)
-        if answer.says and channel is not None and screen is not None and len(answer.says) <= screen.room:
-            screen.used += len(answer.says)
-            self._client.send_payload(packets.error_data(channel, answer.says))
+        if answer.ends:  # clients that are refused a shell leave before they show what is on its standard error
+            self._client.end(asyncssh.DISC_BY_APPLICATION, answer.ends)
         if answer.forward is None:
             self._held = [(kind, payload)]
             self._flow()

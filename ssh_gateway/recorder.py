@@ -4,7 +4,7 @@ Rules:
 
 * Whether a terminal is recorded is decided when it is asked for; the request waits for its file, and so does everything
   that the client sends after it. A terminal that has to be recorded and cannot be is refused, and so is the shell or
-  command that was meant to run in it, with a sentence on standard error.
+  command that was meant to run in it; the connection ends with a sentence, as that is what every client shows.
 * Whoever is recorded reads so before the first byte of the job's: a client that leaves no room for the line gets no
   terminal. What the gateway says is in the recording, too.
 * A recording that ends early (a full disk, the size allowed) ends no session: the terminal says so, the log why, and a
@@ -46,11 +46,11 @@ RECORDED = Line("this terminal is recorded", _line(_RECORDED))
 class Answer:
     """What becomes of a request: it goes on as ``forward``, or waits (None) until `Recorder.resume` is called.
 
-    ``says`` goes to the standard error of the channel.
+    ``ends`` is the sentence with which the connection ends.
     """
 
     forward: bytes | None
-    says: bytes = b""
+    ends: str = ""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Recorder:
         """The request that waited; a second one is refused, because it must not end the first one's recording."""
         first, found.asked = not found.asked, True
         if found.refused:
-            return Answer(packets.refused(payload), _line(found.refused) if first else b"")
+            return Answer(packets.refused(payload), found.refused if first else "")
         return Answer(payload if first else packets.refused(payload))
 
     def _refuse(self, payload: bytes, channel: int | None, why: str) -> Answer:
@@ -143,7 +143,7 @@ class Recorder:
         self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=why)
         if channel is not None and len(self.channels) < MOST_CHANNELS:
             self.channels[channel] = Recorded(refused=sentence, asked=True)
-        return Answer(packets.refused(payload), _line(sentence))
+        return Answer(packets.refused(payload), sentence)
 
     async def _begin(self, channel: int, found: Recorded, size: tuple[int, int], term: bytes) -> None:
         self._count += 1

@@ -148,17 +148,23 @@ async def test_a_terminal_that_cannot_be_told_of_is_refused_with_its_shell(
     both.sends(asked, shell())
     assert both.pod.sent[-2:] == [refused(asked), refused(shell())]
     assert [event for event, _ in both.notes] == ["refused"]
+    assert both.client.ended is not None
+    assert "Terminals of your team are recorded" in both.client.ended[1]
     assert list(both.folder.iterdir()) == []
 
 
 async def test_a_channel_of_the_same_number_is_judged_anew(both: Wired) -> None:
-    both.session(window=2000)
-    both.sends(terminal(), close(9))
+    both.session()
+    both.sends(terminal())
+    await both.goes_on()
+    both.sends(close(9))
     both.says(close(5))
     both.session()
     both.sends(terminal(), shell())
     await both.goes_on()
     assert both.pod.sent[-2:] == [terminal(), shell()]
+    both.says(data(5, b"second"), close(5))
+    assert await both.shown() == ["", "second"]
 
 
 async def test_a_client_that_leaves_while_its_file_is_made_leaves_an_empty_recording(both: Wired) -> None:

@@ -102,15 +102,18 @@ async def test_somebody_inside_who_reads_no_answers_is_dropped(
 
 
 async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
-    running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
+    running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
     monkeypatch.setattr(wire, "MOST_DEFERRED", 1000)
     conn = await logged_in(running, alices_key, "alice")
     conn._send_kexinit()
-    conn._kex_complete = True  # it goes on as if it had not begun
+    conn._recv_handler = lambda: False  # it never finishes,
+    conn._kex_complete = True  # and goes on as if it had not begun
     keepalive = packets.text(b"keepalive@openssh.com") + b"\1"
     await pour(conn, packets.GLOBAL_REQUEST, keepalive, MIB)
     await until(lambda: not running.server.visitors)
+    assert any("a key exchange was not finished" in record.getMessage() for record in caplog.records)
     drop(conn)
 
 

@@ -110,6 +110,8 @@ def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
     said = bytes([1]) + (2).to_bytes(4, "big") + packets.text(b"too tired") + packets.text(b"")
     assert wire._read_disconnect(said) == (2, "too tired")
     assert wire._read_disconnect(b"\x01\x00") == (asyncssh.DISC_PROTOCOL_ERROR, "")
+    rude = packets.disconnect(2, "\x1b[2J\u202egone\n")
+    assert wire._read_disconnect(rude) == (2, "?[2J?gone?")
 
 
 async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:

@@ -4,13 +4,23 @@ JupyterHub (5.5 to 6.1) cancels the start's task, waits for a second and stops t
 A Hub that ends cancels the same tasks, and a start that fails is stopped by its own task. So what tells a person's stop
 from both is a stop outside the start's task, of a start that was neither over nor has failed. JupyterHub polls first,
 and that is where it is noticed: what is not running is never told to stop.
+
+Whoever had asked for the start may still wait for an answer. A cancelled task has none, and JupyterHub would say 500.
+So they are told here, before its handler looks: callbacks of the start's task come before all that wakes by it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
+from tornado import web
+
 from dlspawner.spawner.base import BaseSpawner
+from dlspawner.spawner.refusal import Refused
+
+STOPPED = "The server was stopped before it had started."
 
 
 class InterruptedSpawner(BaseSpawner):
@@ -22,6 +32,8 @@ class InterruptedSpawner(BaseSpawner):
         """What JupyterHub calls first in every start, and last in every stop."""
         super().clear_state()
         self._under_way = not self._stop_pending
+        if self._under_way and self._spawn_future is not None and self.handler is not None:
+            self._spawn_future.add_done_callback(partial(_tell, self.handler))
 
     async def _start(self) -> str:
         url = await super()._start()
@@ -41,3 +53,10 @@ class InterruptedSpawner(BaseSpawner):
 
     async def _interrupted(self) -> None:
         """Somebody has stopped the server before its start was over; the pod, if there is any, is stopped next."""
+
+
+def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
+    """Answer whoever asked for a start that was cancelled and was not answered yet."""
+    if start.cancelled() and not handler._finished:
+        stopped = Refused(STOPPED, reason="stopped", status=409)
+        handler.send_error(stopped.status_code, exc_info=(Refused, stopped, None))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Hub, Person, new_name, running
@@ -95,6 +97,30 @@ def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) ->
     launch(person, "plain")
     assert person.get(f"/user/{person.name}/lab").text == "ok"
     person.stop("")
+
+
+def stopped_while_asking(hub: Hub, person: Person) -> requests.Response:
+    """What whoever asks for a start is answered when it is stopped before they had an answer."""
+    pod = f"pod/{person.pod_name('patient')}"
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(person.start, "patient", profile="plain")
+        wait_for(
+            lambda: asked.done() or pod in hub.kubectl("get", "pods", "-o", "name").split(), "its pod is there", 50
+        )
+        assert person.api("DELETE", person.server_path("patient")).status_code in {202, 204}
+        answer = asked.result(60)
+    wait_for(lambda: pod not in hub.kubectl("get", "pods", "-o", "name").split(), "it has stopped", 60)
+    return answer
+
+
+def test_who_still_waits_for_a_start_that_is_stopped_reads_that_it_was(hub: Hub, person: Person) -> None:
+    hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests=:NoSchedule")
+    try:  # a start that takes the Hub ten seconds is answered 202 before it can be stopped
+        answers = (stopped_while_asking(hub, person) for _ in range(5))
+        answer = next(one for one in answers if one.status_code != 202)
+    finally:
+        hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests-")
+    assert (answer.status_code, answer.json()["message"]) == (409, "The server was stopped before it had started.")
 
 
 def test_a_named_servers_own_claim_goes_with_the_server_and_the_others_stay(hub: Hub, person: Person) -> None:

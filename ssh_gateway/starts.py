@@ -24,7 +24,6 @@ from ssh_gateway.notices import escaped
 
 POLL_SECONDS = 1.0
 KEPT_SECONDS = 10.0
-LOOK_SECONDS = 2.0  # a login that may want nothing of the server waits no longer for words about it
 OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
 # What takes somebody's decision or a browser is told at once, instead of being waited for.
 FOR_PEOPLE = frozenset({"waiting-approval", "waiting-login"})
@@ -84,11 +83,7 @@ class Starts:
         """Words for whoever may want a server that waits; nothing of any other, and nobody is asked to start one."""
         if not self.seconds:
             return ""
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                start = await self._people.started(user, server, "")
-        except (Unavailable, TimeoutError):
-            return ""
+        start = await self._people.started(user, server, "")
         if start.state in FOR_PEOPLE:
             return obstacle(server, start, self._page(start)) or ""
         return f"{progress(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""

@@ -10,6 +10,7 @@ path to secure and to test. Every other stream goes to the person's own pod, whi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ssh_gateway.server import Server
 
 MOST_WAITING_PACKETS = 64
+LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
 MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
 Answer = TypeVar("Answer")
@@ -90,15 +92,19 @@ class Visit:
 
     async def announce(self) -> None:
         """Say where the default server stands if it waits: a session shows no words once SUCCESS is sent."""
-        user = self.proof.user
         try:
-            found = routing.find("", await self._server.places.jobs(user))
-        except Unavailable:
+            async with asyncio.timeout(LOOK_SECONDS):
+                words = await self._coming()
+        except (Unavailable, TimeoutError):
             return
-        if found is None and self.proof.opens(""):
-            words = await self._server.starts.coming(user, "")
-            if words:
-                self._say(words)
+        if words:
+            self._say(words)
+
+    async def _coming(self) -> str:
+        user = self.proof.user
+        if not self.proof.opens("") or routing.find("", await self._server.places.jobs(user)) is not None:
+            return ""
+        return await self._server.starts.coming(user, "")
 
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""

@@ -226,7 +226,7 @@ class Recordings:
         try:
             file = await asyncio.get_running_loop().run_in_executor(self._pool, make)
         except OSError as error:
-            raise CannotRecord(f"{error} (setting Gateway.recordings_dir)") from error
+            raise CannotRecord(f"Gateway.recordings_dir: {error}") from error
         recording = Recording(path, file, self._pool, over, eased)
         task = asyncio.create_task(recording.run(), name=f"record {path.name}")
         self._tasks[task] = recording

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from dlspawner.core.visible import visible
 from dlspawner.manager.access import Right
 from dlspawner.manager.history.api import AMOUNTS, Report, Row, report
 from dlspawner.manager.history.plots import Series, largest, stacked, top
@@ -71,7 +72,8 @@ class HistoryPage(Page):
 
     def _names(self, by: By) -> dict[str, str]:
         """What people call what the rows are of, where that is not its name."""
-        return self.acting().settings.teams.titles if by is By.TEAM else {}
+        titles = self.acting().settings.teams.titles if by is By.TEAM else {}
+        return {team: visible(title) for team, title in titles.items()}  # a plot is markup, which pages take as it is
 
 
 def _name(key: object, names: Mapping[str, str]) -> str:

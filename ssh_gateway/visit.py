@@ -112,6 +112,7 @@ class Visit:
         target = await _need(self._server.places.target(self.proof.user, name))
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
+        await self._server.learn_recorded()  # before there is a connection that nobody would close
         try:
             leg = await pod.connect(
                 target,
@@ -123,7 +124,6 @@ class Visit:
             )
         except pod.Unreachable as problem:
             raise Refused(str(problem)) from problem
-        await self._server.learn_recorded()
         self._join(leg, target.team)
         self.job = target.job
         say(

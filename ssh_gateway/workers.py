@@ -52,6 +52,19 @@ class Process:
         self.channel.send("metrics")
         return answer
 
+    async def ended(self) -> int:
+        """Its status, soon: it has nothing more to say."""
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                return await self.process.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.process.wait()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            self.process.kill()
+
     def answered(self, text: str) -> None:
         """It has told them, for whoever asked first."""
         answer = self.asked.pop(0)
@@ -94,7 +107,7 @@ class Workers:
         hurrying.cancel()
         for number, worker in self._running.items():
             say("worker", level=logging.ERROR, number=number, result="stuck")
-            worker.process.kill()
+            worker.kill()
         await asyncio.gather(*stuck, hurrying, return_exceptions=True)
         say("stopped")
 
@@ -117,7 +130,11 @@ class Workers:
         clock, pauses = asyncio.get_running_loop().time, _pauses()
         while not self._stop.begin.is_set():
             began = clock()
-            status = await self._run(number)
+            try:
+                status: int | None = await self._run(number)
+            except (OSError, ValueError) as problem:  # no room for one more now; the others go on
+                say("worker", level=logging.ERROR, number=number, result="not-started", why=problem)
+                status = None
             if self._stop.begin.is_set():
                 return
             if not self._served.is_set():
@@ -139,7 +156,7 @@ class Workers:
             self._tell("came")
             async for message in worker.channel.messages():
                 self._hear(number, worker, message)
-            return await worker.process.wait()
+            return await worker.ended()
         finally:
             del self._running[number]
             worker.channel.close()
@@ -178,7 +195,7 @@ class Workers:
                 continue
             worker.channel.send(*message)
             if worker.channel.unread() > MOST_UNREAD:
-                worker.process.kill()
+                worker.kill()
 
 
 async def _first_of(tasks: Iterable[asyncio.Task[None]], *events: asyncio.Event) -> None:

@@ -58,5 +58,5 @@ class InterruptedSpawner(BaseSpawner):
 def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
     """Answer whoever asked for a start that was cancelled and was not answered yet."""
     if start.cancelled() and not handler._finished:
-        stopped = Refused(STOPPED, reason="stopped", status=409)
+        stopped = Refused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
         handler.send_error(stopped.status_code, exc_info=(Refused, stopped, None))

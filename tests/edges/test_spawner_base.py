@@ -120,7 +120,7 @@ def test_who_still_waits_for_a_start_that_is_stopped_reads_that_it_was(hub: Hub,
         answer = next(one for one in answers if one.status_code != 202)
     finally:
         hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests-")
-    assert (answer.status_code, answer.json()["message"]) == (409, "The server was stopped before it had started.")
+    assert (answer.status_code, answer.json()["message"]) == (500, "The server was stopped before it had started.")
 
 
 def test_a_named_servers_own_claim_goes_with_the_server_and_the_others_stay(hub: Hub, person: Person) -> None:

@@ -67,6 +67,7 @@ class Relay:
         self._recorder = recorder
         # What the client sent since it asked for a terminal whose recording has not begun yet.
         self._held: list[tuple[int, bytes]] | None = None
+        self._held_bytes = 0
         self._terminals = terminals.Terminals()
         self._proofs = packets.Proofs()
         self._untold = False
@@ -100,7 +101,7 @@ class Relay:
         if self._keeps is not None and self._keeps(kind, payload):
             return False
         if self._held is not None:
-            self._held.append((kind, payload))
+            self._hold(self._held, kind, payload)
             return True
         if kind in _DATA:
             self.bytes_up += len(payload)
@@ -161,9 +162,16 @@ class Relay:
             self.tell()
         return answer.forward
 
+    def _hold(self, held: list[tuple[int, bytes]], kind: int, payload: bytes) -> None:
+        """Until the recording has begun. While keys are exchanged a client is read on, so it is counted."""
+        held.append((kind, payload))
+        self._held_bytes += len(payload) + PACKET_OVERHEAD
+        if self._held_bytes > MOST_PENDING:
+            self._client.end(asyncssh.DISC_PROTOCOL_ERROR, "too much was sent before the terminal could be recorded")
+
     def _resume(self) -> None:
         """The recording has begun, or cannot: what was held goes on, until the next one that has to wait."""
-        held, self._held = self._held or [], None
+        held, self._held, self._held_bytes = self._held or [], None, 0
         if self._client.ended or self._pod.ended:
             return
         for kind, payload in held:

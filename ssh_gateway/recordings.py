@@ -101,12 +101,13 @@ class Recording:
     pool: ThreadPoolExecutor
     over: Callable[[str], None]  # told why, when the recording ends before its terminal
     eased: Callable[[], None]  # called when what was pending has been written
-    result: str = "complete"
-    why: str | None = None
+    result: str = "failed"  # until its file is closed
+    why: str | None = "the gateway ended"
     _since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     _pending: list[Happening] = field(default_factory=list)
     _size: int = 0
     _ended: bool = False
+    _stopped: bool = False
     _due: asyncio.Event = field(default_factory=asyncio.Event)
     _timer: asyncio.TimerHandle | None = None
 
@@ -142,17 +143,28 @@ class Recording:
 
     async def run(self) -> None:
         """Write until the terminal is gone, or the file is full, or cannot be written."""
+        whole = False
         try:
             while not (self._ended and not self._pending):
                 await self._due.wait()
                 await self._flush()
             await self._in_thread(partial(self.file.finish, self._seconds()))
+            whole = not self._stopped
         except OSError as error:
             self._stop("failed", error.strerror or str(error))
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            await self._close(whole=whole)
+
+    async def _close(self, *, whole: bool) -> None:
+        try:
             await self._in_thread(self.file.close)
+        except OSError as error:  # a network's disk may say only now that it is full
+            self._stop("failed", error.strerror or str(error))
+        else:
+            if whole:
+                self.result, self.why = "complete", None
 
     async def _flush(self) -> None:
         self._due.clear()
@@ -168,7 +180,7 @@ class Recording:
     def _stop(self, result: str, why: str) -> None:
         """Nothing more is written; who is at the terminal is told if it is there still."""
         self._pending, self._size = [], 0
-        self.result, self.why = result, why
+        self._stopped, self.result, self.why = True, result, why
         if not self._ended:
             self.end()
             self.over(why)

@@ -312,7 +312,7 @@ async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
         assert sum(b"no login within 5 seconds" in one for one in heard) == 20
         await until(lambda: not running.server.visitors)
         assert resident() - before < 32 * MIB
-        assert running.server.doorkeeper._waiting.total() == 0
+        assert running.server.doorkeeper.waiting.total() == 0
 
 
 async def test_new_logins_are_told_that_the_hub_is_away_and_sessions_go_on(alice: Client, running: Running) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
@@ -16,7 +17,7 @@ from dlspawner.manager.preempting import shift
 from dlspawner.manager.stopping import PREEMPTED, stop
 from tests.edges.test_manager.asking import TEAMS, asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
-from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, state, told
+from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, says, state, told
 
 
 def notices(acting: Acting, user: str = "alice") -> list[str]:
@@ -134,6 +135,7 @@ async def test_it_survives_a_restart_at_every_step(office: Office, db_url: str) 
         await waits_for_word(acting, question)
         before = record(acting, question)
         request = asked(acting, question)
+    says(office, HubUnavailable("not yet"), question)
     async with office.manager() as acting:
         assert record(acting, question) == before
         assert asked(acting, question) == request

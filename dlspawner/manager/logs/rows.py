@@ -80,7 +80,8 @@ def live(connection: Connection) -> list[Kept]:
 def of_job(connection: Connection, job: str) -> list[Kept]:
     """What is kept of a job, oldest first."""
     query = select(log_runs).where(log_runs.c.job == job).order_by(log_runs.c.id)
-    return [_kept(row) for row in connection.execute(query)]
+    # A container's run may be read before the one that it had before.
+    return sorted((_kept(row) for row in connection.execute(query)), key=lambda kept: kept.key[2])
 
 
 def text(connection: Connection, log: int) -> bytes:

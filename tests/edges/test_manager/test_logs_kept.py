@@ -131,7 +131,7 @@ async def test_a_progress_bar_is_kept_as_it_was_printed(lively: PrintingOffice) 
 async def test_a_container_that_starts_again_has_a_log_for_each_of_its_last_runs(lively: PrintingOffice) -> None:
     question = job()
     async with lively.manager() as acting:
-        await lively.start(acting, question, "echo hello; sleep 1; exit 1", restart="Always")
+        await lively.start(acting, question, "echo hello; exit 1", restart="Always")
 
         async def twice() -> bool:
             return len(await kept(acting.ledger, question)) >= 2

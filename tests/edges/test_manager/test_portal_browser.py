@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page
+from playwright.async_api import Page, TimeoutError
 
 from dlspawner.core.endpoints import read_target
 from dlspawner.manager import portal_page, server
@@ -159,13 +159,17 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
     async with browsing(filled.portal, "root-admin", forgives=("status of 422", *BY_TOOLS), **VIEWS[view]) as page:
         await page.context.add_init_script(JUMPS)
         for path in filled.paths():
-            await page.goto(f"{filled.portal.world.jobs}/{path}")
+            answer = await page.goto(f"{filled.portal.world.jobs}/{path}")
+            assert answer is not None
             await page.evaluate(DRAWN)
             jumped = await page.evaluate("window.jumped")
             problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
             part, many = filled.full.get(path, ("main", 1))
-            there = await page.locator(part).count()
-            problems += [f"{path} has {there} of {part}, not {many}"] if there < many else []
+            try:
+                await page.locator(part).nth(many - 1).wait_for(state="attached", timeout=10_000)
+            except TimeoutError:
+                said = await page.inner_text("main")
+                problems.append(f"{path} ({answer.status}) has fewer than {many} of {part}: {said[:500]}")
             name = path.replace("/", "-").replace("?", "-") or "mine"
             await page.screenshot(path=PICTURES / f"{view}-{name}.png", full_page=True)
             problems += [f"{path}: {one}" for one in await wrong(page)]

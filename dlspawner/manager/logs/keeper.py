@@ -122,7 +122,11 @@ class LogKeeper:
     def _notice(self, source: Source, container: Container, before: Source | None) -> None:
         key = (source.uid, container.name, container.run)
         if container.run:
-            self._want((source.uid, container.name, container.run - 1))
+            last = (source.uid, container.name, container.run - 1)
+            seen = _current(before, container.name)
+            if seen and seen.run < container.run:
+                self._whole.discard(last)  # what was read as its end may have been the next run's beginning
+            self._want(last)
         if container.ended:
             self._want(key)
         elif container.running:
@@ -241,13 +245,17 @@ class LogKeeper:
         self._quiet[key] = 0 if news else min(_QUIETEST, self._quiet.get(key, 0) + 1)
 
     def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> Printed:
+        """What to ask for: what is new, but all of a run whose container runs again.
+
+        Kubernetes cannot be asked for a run by its number, so what was read of it last may be of the next one.
+        """
         return Printed(
             container=key[1],
             previous=previous,
             follow=follow,
             timestamps=True,
             tail=None if follow else LINES,
-            since=self._marks.get(key, Mark()).stamp,
+            since="" if previous else self._marks.get(key, Mark()).stamp,
             seconds=_FOLLOW_SECONDS if follow else _READ_SECONDS,
         )
 
@@ -257,7 +265,9 @@ class LogKeeper:
         if job is None:  # the watch has not told yet what it is
             self._later(key)
             return False
-        reader = Stamped(self._marks.get(key, Mark()), source.secrets, self.keeping.most)
+        anew = wanted.previous
+        known = Mark() if anew else self._marks.get(key, Mark())
+        reader = Stamped(known, source.secrets, self.keeping.most)
         broken: Unavailable | None = None
         try:
             async for piece in self.cluster.log(source.pod, source.namespace, wanted):
@@ -267,8 +277,9 @@ class LogKeeper:
         except Unavailable as problem:
             broken, ended = problem, False
         text, mark, lost = reader.take(ended=ended)
-        if text or ended:
-            await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended), text)
+        if ended or (text and not anew):
+            anew = anew and bool(text)
+            await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended, anew=anew), text)
         if broken is not None:
             raise broken
         self._broken.pop(key, None)
@@ -276,7 +287,8 @@ class LogKeeper:
 
     async def _keep(self, reading: Reading, text: bytes) -> None:
         key = reading.key
-        last = await self.ledger.read(lambda connection: rows.last_part(connection, key)) if text else None
+        adds = text and not reading.anew
+        last = await self.ledger.read(lambda connection: rows.last_part(connection, key)) if adds else None
         parts = await asyncio.to_thread(_joined, last, text)
         await self._write(replace(reading, parts=parts, replaces=last.id if last else 0))
         if key[0] in self.sources:

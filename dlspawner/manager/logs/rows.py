@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, true, update
 
 from dlspawner.core.jobs import State
 from dlspawner.manager.logs.tail import Mark
@@ -52,7 +52,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reading has brought: new parts, of which the first may replace the last one that there was."""
+    """What a reading has brought: new parts, of which the first may replace the last one that there was.
+
+    One that is read `anew` replaces all that was kept of this log.
+    """
 
     job: str
     pod: str
@@ -63,6 +66,7 @@ class Reading:
     whole: bool
     parts: tuple[Part, ...] = ()
     replaces: int = 0
+    anew: bool = False
 
 
 def compressed(text: bytes) -> tuple[Part, ...]:
@@ -131,8 +135,9 @@ def _add(connection: Connection, reading: Reading, most: int) -> None:
         log, lost = int(made.inserted_primary_key[0]), reading.lost  # type: ignore[index]  # one row was inserted
         _limit_runs(connection, reading)
     else:
-        log, lost = int(row.id), row.lost or reading.lost
-    connection.execute(delete(log_parts).where((log_parts.c.log == log) & (log_parts.c.id == reading.replaces)))
+        log, lost = int(row.id), reading.lost or (row.lost and not reading.anew)
+    old = true() if reading.anew else log_parts.c.id == reading.replaces
+    connection.execute(delete(log_parts).where((log_parts.c.log == log) & old))
     if reading.parts:
         bodies = [{"log": log, "size": part.size, "body": part.body} for part in reading.parts]
         connection.execute(insert(log_parts), bodies)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS
+from dlspawner.cluster import PODS, Cluster, Printed
 from dlspawner.core.jobs import State
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Question
@@ -140,6 +140,34 @@ async def test_a_container_that_starts_again_has_a_log_for_each_of_its_last_runs
         first, second, *_ = await kept(acting.ledger, question)
         assert (first.key[2], second.key[2]) == (0, 1)
         assert await text(acting.ledger, question, 0) == "hello\n"
+
+
+async def test_a_log_that_is_read_while_its_container_starts_again_is_not_the_next_run_s(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes cannot be asked for a run by its number: who asks for a log too late is given the next one's."""
+    question, in_time = job(), Cluster.log
+
+    async def again(pod: str) -> bool:
+        statuses = (await lively.cluster.get(PODS, pod, NAMESPACE))["status"].get("containerStatuses") or [{}]
+        return statuses[0].get("restartCount", 0) > 0
+
+    async def late(cluster: Cluster, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+        if not wanted.previous:
+            await until(lambda: again(pod), "the container runs again")
+        async for piece in in_time(cluster, pod, namespace, wanted):
+            yield piece
+
+    monkeypatch.setattr(Cluster, "log", late)
+    async with lively.manager() as acting:
+        await lively.start(acting, question, "date +%s.%N; sleep 3; exit 1", restart="Always")
+
+        async def each() -> bool:
+            runs = len(await kept(acting.ledger, question))
+            texts = [await text(acting.ledger, question, run) for run in range(runs)]
+            return len(texts) >= 2 and len(set(texts)) == len(texts) and all(one.count("\n") == 1 for one in texts)
+
+        await until(each, "each run has its own log")
 
 
 async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_keeps_up_no_other(

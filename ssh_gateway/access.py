@@ -131,15 +131,16 @@ class Doorkeeper:
 
 @dataclass(slots=True)
 class Crowd:
-    """How many connections each person has."""
+    """How many of something each person has: connections, if not said otherwise."""
 
     limit: int
     inside: Tally = field(default_factory=Tally)
+    of: str = "connections"
 
     def enter(self, user: str) -> str | None:
         """Count one more, which must `leave` once; or a sentence that says why not."""
         if self.inside[user] >= self.limit:
-            return f"you have {self.limit} connections already: close some of them"
+            return f"you have {self.limit} {self.of} already: close some of them"
         self.inside.add(user, 1)
         return None
 

@@ -9,6 +9,8 @@ Rules:
   terminal. What the gateway says is in the recording, too.
 * A recording that ends early (a full disk, the size allowed) ends no session: the terminal says so, the log why, and a
   new terminal is judged anew.
+* A connection and a person have only so many recordings at once, each of which is an open file, until that is closed.
+  One more is refused; other recorded terminals of the connection say why, and it ends only where there are none.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from datetime import UTC, datetime
 from functools import partial
 
 from ssh_gateway import packets
+from ssh_gateway.access import Crowd
 from ssh_gateway.asciicast import Terminal
 from ssh_gateway.notices import Line, as_line
 from ssh_gateway.recordings import CannotRecord, Recording, Recordings
 from ssh_gateway.terminals import MOST_CHANNELS, MOST_REPLIES, Screen
+
+MOST_OF_CONNECTION = 16
+MOST_OF_PERSON = 64
 
 _RECORDED = "This terminal is recorded for your administrators: all that it shows, and nothing that it does not."
 _RUNS = frozenset({b"shell", b"exec", b"subsystem"})
@@ -32,6 +38,7 @@ _REFUSED = "Terminals of your team are recorded, and this one cannot be: {why}."
 _NO_FILE = "tell your administrator"
 _NO_ROOM = "your SSH client leaves no room for the line that says so"
 _NOT_KNOWN = "nobody can tell right now whether they are still; try again in a moment"
+_TOO_MANY = "this connection has {most} already: close some of them"
 _OVER = "The recording of this terminal has ended: {why}. You can go on."
 
 
@@ -63,6 +70,11 @@ class Recorded:
     lines: list[Line] = field(default_factory=list)
 
 
+def new_crowd() -> Crowd:
+    """How many recordings each person has."""
+    return Crowd(MOST_OF_PERSON, of="recorded terminals")
+
+
 @dataclass(slots=True)
 class Recorder:
     """The recordings of one connection; channels go by the client's numbers."""
@@ -71,11 +83,14 @@ class Recorder:
     must: Callable[[], bool | None]  # whether terminals are recorded now; None: nobody can tell
     whose: Callable[[int, int], Terminal]  # by channel and count
     note: Callable[..., None]  # writes a line of the log
+    user: str = ""
+    crowd: Crowd = field(default_factory=new_crowd)
     resume: Callable[[], None] = lambda: None
     eased: Callable[[], None] = lambda: None
     tell: Callable[[], None] = lambda: None
     channels: dict[int, Recorded] = field(default_factory=dict)
     _count: int = 0
+    _going_on: int = 0  # recordings whose files are not closed
     _opening: asyncio.Task[None] | None = None
 
     @property
@@ -126,6 +141,8 @@ class Recorder:
             return self._refuse(payload, channel, _NO_ROOM)
         if must is None:
             return self._refuse(payload, channel, _NOT_KNOWN)
+        if (full := self._enter()) is not None:
+            return self._refuse_one(payload, channel, full)
         self.channels[channel] = found = Recorded()
         begin = self._begin(channel, found, size, packets.terminal_type(payload))
         self._opening = asyncio.create_task(begin, name="begin a recording")
@@ -145,6 +162,30 @@ class Recorder:
             self.channels[channel] = Recorded(refused=sentence, asked=True)
         return Answer(packets.refused(payload), sentence)
 
+    def _refuse_one(self, payload: bytes, channel: int, why: str) -> Answer:
+        """As `_refuse`, but whoever has other recorded terminals here reads it on those, and keeps them."""
+        answer = self._refuse(payload, channel, why)
+        others = [one for one in self.channels.values() if one.tape is not None]
+        line = Line("too many are recorded", _line(answer.ends))
+        for one in others:
+            if line.id not in {said.id for said in one.lines}:
+                one.lines.append(line)
+        self.tell()
+        return Answer(answer.forward) if others else answer
+
+    def _enter(self) -> str | None:
+        """Count one more recording, which must `_leave` once; or why there can be none."""
+        if self._going_on >= MOST_OF_CONNECTION:
+            return _TOO_MANY.format(most=MOST_OF_CONNECTION)
+        why = self.crowd.enter(self.user)
+        if why is None:
+            self._going_on += 1
+        return why
+
+    def _leave(self) -> None:
+        self._going_on -= 1
+        self.crowd.leave(self.user)
+
     async def _begin(self, channel: int, found: Recorded, size: tuple[int, int], term: bytes) -> None:
         self._count += 1
         whose = self.whose(channel, self._count)
@@ -152,6 +193,7 @@ class Recorder:
         try:
             found.tape = await self.recordings.begin(whose, size, term, over, self._ease, done)
         except CannotRecord as problem:
+            self._leave()
             self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=problem)
             found.refused = _REFUSED.format(why=_NO_FILE)
         else:
@@ -172,6 +214,7 @@ class Recorder:
             self.tell()
 
     def _done(self, channel: int, tape: Recording) -> None:
+        self._leave()
         level = logging.INFO if tape.result == "complete" else logging.WARNING
         self.note(
             "recorded",

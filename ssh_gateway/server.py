@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import algorithms, listening, wire
+from ssh_gateway import algorithms, listening, recorder, wire
 from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
@@ -92,8 +92,13 @@ class Server:
         if rechecks is not None:
             rechecks.visits = self._visits
         self.crowd = Crowd(self.limits.connections_per_user)
+        self.recorded = recorder.new_crowd()
         self.penalties = Penalties(self.limits.rules)
-        self.tallies = {"door": self.doorkeeper.waiting, "crowd": self.crowd.inside}
+        self.tallies = {
+            "door": self.doorkeeper.waiting,
+            "crowd": self.crowd.inside,
+            "recorded": self.recorded.inside,
+        }
         self.meters = meters or Meters()
         self.meters.inside = self._inside
         self.visitors: set[Visitor] = set()

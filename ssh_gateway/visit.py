@@ -175,12 +175,15 @@ class Visit:
             lines=self._lines,
             refused=self._refused_by_policy,
             audit=self._note,
-            recorder=Recorder(
-                self._server.recordings, partial(self._server.records, team), self._terminal, self._note_recording
-            ),
+            recorder=self._recorder(team),
         )
         self._relay.start()
         self._server.activity.opened(self.proof.user, self.server_name or "")
+
+    def _recorder(self, team: str) -> Recorder:
+        server = self._server
+        must = partial(server.records, team)
+        return Recorder(server.recordings, must, self._terminal, self._note_recording, self.proof.user, server.recorded)
 
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")

@@ -13,7 +13,7 @@ from ssh_gateway import packets, wire
 from ssh_gateway.asciicast import Terminal
 from ssh_gateway.packets import Policy
 from ssh_gateway.proxy import Relay
-from ssh_gateway.recorder import RECORDED, Recorder
+from ssh_gateway.recorder import MOST_OF_CONNECTION, RECORDED, Recorder
 from ssh_gateway.recordings import BEHIND, Recordings
 from tests.gateway.peers import until
 from tests.gateway.test_proxy import FakeLeg, close, confirmation, data, number
@@ -28,6 +28,7 @@ class Wired:
     client: FakeLeg
     pod: FakeLeg
     relay: Relay
+    recorder: Recorder
     recordings: Recordings
     folder: Path
     notes: list[tuple[str, dict[str, Any]]]
@@ -62,13 +63,14 @@ async def both(tmp_path: Path) -> AsyncIterator[Wired]:
         must=lambda: True,
         whose=lambda channel, count: Terminal("alice", "train", "1-1", channel, count),
         note=lambda event, **fields: notes.append((event, fields)),
+        user="alice",
     )
     client, pod = FakeLeg(), FakeLeg()
     relay = Relay(
         cast("wire.Leg", client), cast("wire.Leg", pod), Policy(), used=lambda: None, lines=tuple, recorder=recorder
     )
     relay.start()
-    yield Wired(client, pod, relay, recordings, tmp_path / "recordings", notes)
+    yield Wired(client, pod, relay, recorder, recordings, tmp_path / "recordings", notes)
     relay.pod_gone()
     await recordings.aclose()
 
@@ -192,3 +194,51 @@ async def test_output_waits_for_a_slow_disk_and_goes_on_when_it_is_written(both:
     both.says(close(5))
     (shown,) = await both.shown()
     assert shown.count("x") == many * len(content)
+
+
+async def open_terminals(both: Wired, numbers: range) -> None:
+    for one in numbers:
+        both.session(one, 100 + one)
+        both.sends(terminal(100 + one))
+        await both.goes_on()
+        both.says(answer(one))
+
+
+async def test_one_more_than_a_connection_may_have_is_refused_in_words_on_the_others_which_go_on(both: Wired) -> None:
+    await open_terminals(both, range(MOST_OF_CONNECTION))
+    assert len(both.recordings.going_on) == MOST_OF_CONNECTION
+    for _ in range(2):
+        both.session(50, 150)
+        both.sends(terminal(150), shell(150))
+        assert both.pod.sent[-2:] == [refused(terminal(150)), refused(shell(150))]
+        both.sends(close(150))
+        both.says(close(50))
+    said = [sent for sent in both.client.sent if b"this connection has 16 already: close some of them" in sent]
+    assert [packets.number_at(sent, 1) for sent in said] == list(range(MOST_OF_CONNECTION)), "once on each"
+    assert both.client.ended is None
+    assert len(both.recordings.going_on) == MOST_OF_CONNECTION
+    both.says(close(0))
+    await until(lambda: len(both.recordings.going_on) < MOST_OF_CONNECTION)
+    await open_terminals(both, range(60, 61))
+    assert both.client.sent[-1] == data(60, RECORDED.content)
+
+
+async def test_whoever_has_too_many_on_other_connections_is_sent_home_with_words(both: Wired) -> None:
+    both.recorder.crowd.limit = 2
+    elsewhere = both.recorder.crowd.inside
+    elsewhere.hear(2, "alice", 2)  # in another worker
+    both.session()
+    both.sends(terminal(), shell())
+    assert both.pod.sent[-2:] == [refused(terminal()), refused(shell())]
+    assert both.client.ended is not None
+    assert "this one cannot be: you have 2 recorded terminals already: close some of them." in both.client.ended[1]
+    assert list(both.folder.iterdir()) == []
+    both.client.ended = None
+    elsewhere.hear(2, "alice", -1)
+    both.session(6, 10)
+    both.sends(terminal(10))
+    await both.goes_on()
+    assert elsewhere["alice"] == 2
+    both.says(close(6))
+    await until(lambda: elsewhere["alice"] == 1)
+    assert both.client.ended is None

@@ -18,6 +18,7 @@ from typing import Any
 import asyncssh
 import pytest
 
+from ssh_gateway import recorder
 from ssh_gateway.asciicast import TRUNCATED
 from ssh_gateway.directory import Standing, Unavailable
 from ssh_gateway.keys import Keys
@@ -177,6 +178,25 @@ async def test_every_terminal_of_a_shared_connection_has_a_recording_of_its_own(
     casts = await recorded.written(3)
     wanted = sorted([shown.decode(), others[0].text, others[1].text])
     assert sorted(cast.shown for cast in casts) == wanted
+
+
+async def test_a_terminal_too_many_is_refused_and_those_that_are_open_say_why(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MOST_OF_CONNECTION", 1)
+    shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
+    first = await recorded.client.start(
+        "ssh", *shared, "-o", "ControlMaster=yes", "-tt", "alice+train@gateway", "echo one; read x; echo bye"
+    )
+    await seen(first, b"one")
+    second = await recorded.client.ssh(*shared, "-tt", "alice+train@gateway", "echo two")
+    assert (second.status, b"two" in second.out) == (255, False)
+    await seen(first, b"this connection has 1 already: close some of them")
+    assert (await recorded.client.ssh(*shared, "alice+train@gateway", "echo plain")).out == b"plain\n"
+    assert b"bye" in (await finish(first, b"x\n")).out
+    (cast,) = await recorded.written()
+    assert "bye" in cast.shown
+    assert recorded.running.server.tallies["recorded"].total() == 0
 
 
 async def test_a_window_that_changes_is_recorded(recorded: Recorded) -> None:

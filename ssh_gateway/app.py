@@ -18,6 +18,7 @@ from traitlets.config import Application
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
+from dlspawner.looplag import watch_loop
 from ssh_gateway import keys, listening
 from ssh_gateway.activity import Activity
 from ssh_gateway.channel import Channel
@@ -312,7 +313,7 @@ class Gateway(Application):
                 asyncio.create_task(activity.run(), name="report activity"),
                 asyncio.create_task(notices.run(), name="follow notices"),
                 asyncio.create_task(rechecks.run(), name="check again"),
-                asyncio.create_task(server.meters.watch_loop(), name="measure the loop"),
+                asyncio.create_task(watch_loop(server.meters.loop_lag.observe), name="measure the loop"),
             }
             await self._run(server, doing, worker)
 

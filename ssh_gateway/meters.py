@@ -7,7 +7,6 @@ relay takes is not measured on packets: what makes them wait is the event loop, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ METHODS = ("publickey", "password", "keyboard-interactive", "other")
 REFUSALS = ("connection", "login", "session", "stream", "request")
 STARTS = ("running", "not-started")
 _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Meters:
             ["result"],
             registry=own,
         )
-        self._lag = Histogram(
+        self.loop_lag = Histogram(
             "dlspawner_gateway_loop_lag_seconds",
             "By how much the event loop was late, measured twice a second: how long a packet waits to be relayed.",
             buckets=_LAGS,
@@ -105,14 +103,6 @@ class Meters:
     def waited(self, *, runs: bool) -> None:
         """A login for a job that did not run has ended its waiting."""
         self._starts.labels("running" if runs else "not-started").inc()
-
-    async def watch_loop(self) -> None:
-        """Measure the loop's lag until cancelled."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            due = clock() + _LOOK_SECONDS
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._lag.observe(max(0.0, clock() - due))
 
 
 class _Now(Collector):

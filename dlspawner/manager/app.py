@@ -24,6 +24,7 @@ import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
+from dlspawner.looplag import watch_loop
 from dlspawner.manager import pages, portal, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
@@ -245,7 +246,7 @@ class Manager(Application):
         acting = self._acting(store, hub, files, wanted) if files and wanted else None
         deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
         meters = acting.meters if acting else Meters()
-        lag = asyncio.create_task(meters.watch_loop(), name="measure the loop's lag")
+        lag = asyncio.create_task(watch_loop(meters.loop_lag.observe), name="measure the loop's lag")
         try:
             manager = self._assemble(service, store, acting, meters)
             server = HTTPServer(make_web(manager), xheaders=True, idle_connection_timeout=300)

@@ -12,6 +12,7 @@ import asyncssh
 import pytest
 import requests
 
+from dlspawner.looplag import watch_loop
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.health import Health
 from ssh_gateway.keys import Keys
@@ -137,7 +138,7 @@ async def test_a_real_prometheus_scrapes_it_while_somebody_works(
     running: Running, alices_key: asyncssh.SSHKey, alice: Client, tmp_path: Path
 ) -> None:
     meters = running.server.meters
-    watching = asyncio.create_task(meters.watch_loop())
+    watching = asyncio.create_task(watch_loop(meters.loop_lag.observe))
     answering = await Health(metrics=running.server.metrics).serve("127.0.0.1", 0)
     port = answering.sockets[0].getsockname()[1]
     process = await alice.start("ssh", "alice+train@gateway", "read x")

@@ -8,7 +8,6 @@ that a sum over several Managers counts nothing twice.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -27,7 +26,6 @@ NO_GPUS = "none"  # the GPU type of jobs without any
 CULLS = ("idle", "lifetime")
 _WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
 _LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-_LOOK_SECONDS = 0.5
 
 
 class Meters:
@@ -62,7 +60,7 @@ class Meters:
         self._ends = Counter(
             "dlspawner_job_ends", "Jobs that ended, by their last event's reason.", ["reason"], registry=own
         )
-        self._lag = Histogram(
+        self.loop_lag = Histogram(
             "dlspawner_loop_lag_seconds",
             "By how much the Manager's event loop was late, measured twice a second.",
             buckets=_LAGS,
@@ -110,14 +108,6 @@ class Meters:
                 self._culls.labels(reason, kind)
             for preemptible in ("false", "true"):
                 self._waits.labels(kind, preemptible)
-
-    async def watch_loop(self) -> None:
-        """Measure the loop's lag until cancelled."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            due = clock() + _LOOK_SECONDS
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._lag.observe(max(0.0, clock() - due))
 
 
 class _Now(Collector):

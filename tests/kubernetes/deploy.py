@@ -85,6 +85,9 @@ def ssh_from(nodes: Iterable[str]) -> dict[str, Any]:
     }
 
 
+_PATHS = ("hub/login", "services/jobs/health")  # the proxy has its routes when the Hub has told it
+
+
 def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = None, seconds: float = 180) -> Deployment:
     """Apply, and return when people can log in."""
     started = time.monotonic()
@@ -94,7 +97,7 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = Non
     host = nodes[0]  # where NodePorts are found
     url = f"http://{host}:{HTTP_PORT}"
     try:
-        wait_for(lambda: ready(kubectl) and answers(f"{url}/hub/login"), "the product", seconds)
+        wait_for(lambda: ready(kubectl) and all(answers(f"{url}/{path}") for path in _PATHS), "the product", seconds)
     except AssertionError as late:
         raise AssertionError("\n".join([str(late), *why(kubectl)])) from None
     taken = time.monotonic() - started

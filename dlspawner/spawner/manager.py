@@ -2,15 +2,14 @@
 
 The Manager is asked while somebody waits for a start, so every question has one deadline over all its tries, never
 after the start's own, and one that is not answered ends in ``Refused``: deny by default. Jobs that run are not touched
-by it. Questions can be asked again without harm; only those may be added here.
-
-A session per question: they are few, and a spawner has no moment at which it could close one that it keeps. A
-connection per try: behind one address there may be several Managers, of which one decides; which, may just be changing.
+by it. Questions can be asked again without harm; only those may be added here. By which connection, is in
+``connections``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,6 +26,7 @@ from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 from dlspawner.core.accounts import Numbers, UidRange
 from dlspawner.core.link import link_token
 from dlspawner.core.telling import told
+from dlspawner.spawner import connections
 from dlspawner.spawner.refusal import Refused
 
 SECONDS = 10.0
@@ -36,7 +36,6 @@ PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 INTERRUPTED_SECONDS = 120.0  # nobody waits for so long; without it what was stopped may start again
 _LISTENING_SECONDS = 0.25
-_CONNECT_SECONDS = 5.0  # one of several Managers may be on a machine that is off
 _TELLING: set[asyncio.Task[None]] = set()  # what the Manager is still to hear; lost with this process
 T = TypeVar("T")
 
@@ -210,23 +209,23 @@ class Manager:
         clock = asyncio.get_running_loop().time
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
-        # The resolver that is aiohttp's default with aiodns reads the system's configuration for every session.
-        connector = aiohttp.TCPConnector(force_close=True, resolver=aiohttp.ThreadedResolver())
-        limits = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
-        async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
-            for delay in delays(FIRST_DELAY, LONGEST_DELAY):
-                sent, trouble = clock(), ""
-                try:
-                    async with session.request(
-                        method, url, json=body, headers=headers, allow_redirects=False
-                    ) as answer:
-                        if answer.status not in RETRIED:
-                            return answer.status, await _json(answer), sent
-                        trouble = f"status {answer.status}"
-                except (aiohttp.ClientError, TimeoutError) as problem:
-                    trouble = type(problem).__name__
-                self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
-                await asyncio.sleep(delay)
+        kept = True
+        for delay in delays(FIRST_DELAY, LONGEST_DELAY):
+            sent, trouble = clock(), ""
+            try:
+                async with (
+                    connections.session(kept=kept) as session,
+                    session.request(method, url, json=body, headers=headers, allow_redirects=False) as answer,
+                ):
+                    if answer.status not in RETRIED:
+                        return answer.status, await _json(answer), sent
+                    trouble = f"status {answer.status}"
+                    answer.close()  # whoever answers there is not asked again
+            except (aiohttp.ClientError, TimeoutError) as problem:
+                trouble = type(problem).__name__
+            self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
+            await asyncio.sleep(delay)
+            kept = False
         raise AssertionError("delays never end")
 
     def _numbers(self, user: str, status: int, answer: Any) -> Numbers:
@@ -274,7 +273,9 @@ async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 async def _json(answer: aiohttp.ClientResponse) -> Any:
+    """It is read to its end in any case: a connection with something left in it is not kept."""
+    said = await answer.read()
     try:
-        return await answer.json(content_type=None) if answer.status < 300 else None
+        return json.loads(said) if answer.status < 300 else None
     except ValueError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from dlspawner.core.accounts import Numbers, UidRange
-from dlspawner.spawner import manager
+from dlspawner.spawner import connections, manager
 from dlspawner.spawner.manager import Manager
 
 UIDS = UidRange(20_000, 29_999)
@@ -32,26 +33,117 @@ async def answering(
     await runner.cleanup()
 
 
-async def test_every_try_has_its_own_connection_so_that_another_manager_may_answer() -> None:
-    """Of two Managers behind the address of a Service, which leads each connection to one of them."""
-    connections: list[object] = []
+def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:
+    """A uid, and the connection is noted."""
+    if request.transport is not None and request.transport not in used:
+        used.append(request.transport)
+    return web.json_response({"uid": 20_000, "gid": 20_000})
+
+
+async def test_one_question_after_the_other_has_the_same_connection_also_after_a_no() -> None:
+    used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
-        if request.transport not in connections:
-            connections.append(request.transport)
-        if len(connections) < 3:
-            return web.json_response({}, status=503)
-        return web.json_response({"uid": 20_000, "gid": 20_000})
+        found = given(request, used)
+        return web.json_response({"detail": "no" * 10_000}, status=404) if "ending" in request.path else found
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        for _ in range(2):
+            await Manager(url, "token", log).account("alice", UIDS)
+            assert await Manager(url, "token", log).ending("j-1") is None
+    assert len(used) == 1
+
+
+async def test_every_further_try_has_its_own_connection_so_that_another_manager_may_answer() -> None:
+    """Of two Managers behind the address of a Service, which leads each connection to one of them."""
+    used: list[asyncio.Transport] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        found = given(request, used)
+        return found if len(used) > 2 else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         assert await Manager(url, "token", log, seconds=30).account("alice", UIDS) == Numbers(20_000, 20_000)
+
+
+async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
+    """Such as a crowd leaves behind: a try for each of them would take longer than a start."""
+    used: list[asyncio.Transport] = []
+    crowd, acts = asyncio.Barrier(10), True
+
+    async def answer(request: web.Request) -> web.Response:
+        old = request.transport in used
+        found = given(request, used)
+        if acts:
+            await crowd.wait()
+        return found if acts or not old else web.json_response({}, status=503)
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        manager = Manager(url, "token", log, seconds=30)
+        await asyncio.gather(*(manager.account("alice", UIDS) for _ in range(10)))
+        acts = False
+        await manager.account("alice", UIDS)
+    assert len(used) == 11
+
+
+async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one to a machine that was switched off since; POST too, which HTTP clients do not send twice."""
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.2)
+    used: list[asyncio.Transport] = []
+    over = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        old = request.transport in used
+        found = given(request, used)
+        if old:
+            await over.wait()
+        return found
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        manager = Manager(url, "token", log, seconds=30)
+        await manager.account("alice", UIDS)
+        assert await manager.account("alice", UIDS) == Numbers(20_000, 20_000)
+        await manager.interrupted("alice", "", None)
+        over.set()
+    assert len(used) > 2
+
+
+async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    """As by a Manager that was started again at the same address."""
+    used: list[asyncio.Transport] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        return given(request, used)
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        await Manager(url, "token", log).account("alice", UIDS)
+        used[0].close()
+        await Manager(url, "token", log).account("alice", UIDS)
+    assert len(used) == 2
+    assert "asking again" not in caplog.text
+
+
+async def test_what_is_kept_is_closed_with_the_event_loop_that_it_belongs_to() -> None:
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(60):
+        asked = Manager(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
+        await asyncio.to_thread(lambda: asyncio.run(asked.ending("j-1")))
+        await ended.wait()
 
 
 async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as one to a machine that is off."""
-    monkeypatch.setattr(manager, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
         address = deaf.getsockname()
         with contextlib.suppress(TimeoutError):

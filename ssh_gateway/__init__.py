@@ -8,9 +8,10 @@
     visit      one person afterwards: a shell, or ``ssh -J``     routing   PURE: where a login leads
     pod        the way into a job's sshd                         packets   PURE: what is read in a relayed packet
     proxy      the relay between the two legs                    logs      one line per event
-    directory  the Hub, the Manager and the cluster              wire      all that is private to asyncssh
+    directory  the Hub, the Manager and the cluster              wire, bulk all that is private to asyncssh
     rechecks   everybody inside is checked again             standing  PURE: who may stay
     algorithms what is offered and taken
+    ciphers    the gateway's own, for data                    buffers   what all connections share
     authorities whose certificates count                     certificates PURE: what one lets in
     sessions   telling the Manager who is in which job           drain     what is said when it stops
     audit      PURE: what packets say for the log

@@ -1,10 +1,11 @@
-"""The sockets to listen on."""
+"""The sockets to listen on, and what is set on those of connections."""
 
 from __future__ import annotations
 
 import socket
 
 BACKLOG = 256
+TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
 
 
 def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -43,6 +44,15 @@ def written(listening: socket.socket) -> tuple[str, int]:
     """Address and port as they are written with a colon between them."""
     host, port, *_ = listening.getsockname()
     return f"[{host}]" if ":" in host else host, int(port)
+
+
+def keep_alive(sock: socket.socket | None) -> None:
+    """Let the kernel notice a peer that vanished, in three minutes instead of two hours."""
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for name, value in TCP_KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _read(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:

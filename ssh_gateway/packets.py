@@ -34,6 +34,8 @@ CHANNEL_FAILURE = 100
 
 FIRST_RELAYED = 80
 
+Payload = bytes | memoryview
+
 ADMINISTRATIVELY_PROHIBITED = 1
 
 REFUSED_REQUEST = b"refused@dlspawner.dev"
@@ -214,7 +216,7 @@ def in_clear(payload: bytes) -> bytes:
     return (len(payload) + padding + 1).to_bytes(4, "big") + bytes([padding]) + payload + bytes(padding)
 
 
-def number_at(payload: bytes, offset: int) -> int:
+def number_at(payload: Payload, offset: int) -> int:
     """The uint32 at ``offset``; missing bytes count as absent, so the caller checks the length where it matters."""
     return int.from_bytes(payload[offset : offset + 4], "big")
 

@@ -11,6 +11,7 @@ Rules:
 * Either leg's end is the other's, with what was said.
 * A line for people (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
   client's window has room for it that the pod does not know of (`terminals`). It is neither activity nor traffic.
+* Packets of data are views of a buffer that everybody shares: what is kept of one has to be copied (`bulk`).
 * Where terminals are recorded (`recorder`), a request for one waits for its file, and the client for the request.
 * Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
   with a terminal. What a terminal merely shows is none, nor are keepalives.
@@ -24,7 +25,7 @@ import asyncssh
 
 from ssh_gateway import packets, terminals, wire
 from ssh_gateway.notices import Line
-from ssh_gateway.packets import Policy
+from ssh_gateway.packets import Payload, Policy
 from ssh_gateway.recorder import RECORDED, Recorder
 
 MOST_PENDING = 8 * 2**20
@@ -79,6 +80,7 @@ class Relay:
         """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
         self._client.receive = self.from_client
         self._pod.receive = self.from_pod
+        self._client.bulk = self._pod.bulk = True
         self._client.flow_changed = self._pod.flow_changed = self._flow
         if self._recorder is not None:
             self._recorder.resume, self._recorder.eased = self._resume, self._flow
@@ -97,16 +99,18 @@ class Relay:
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
         self._client.end(*(self._pod.farewell or lost))
 
-    def from_client(self, kind: int, payload: bytes) -> bool:
+    def from_client(self, kind: int, payload: Payload) -> bool:
+        if kind in _DATA and self._held is None:
+            self.bytes_up += len(payload)
+            self._used()
+            return self._send(payload, self._client, self._pod)
+        payload = bytes(payload)
         if self._keeps is not None and self._keeps(kind, payload):
             return False
         if self._held is not None:
             self._hold(self._held, kind, payload)
             return True
-        if kind in _DATA:
-            self.bytes_up += len(payload)
-            self._used()
-        elif kind in terminals.FROM_CLIENT:
+        if kind in terminals.FROM_CLIENT:
             if kind == packets.CHANNEL_REQUEST and self._recorder is not None:
                 judged = self._for_recorder(kind, payload, self._recorder)
                 if judged is None:
@@ -122,16 +126,19 @@ class Relay:
             self._proofs.asked(payload, self._client.prove_host_keys)
         return self._pass(kind, payload, self._client, self._pod)
 
-    def from_pod(self, kind: int, payload: bytes) -> bool:
+    def from_pod(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA:
             self.bytes_down += len(payload)
             if not self._terminals.shown_on or packets.number_at(payload, 1) not in self._terminals.shown_on:
                 self._used()
             if self._recorder is not None and self._recorder.channels:
+                payload = bytes(payload)
                 self._record(payload, self._recorder)
-        elif kind in terminals.FROM_POD:
+            return self._send(payload, self._pod, self._client)
+        payload = bytes(payload)
+        if kind in terminals.FROM_POD:
             return self._about_terminals(kind, payload)
-        elif kind in _REPLIES:
+        if kind in _REPLIES:
             payload = self._proofs.answered(payload)
         return self._pass(kind, payload, self._pod, self._client)
 
@@ -221,10 +228,12 @@ class Relay:
                 self._refused(verdict.refused)
             else:
                 self._audit(payload, source is self._client, self._channel(payload, source))
-        if forward is not None:
-            sink.send_payload(forward)
-            if sink.blocked:
-                self._count(len(forward) + PACKET_OVERHEAD, source, sink)
+        return True if forward is None else self._send(forward, source, sink)
+
+    def _send(self, payload: Payload, source: wire.Leg, sink: wire.Leg) -> bool:
+        sink.send_payload(payload)
+        if sink.blocked:
+            self._count(len(payload) + PACKET_OVERHEAD, source, sink)
         return True
 
     def _channel(self, payload: bytes, source: wire.Leg) -> int | None:

@@ -22,6 +22,7 @@ from ssh_gateway import access, certificates, routing, wire
 from ssh_gateway.access import Attempts, Proof
 from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
 from ssh_gateway.directory import Unavailable
+from ssh_gateway.door import Door
 from ssh_gateway.logs import say
 from ssh_gateway.standing import BLOCKED
 from ssh_gateway.visit import Jump, Refused, Visit
@@ -37,7 +38,7 @@ TOO_MANY = "too many failed attempts: connect again with one key (ssh -o Identit
 Answer = TypeVar("Answer")
 
 
-class Visitor(wire.Door):
+class Visitor(Door):
     """Answers what asyncssh asks about one client; made by `Server.make_leg`."""
 
     leg: wire.ServerLeg

@@ -1,13 +1,13 @@
-"""The packet layer: every private name of asyncssh that the gateway leans on is in this module.
+"""The packet layer: every private name of asyncssh that the gateway leans on is in this module and in `bulk`.
 
 asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
 subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
 (`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
-bounds on what a peer makes it keep, and the moment between a proven credential and SUCCESS (`Door.proven`).
+bounds on what a peer makes it keep, and the moment between a proven credential and SUCCESS (`Door.proven`). A shorter
+way for data is in `bulk`.
 
 Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
-name moved or changed its meaning; asyncssh is pinned to one minor version. A packet layer of our own would replace
-`Leg` behind the same handful of methods.
+name moved or changed its meaning; asyncssh is pinned to one minor version.
 
 Refused: asyncssh's channels on both legs (they lose exit statuses, agent and unix-socket forwards, and everything that
 is not implemented twice), and its keepalives (a leg that is paused on purpose would look dead; TCP's own do it).
@@ -18,12 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import asyncssh
-from asyncssh.connection import SSHConnection
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
 from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import (
@@ -33,8 +31,11 @@ from asyncssh.public_key import (
     decode_ssh_public_key,
 )
 
+from ssh_gateway import listening
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
+from ssh_gateway.bulk import BulkConnection
 from ssh_gateway.certificates import PERMITS, Bounds, Certificate
+from ssh_gateway.door import Door
 from ssh_gateway.packets import (
     CHANNEL_WINDOW_ADJUST,
     FIRST_RELAYED,
@@ -47,52 +48,21 @@ from ssh_gateway.packets import (
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
 
-PIECE = 32 * 1024
 WRITE_BUFFER = 256 * 1024
 MOST_UNSENT = 16 * 2**20  # bytes that a peer lets lie which it is sent, twice what a relay may keep for a key exchange
 MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
 FAREWELL_SECONDS = 1.0
-TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
-
-Receive = Callable[[int, bytes], bool]
 
 
-class Door(asyncssh.SSHServer):
-    """What a server leg asks about the person in front of it."""
-
-    @abstractmethod
-    async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
-
-    @abstractmethod
-    def trusts(self, ca: asyncssh.SSHKey) -> bool:
-        """Whether certificates that this key signed are looked at; also asked without a signature of the client's."""
-
-    @abstractmethod
-    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
-        """As `proven`, of a key that a trusted CA has signed; what the certificate says is the door's to judge."""
-
-    @abstractmethod
-    def attempt_failed(self) -> str | None:
-        """An attempt was refused; a sentence ends the connection, ``None`` lets the client try again."""
-
-    @abstractmethod
-    def too_late(self) -> str:
-        """The sentence for somebody who took longer than the login may take."""
-
-
-class Leg(SSHConnection):
+class Leg(BulkConnection):
     """One of the two connections of a relay: asyncssh's, with its packets of type 80 and above for the taking."""
 
-    # Given each such packet's type and whole payload; False leaves the packet to asyncssh.
-    receive: Receive | None = None
     # Called whenever `blocked` or `rekeying` may have changed.
     flow_changed: Callable[[], None] | None = None
     # What the other end said when it left: code and reason of its DISCONNECT.
     farewell: tuple[int, str] | None = None
 
-    _link: asyncio.Transport | None = None
     _parting: Exception | None = None
     _write_paused = False
     _reading = True
@@ -118,10 +88,6 @@ class Leg(SSHConnection):
     def blocked(self) -> bool:
         """More packets for this leg would pile up in memory."""
         return self._write_paused or not self._kex_complete
-
-    def send_payload(self, payload: bytes) -> None:
-        """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
-        self.send_packet(payload[0], payload[1:])
 
     def read_on(self, reading: bool) -> None:
         """Go on reading, or leave further bytes in the kernel, where they hold the sender back."""
@@ -150,13 +116,7 @@ class Leg(SSHConnection):
         self._link = self._transport
         if self._transport is not None:
             self._transport.set_write_buffer_limits(WRITE_BUFFER)
-        _keep_alive(transport.get_extra_info("socket"))
-
-    def data_received(self, data: bytes, datatype: Any = None) -> None:
-        # asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
-        for at in range(0, len(data), PIECE):
-            if self._transport is not None:  # else it is closed, and only the end is waited for
-                super().data_received(data[at : at + PIECE], datatype)
+        listening.keep_alive(transport.get_extra_info("socket"))
 
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
         if pkttype < FIRST_RELAYED:
@@ -182,8 +142,8 @@ class Leg(SSHConnection):
     def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
         """See `log_sent_packet`."""
 
-    def _send(self, data: bytes) -> None:
-        super()._send(data)
+    def write(self, data: bytes) -> None:
+        super().write(data)
         link = self._transport
         if self._write_paused and link is not None and link.get_write_buffer_size() > MOST_UNSENT:
             self._force_close(asyncssh.ProtocolError(UNREAD))
@@ -203,6 +163,8 @@ class Leg(SSHConnection):
         self._flow()
 
     def _send_deferred_packets(self) -> None:
+        """Called as soon as there are new keys, among others."""
+        self.use_own_ciphers()
         super()._send_deferred_packets()
         self._flow()
 
@@ -380,15 +342,6 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
         leg.drop()
         raise
     return leg
-
-
-def _keep_alive(sock: socket.socket | None) -> None:
-    """Let the kernel notice a peer that vanished, in three minutes instead of two hours."""
-    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
-        return
-    for name, value in TCP_KEEPALIVE:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _read_disconnect(payload: bytes) -> tuple[int, str]:

@@ -135,6 +135,16 @@ async def test_what_is_recorded_is_what_the_client_saw_and_it_was_told_so_first(
     assert of(logged, "recorded") == [{**who, "result": "complete", "bytes": str(path.stat().st_size)}]
 
 
+async def test_a_recording_has_every_byte_of_its_own_terminal_beside_what_others_send(recorded: Recorded) -> None:
+    shown, data = await asyncio.gather(
+        recorded.ssh("seq 100000"), recorded.client.ssh("alice+train@gateway", "cat", feed=bytes(4 * 2**20))
+    )
+    assert data.out == bytes(4 * 2**20)
+    (cast,) = await recorded.written()
+    assert cast.shown == shown.text
+    assert "100000" in cast.shown
+
+
 async def test_what_is_typed_unseen_is_not_recorded_and_what_is_shown_is_on_the_disk_before_the_end(
     recorded: Recorded,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The contract with asyncssh: what `ssh_gateway.wire` takes for granted of its private parts.
+"""The contract with asyncssh: what `ssh_gateway.wire` and `bulk` take for granted of its private parts.
 
 When this fails after an upgrade, read asyncssh's changes to `connection.py` before anything else: the relay stands on
 these names and on what they do.
@@ -17,7 +17,7 @@ from asyncssh.kex import get_kex_algs
 from asyncssh.packet import SSHPacket
 from asyncssh.public_key import decode_ssh_certificate
 
-from ssh_gateway import algorithms, packets, wire
+from ssh_gateway import algorithms, buffers, packets, wire
 from ssh_gateway.keys import Keys
 
 ATTRIBUTES = (
@@ -34,11 +34,23 @@ ATTRIBUTES = (
     "_login_timer",
     "_session_id",
     "_all_server_host_keys",
+    "_inpbuf",
+    "_next_recv_encryption",
+    "_packet",
+    "_recv_encryption",
+    "_recv_handler",
+    "_recv_seq",
+    "_rekey_bytes",
+    "_rekey_bytes_sent",
+    "_rekey_seconds",
+    "_rekey_time",
+    "_send_encryption",
+    "_send_seq",
 )
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
-    assert asyncssh.__version__.split(".")[:2] == ["2", "24"], "read asyncssh's changes, then adapt wire.py and this"
+    assert asyncssh.__version__.split(".")[:2] == ["2", "24"], "read asyncssh's changes, then adapt wire, bulk and this"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +106,44 @@ def test_the_key_exchange_starts_and_ends_where_the_flow_is_told() -> None:
     assert "self._kex_complete = False" in inspect.getsource(SSHConnection._send_kexinit)
     ending = inspect.getsource(SSHConnection.send_newkeys)
     assert ending.index("self._kex_complete = True") < ending.index("self._send_deferred_packets()")
+
+
+def test_what_a_packet_does_to_a_connection_beside_what_it_says() -> None:
+    """`bulk` does the same for those that asyncssh does not see: numbers, and how much was sent with these keys."""
+    sending = inspect.getsource(SSHConnection.send_packet)
+    assert "self._send_seq = (seq + 1) & 0xffffffff" in sending
+    assert "self._rekey_bytes_sent += pktlen" in sending
+    assert "self._rekey_bytes_sent >= self._rekey_bytes" in sending
+    assert "time.monotonic() >= self._rekey_time" in sending
+    assert "self._recv_seq = (seq + 1) & 0xffffffff" in inspect.getsource(SSHConnection._finish_recv_packet)
+
+
+def test_what_is_not_complete_can_be_taken_back() -> None:
+    """Of a packet whose beginning was read, `_packet` has the first block as it came, and `_inpbuf` the rest."""
+    beginning = inspect.getsource(SSHConnection._recv_pkthdr)
+    assert "self._packet = self._inpbuf[:self._recv_blocksize]" in beginning
+    assert "self._recv_encryption.decrypt_header(self._recv_seq," in beginning
+    ending = inspect.getsource(SSHConnection._recv_packet)
+    assert "self._recv_encryption.decrypt_packet(" in ending
+    assert "seq, self._packet, rest, 4, mac)" in ending
+    assert "self._packet = b''" in ending
+    assert ending.index("self._recv_handler = lambda: False") < ending.index("self.create_task(result)")
+
+
+def test_the_longest_packet_is_asyncsshs() -> None:
+    assert connection._DEFAULT_RECV_PKTLEN == buffers.LONGEST
+
+
+def test_everything_that_is_sent_goes_through_one_method() -> None:
+    """`bulk` sends what it has sealed before anything of asyncssh's, or packets would overtake each other."""
+    assert "self._send(packet + mac)" in inspect.getsource(SSHConnection.send_packet)
+    assert inspect.getsource(connection).count("self._transport.write(") == 1
+
+
+def test_new_keys_are_there_before_what_waited_for_them_is_sent() -> None:
+    ending = inspect.getsource(SSHConnection.send_newkeys)
+    for name in ("self._send_encryption = next_enc_", "self._next_recv_encryption = next_enc_"):
+        assert 0 <= ending.index(name) < ending.index("self._send_deferred_packets()")
 
 
 def test_success_waits_for_the_judgement_of_a_verified_signature() -> None:

@@ -1,0 +1,119 @@
+"""The buffers that all relayed connections of an event loop share, and how a socket reads into one.
+
+They are used within one call of the loop only, so an idle connection has none: what is left of a read is kept by the
+connection, what is to be written leaves at the end of the read that it came with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Protocol
+
+from ssh_gateway.ciphers import LENGTH, SPARE
+
+LONGEST = 256 * 1024  # a packet that asyncssh takes
+READ = 256 * 1024
+MOST_HELD = LENGTH + LONGEST + SPARE
+_PACKET = MOST_HELD + SPARE
+
+
+class Writer(Protocol):
+    """A connection whose packets may wait here."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Buffers:
+    """``plain`` holds one packet as it is between being opened and being sealed again: its length of padding, what it
+    says, its padding. ``sealed`` holds packets of one connection, its owner.
+    """
+
+    def __init__(self) -> None:
+        self.received = memoryview(bytearray(_PACKET + READ))
+        self.plain = memoryview(bytearray(_PACKET))
+        self.sealed = memoryview(bytearray(2 * READ + _PACKET))
+        self.filled = 0
+        self.reading = False
+        self.writing = False  # a connection that cannot take more says so at once, and others may want to send then
+        self._owner: Writer | None = None
+
+    def room(self, owner: Writer, size: int) -> memoryview:
+        """Where the owner's next packet may be written; what belongs to another, or leaves no room, is sent first."""
+        if self._owner is not owner or self.filled + size > len(self.sealed):
+            self.flush()
+            self._owner = owner
+        return self.sealed[self.filled :]
+
+    def flush_of(self, owner: Writer) -> None:
+        if self._owner is owner:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        owner, filled = self._owner, self.filled
+        self._owner, self.filled = None, 0
+        if owner is not None and filled:
+            self.writing = True
+            try:
+                owner.write(bytes(self.sealed[:filled]))
+            finally:
+                self.writing = False
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffers = Buffers()
+
+
+_of_thread = _OfThread()
+
+
+def shared() -> Buffers:
+    """Those of this thread: an event loop has one."""
+    return _of_thread.buffers
+
+
+class Reading(Protocol):
+    """What `Reader` reads for."""
+
+    def held(self) -> bytes:
+        """What is there of a packet that is not complete."""
+
+    def take(self, received: memoryview) -> None:
+        """What was held and what came."""
+
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class Reader(asyncio.BufferedProtocol):
+    """Reads into the shared buffer, behind what is held."""
+
+    def __init__(self, leg: Reading) -> None:
+        self._leg = leg
+        self._held = 0
+        self._buffer = shared().received
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        held = self._leg.held()
+        self._held = len(held)
+        self._buffer[: self._held] = held
+        return self._buffer[self._held : self._held + READ]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._leg.take(self._buffer[: self._held + nbytes])
+
+    def eof_received(self) -> None:
+        self._leg.eof_received()
+
+    def pause_writing(self) -> None:
+        self._leg.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._leg.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leg.connection_lost(exc)

@@ -1,0 +1,192 @@
+"""The shorter way for data: from a shared buffer through the gateway's own ciphers to another one.
+
+asyncssh's packet layer copies what was read once for every packet in it, and makes its ciphers anew for each. Here
+packets of data, and additions to windows, are opened where the next leg seals them, and leave in one write for all that
+was read at once. Everything else, and what comes during a key exchange, is asyncssh's: it is handed what is not
+complete, and packets that were opened and turned out to be none of these, with ciphers that keep one state for both.
+
+Private names of asyncssh are in this module and in `wire` only; tests/gateway/test_wire.py watches both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from asyncssh.connection import SSHConnection
+from asyncssh.encryption import ChachaEncryption, ETMEncryption, GCMEncryption
+from asyncssh.mac import _HMAC
+
+from ssh_gateway import buffers, ciphers
+from ssh_gateway.packets import CHANNEL_DATA, CHANNEL_EXTENDED_DATA, CHANNEL_WINDOW_ADJUST, Payload, number_at
+
+_BULK = frozenset({CHANNEL_WINDOW_ADJUST, CHANNEL_DATA, CHANNEL_EXTENDED_DATA})
+_LEAST_PADDING = 4
+_LEAST = 1 + 5  # the length of padding, the type, the channel
+# asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
+_PIECE = 32 * 1024
+
+Receive = Callable[[int, Any], bool]
+
+
+class BulkConnection(SSHConnection):
+    """asyncssh's connection, on which packets of data are sealed and opened without it once `bulk` is set."""
+
+    # Given each such packet's type and whole payload; False leaves the packet to asyncssh.
+    receive: Receive | None = None
+    # Whether `receive` takes payloads of packets that `_BULK` has as views, which hold until it returns.
+    bulk = False
+
+    _link: asyncio.Transport | None = None
+    _lent = False  # what asyncssh had of a packet is in the buffer that is read into
+    _rest = b""  # the beginning of a packet that is opened here when the rest of it comes
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._buffers = buffers.shared()
+
+    def use_own_ciphers(self) -> None:
+        """Replace asyncssh's wherever there is one of ours."""
+        self._send_encryption = _own(self._send_encryption)
+        self._next_recv_encryption = _own(self._next_recv_encryption)
+
+    def send_payload(self, payload: Payload) -> None:
+        """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
+        cipher = self._send_encryption
+        if isinstance(cipher, ciphers.Cipher) and not self._buffers.writing:
+            room = self._buffers.room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
+            if self._may_seal():
+                self._seal(cipher, payload, room)
+                return
+        self.send_packet(payload[0], bytes(payload[1:]))
+
+    def data_received(self, data: bytes, datatype: Any = None) -> None:
+        if self.bulk and self._opens_itself():
+            if isinstance(self._link, asyncio.Transport):
+                self._link.set_protocol(buffers.Reader(self))
+            self.take(memoryview(self.held() + data))
+        else:
+            self._leave_to_asyncssh(data)
+
+    def held(self) -> bytes:
+        held = self._rest or (self._packet + self._inpbuf if self._opens_itself() else b"")
+        self._lent = len(held) <= buffers.MOST_HELD
+        return held if self._lent else b""
+
+    def take(self, received: memoryview) -> None:
+        """Relay the whole packets of data at once; asyncssh gets all others."""
+        if self._transport is None:
+            return
+        outermost, self._buffers.reading = not self._buffers.reading, True
+        try:
+            at = self._open_all(received) if self._lent and self._opens_itself() else 0
+            if at < len(received):
+                self._leave_to_asyncssh(bytes(received[at:]))
+        finally:
+            if outermost:
+                self._buffers.reading = False
+                self._buffers.flush()
+
+    def write(self, data: bytes) -> None:
+        """All that this leg's peer is sent goes this way."""
+        super()._send(data)
+
+    def _leave_to_asyncssh(self, data: bytes) -> None:
+        for at in range(0, len(data), _PIECE):
+            if self._transport is not None:  # else it is closed, and only the end is waited for
+                super().data_received(data[at : at + _PIECE])
+
+    def _opens_itself(self) -> bool:
+        """Whether asyncssh is between two packets, and nothing but packets of the agreed cipher comes."""
+        if not self._auth_complete or not isinstance(self._recv_encryption, ciphers.Cipher):
+            return False
+        return self._recv_handler in (self._recv_pkthdr, self._recv_packet)
+
+    def _open_all(self, received: memoryview) -> int:
+        """Open the packets, and keep the beginning of the last one; how much of it all is done with."""
+        self._packet = self._inpbuf = self._rest = b""
+        self._recv_handler = self._recv_pkthdr
+        at, end = 0, len(received)
+        while at < end and (after := self._end_of_packet(received, at)):
+            if after > end:
+                self._rest = bytes(received[at:])
+                return end
+            self._open(received[at:after])
+            at = after
+        return at
+
+    def _end_of_packet(self, received: memoryview, at: int) -> int:
+        """Where the packet ends, at the least, that begins at ``at``; 0 when it is not to be opened here."""
+        body = at + ciphers.LENGTH
+        if self._transport is None or not self._opens_itself():
+            return 0
+        if body > len(received):
+            return body
+        cipher: Any = self._recv_encryption
+        size = cipher.length(self._recv_seq, received[at:body])
+        return int(body + size + cipher.tag) if 0 < size <= buffers.LONGEST else 0
+
+    def _open(self, sealed: memoryview) -> None:
+        cipher: Any = self._recv_encryption
+        plain = self._buffers.plain
+        size = len(sealed) - ciphers.LENGTH - cipher.tag
+        if cipher.opens(self._recv_seq, sealed, plain):
+            # What the other end says of its padding could reach beyond its packet, into others' of before.
+            padding = plain[0]
+            if _LEAST_PADDING <= padding <= size - _LEAST and self._relays(plain[1 : size - padding]):
+                self._recv_seq = (self._recv_seq + 1) & 0xFFFFFFFF
+                return
+            cipher.opened = bytes(plain[:size])
+        else:
+            cipher.opened = b""
+        super().data_received(bytes(sealed))
+
+    def _relays(self, payload: memoryview) -> bool:
+        if payload[0] not in _BULK or self.receive is None or number_at(payload, 1) in self._channels:
+            return False
+        return self.receive(payload[0], payload)
+
+    def _may_seal(self) -> bool:
+        """Whether a packet can be sent now, and without new keys."""
+        if not (self._kex_complete and self._auth_complete) or self._transport is None:
+            return False
+        late = self._rekey_seconds and time.monotonic() >= self._rekey_time
+        return not late and self._rekey_bytes_sent < self._rekey_bytes
+
+    def _seal(self, cipher: ciphers.Cipher, payload: Payload, out: memoryview) -> None:
+        """Seal what may be in the buffer already; it leaves when everything that was read with it is done."""
+        shared, plain, size = self._buffers, self._buffers.plain, len(payload) + 1
+        padding = -size % cipher.block
+        padding += cipher.block if padding < _LEAST_PADDING else 0
+        whole = size + padding
+        if not (isinstance(payload, memoryview) and payload.obj is plain.obj):
+            plain[1:size] = payload
+        plain[0] = padding
+        plain[size:whole] = os.urandom(padding)
+        shared.filled += cipher.seal(self._send_seq, plain[:whole], out)
+        self._send_seq = (self._send_seq + 1) & 0xFFFFFFFF
+        self._rekey_bytes_sent += whole
+        if not shared.reading:
+            shared.flush()
+
+    def _send(self, data: bytes) -> None:
+        self._buffers.flush_of(self)
+        self.write(data)
+
+
+def _own(theirs: Any) -> Any:
+    """The gateway's own cipher that goes on where asyncssh's is; asyncssh's for what there is none for."""
+    cipher: Any = getattr(theirs, "_cipher", None)
+    if not ciphers.AVAILABLE:
+        return theirs
+    if isinstance(theirs, GCMEncryption):
+        return ciphers.Gcm(cipher._key, cipher._iv)
+    if isinstance(theirs, ChachaEncryption):
+        return ciphers.Chacha(cipher._key + cipher._adkey)
+    if isinstance(theirs, ETMEncryption) and isinstance(theirs._mac, _HMAC):
+        stream = cipher._encryptor or cipher._decryptor or cipher._cipher.encryptor()
+        return ciphers.Ctr(stream, theirs._mac._key, theirs._mac._hash_size, theirs._mac._hash_alg)
+    return theirs

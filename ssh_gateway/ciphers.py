@@ -1,0 +1,179 @@
+"""The ciphers of the packet layer, for whole packets in buffers that are there already.
+
+A `Cipher` is one direction of one connection between two key exchanges; it keeps the state, whoever uses it: `bulk`
+(`seal`, `opens`) or asyncssh (`encrypt_packet` …), one packet after the other. The formats are those of RFC 4253 §6,
+RFC 5647 and OpenSSH's PROTOCOL (``-etm`` MACs) and PROTOCOL.chacha20poly1305; in all of them the length is readable
+before the packet is complete, and padding counts without it.
+
+Refused: a MAC over what is not encrypted yet, which is not offered; asyncssh's own layer does whatever is not here.
+"""
+
+from __future__ import annotations
+
+import hmac
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import ciphers
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.poly1305 import Poly1305
+
+# Whether this version of cryptography can write into buffers; without, everything is asyncssh's.
+AVAILABLE = hasattr(AESGCM, "decrypt_into")
+LENGTH = 4
+SPARE = 64  # bytes of a buffer behind what is written, which some ciphers want to be there
+MOST_AROUND = 160  # bytes of buffer that a packet takes beside its payload: lengths, padding, proof, and `SPARE`
+_FIRST_BLOCK = bytes(64)
+_COUNTER_0 = bytes(8)
+
+
+class Cipher(ABC):
+    """One direction; ``tag`` is how long the proof behind a packet is, ``block`` what padding fills up to."""
+
+    tag: int
+    block: int
+    # The plain packet that asyncssh is handed next, opened already; empty: the proof was wrong.
+    opened: bytes | None = None
+
+    @abstractmethod
+    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
+        """Write the packet with its length and proof into ``out``, which has `SPARE` bytes more; how long it is."""
+
+    @abstractmethod
+    def length(self, seq: int, head: memoryview | bytes) -> int:
+        """How long the packet is that begins with these four bytes; nothing has proven them yet."""
+
+    @abstractmethod
+    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
+        """Write what a whole packet holds into ``plain``; False when the proof is wrong."""
+
+    # As asyncssh calls them
+
+    def encrypt_packet(self, seq: int, header: bytes, packet: bytes) -> tuple[bytes, bytes]:
+        out = memoryview(bytearray(len(header) + len(packet) + self.tag + SPARE))
+        end = self.seal(seq, memoryview(packet), out)
+        return bytes(out[: end - self.tag]), bytes(out[end - self.tag : end])
+
+    def decrypt_header(self, seq: int, first: bytes, header_size: int) -> tuple[bytes, bytes]:
+        return first, self.length(seq, first[:header_size]).to_bytes(header_size, "big")
+
+    def decrypt_packet(self, seq: int, first: bytes, rest: bytes, header_size: int, mac: bytes) -> bytes | None:
+        opened, self.opened = self.opened, None
+        if opened is None:
+            sealed = memoryview(first + rest + mac)
+            plain = bytearray(len(sealed) + SPARE)
+            size = len(sealed) - header_size - self.tag
+            opened = bytes(plain[:size]) if self.opens(seq, sealed, memoryview(plain)) else b""
+        return opened or None
+
+
+class Gcm(Cipher):
+    """``aes…-gcm@openssh.com``."""
+
+    tag = block = 16
+
+    def __init__(self, key: bytes, iv: bytes) -> None:
+        self._aead = AESGCM(key)
+        self._fixed, self._count = iv[:4], int.from_bytes(iv[4:], "big")
+
+    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
+        size = len(plain)
+        end = LENGTH + size + self.tag
+        out[:LENGTH] = size.to_bytes(LENGTH, "big")
+        self._aead.encrypt_into(self._nonce(), plain, out[:LENGTH], out[LENGTH:end])
+        return end
+
+    def length(self, seq: int, head: memoryview | bytes) -> int:
+        return int.from_bytes(head, "big")
+
+    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
+        size = len(sealed) - LENGTH - self.tag
+        try:
+            self._aead.decrypt_into(self._nonce(), sealed[LENGTH:], sealed[:LENGTH], plain[:size])
+        except InvalidTag:
+            return False
+        return True
+
+    def _nonce(self) -> bytes:
+        count, self._count = self._count, (self._count + 1) & 0xFFFFFFFFFFFFFFFF
+        return self._fixed + count.to_bytes(8, "big")
+
+
+class Chacha(Cipher):
+    """``chacha20-poly1305@openssh.com``; the second half of the key is for lengths."""
+
+    tag, block = 16, 8
+
+    def __init__(self, key: bytes) -> None:
+        self._body: Any = ciphers.Cipher(ChaCha20(key[:32], bytes(16)), None).encryptor()
+        self._head: Any = ciphers.Cipher(ChaCha20(key[32:], bytes(16)), None).encryptor()
+
+    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
+        size = len(plain)
+        end = LENGTH + size
+        out[:LENGTH] = self._whole_head(seq, size.to_bytes(LENGTH, "big"))
+        proof = self._proof_key(seq)
+        self._body.update_into(plain, out[LENGTH:])
+        out[end : end + self.tag] = Poly1305.generate_tag(proof, out[:end])
+        return end + self.tag
+
+    def length(self, seq: int, head: memoryview | bytes) -> int:
+        return int.from_bytes(self._whole_head(seq, head), "big")
+
+    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
+        end = len(sealed) - self.tag
+        try:
+            Poly1305.verify_tag(self._proof_key(seq), sealed[:end], bytes(sealed[end:]))
+        except InvalidSignature:
+            return False
+        self._body.update_into(sealed[LENGTH:end], plain)
+        return True
+
+    def _whole_head(self, seq: int, head: memoryview | bytes) -> bytes:
+        self._head.reset_nonce(_COUNTER_0 + seq.to_bytes(8, "big"))
+        changed: bytes = self._head.update(head)
+        return changed
+
+    def _proof_key(self, seq: int) -> bytes:
+        """The first half of the stream's first block; the packet's own bytes begin at the second."""
+        self._body.reset_nonce(_COUNTER_0 + seq.to_bytes(8, "big"))
+        block: bytes = self._body.update(_FIRST_BLOCK)
+        return block[:32]
+
+
+class Ctr(Cipher):
+    """``aes…-ctr`` with an ``-etm`` MAC; ``stream`` is the cipher at its place, the same in both directions."""
+
+    block = 16
+
+    def __init__(self, stream: Any, key: bytes, tag: int, digest: Callable[..., Any]) -> None:
+        self.tag = tag
+        self._stream = stream
+        self._mac = hmac.new(key, digestmod=digest)
+
+    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
+        size = len(plain)
+        end = LENGTH + size
+        out[:LENGTH] = size.to_bytes(LENGTH, "big")
+        self._stream.update_into(plain, out[LENGTH:])
+        out[end : end + self.tag] = self._proof(seq, out[:end])
+        return end + self.tag
+
+    def length(self, seq: int, head: memoryview | bytes) -> int:
+        return int.from_bytes(head, "big")
+
+    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
+        end = len(sealed) - self.tag
+        if not hmac.compare_digest(self._proof(seq, sealed[:end]), sealed[end:]):
+            return False
+        self._stream.update_into(sealed[LENGTH:end], plain)
+        return True
+
+    def _proof(self, seq: int, packet: memoryview) -> bytes:
+        mac = self._mac.copy()
+        mac.update(seq.to_bytes(4, "big"))
+        mac.update(packet)
+        return mac.digest()[: self.tag]

@@ -1,0 +1,33 @@
+"""What a server leg (`wire.ServerLeg`) asks about the person in front of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import asyncssh
+
+from ssh_gateway.certificates import Certificate
+
+
+class Door(asyncssh.SSHServer):
+    """One person, from the greeting on."""
+
+    @abstractmethod
+    async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
+
+    @abstractmethod
+    def trusts(self, ca: asyncssh.SSHKey) -> bool:
+        """Whether certificates that this key signed are looked at; also asked without a signature of the client's."""
+
+    @abstractmethod
+    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
+        """As `proven`, of a key that a trusted CA has signed; what the certificate says is the door's to judge."""
+
+    @abstractmethod
+    def attempt_failed(self) -> str | None:
+        """An attempt was refused; a sentence ends the connection, ``None`` lets the client try again."""
+
+    @abstractmethod
+    def too_late(self) -> str:
+        """The sentence for somebody who took longer than the login may take."""

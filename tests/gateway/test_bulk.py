@@ -1,0 +1,136 @@
+"""Data on its shorter way: what is wrong is noticed, and nothing of anybody else's goes along."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import asyncssh
+import pytest
+
+from ssh_gateway import buffers, packets, wire
+from ssh_gateway.proxy import Relay
+from tests.gateway.hostile import deaf, drop
+from tests.gateway.peers import DEADLINE, Running, until
+from tests.gateway.test_bounds import the_relay
+
+KIB = 1024
+CIPHERS = pytest.mark.parametrize("cipher", ["aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com"])
+KEEPALIVE = bytes([packets.GLOBAL_REQUEST]) + packets.text(b"keepalive@openssh.com") + b"\0"
+
+
+async def connected(running: Running, key: asyncssh.SSHKey, cipher: str) -> asyncssh.SSHClientConnection:
+    return await asyncssh.connect(
+        sock=deaf(running.port),
+        username="alice+train",
+        client_keys=[key],
+        encryption_algs=[cipher],
+        rekey_bytes=100 * KIB,
+        known_hosts=None,
+        config=None,
+        agent_path=None,
+    )
+
+
+async def echoed(conn: asyncssh.SSHClientConnection, running: Running) -> tuple[Relay, int]:
+    """A `cat` has said something: the relay, and how many bytes have gone up."""
+    process = await conn.create_process("cat", encoding=None)
+    process.stdin.write(b"first")
+    assert await process.stdout.readexactly(5) == b"first"
+    relay = the_relay(running)
+    return relay, relay.bytes_up
+
+
+def sealed(conn: asyncssh.SSHClientConnection, plain: bytes) -> bytes:
+    """The next packet that this client sends, of whatever contents."""
+    packet, mac = conn._send_encryption.encrypt_packet(conn._send_seq, len(plain).to_bytes(4, "big"), plain)
+    conn._send_seq += 1
+    return bytes(packet + mac)
+
+
+def padded(payload: bytes) -> bytes:
+    padding = 4 + -(len(payload) + 5) % 16
+    return bytes([padding]) + payload + bytes(padding)
+
+
+@pytest.mark.parametrize("padding", [0, 27, 40, 255], ids=lambda padding: f"{padding} of 32 bytes")
+async def test_padding_that_cannot_be_ends_the_connection_and_takes_nothing_along(
+    running: Running, alices_key: asyncssh.SSHKey, padding: int
+) -> None:
+    conn = await connected(running, alices_key, "chacha20-poly1305@openssh.com")
+    relay, before = await echoed(conn, running)
+    buffers.shared().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
+    conn._send(sealed(conn, (bytes([padding]) + packets.data(0, b"x" * 10)).ljust(32, b"\0")))
+    await until(lambda: not running.server.visitors)
+    assert relay.bytes_up == before
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_a_changed_packet_of_data_ends_the_connection(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    relay, before = await echoed(conn, running)
+    packet = sealed(conn, padded(packets.data(0, b"x" * 10)))
+    conn._send(packet[:-1] + bytes([packet[-1] ^ 1]))
+    await until(lambda: not running.server.visitors)
+    assert relay.bytes_up == before
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_every_byte_comes_back_in_packets_of_all_sizes_while_keys_change(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    process = await conn.create_process("cat", encoding=None)
+    sent = b""
+    for size in (1, 17, 1000, 32 * KIB, 300 * KIB, 5, 200 * KIB, 64 * KIB):
+        part = os.urandom(size)
+        sent += part
+        process.stdin.write(part)
+    process.stdin.write_eof()
+    assert await process.stdout.read() == sent
+    done = await process.wait(timeout=DEADLINE)
+    assert done.exit_status == 0
+    conn.close()
+    await conn.wait_closed()
+
+
+@pytest.mark.parametrize("size", [1, 700], ids=lambda size: f"{size} at a time")
+@CIPHERS
+async def test_packets_that_come_in_parts_are_put_together(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str, size: int
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    process = await conn.create_process("cat", encoding=None)
+    (visitor,) = running.server.visitors
+    data = [packets.data(0, os.urandom(length)) for length in (1, 300, 5000, 17)]
+    await until(lambda: visitor.leg.bulk)
+    parts = b"".join(sealed(conn, padded(payload)) for payload in (data[0], KEEPALIVE, *data[1:], KEEPALIVE))
+    for at in range(0, len(parts), size):
+        visitor.leg.data_received(parts[at : at + size])
+    said = b"".join(payload[9:] for payload in data)
+    assert await asyncio.wait_for(process.stdout.readexactly(len(said)), DEADLINE) == said
+    drop(conn)
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_who_does_not_read_what_is_relayed_is_dropped(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads a job for somebody who takes nothing; were it so, it has an end all the same."""
+    monkeypatch.setattr(wire, "MOST_UNSENT", 1024 * KIB)
+    conn = await connected(running, alices_key, cipher)
+    await echoed(conn, running)
+    (visitor,) = running.server.visitors
+    conn._transport.pause_reading()
+    sent, content = 0, packets.data(0, bytes(32 * KIB))
+    while not visitor.leg.ended:
+        visitor.leg.send_payload(content)
+        sent += len(content)
+        assert sent < 64 * 1024 * KIB
+    await until(lambda: not running.server.visitors and not running.server.pods)
+    drop(conn)

@@ -35,7 +35,6 @@ MOST_OF_PERSON = 64
 _RECORDED = "This terminal is recorded for your administrators: all that it shows, and nothing that it does not."
 _RUNS = frozenset({b"shell", b"exec", b"subsystem"})
 _REFUSED = "Terminals of your team are recorded, and this one cannot be: {why}."
-_NO_FILE = "tell your administrator"
 _NO_ROOM = "your SSH client leaves no room for the line that says so"
 _NOT_KNOWN = "nobody can tell right now whether they are still; try again in a moment"
 _TOO_MANY = "this connection has {most} already: close some of them"
@@ -195,7 +194,7 @@ class Recorder:
         except CannotRecord as problem:
             self._leave()
             self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=problem)
-            found.refused = _REFUSED.format(why=_NO_FILE)
+            found.refused = _REFUSED.format(why=problem.told)
         else:
             self.note("recording", level=logging.INFO, channel=channel, path=found.tape.path)
             found.lines.append(RECORDED)

@@ -6,7 +6,9 @@ Rules:
 * Memory is bounded. Whoever produces more than the disk takes is held back by `Recording.behind`; whoever may not be
   (a key exchange goes on) loses the recording rather than the gateway its memory.
 * A file never holds half a line: what could not be written whole is cut off again.
-* The folder may hang, as network drives do: nothing but recorded terminals waits for it.
+* The folder may hang, as network drives do: nothing but recorded terminals waits for it, and who asks for a new one no
+  longer than `ANSWER_SECONDS`; while it still hangs after that, the next are told at once. The gateway begins and ends
+  without it.
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ssh_gateway import asciicast
 from ssh_gateway.asciicast import Happening, Kind, Terminal, Writer
+from ssh_gateway.hand import Hand
 from ssh_gateway.logs import log, say
 
 FLUSH_SECONDS = 1.0
@@ -33,6 +36,7 @@ BEHIND = 512 * 1024
 MOST_PENDING = 16 * 2**20
 EVENT = 200  # bytes of memory that an event takes beside what was shown
 END = 200  # bytes of a file that are left for its last lines
+ANSWER_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 MOST_BYTES = 256 * 2**20
 
@@ -40,7 +44,18 @@ Answer = TypeVar("Answer")
 
 
 class CannotRecord(Exception):
-    """No recording can begin; the message is for the log."""
+    """No recording can begin; the message is for the log, ``told`` for whoever wants a terminal."""
+
+    told: ClassVar[str] = "tell your administrator"
+
+
+class NoAnswer(CannotRecord):
+    """The folder hangs."""
+
+    told = "the folder for recordings does not answer; try again later, or tell your administrator"
+
+    def __init__(self) -> None:
+        super().__init__("Gateway.recordings_dir: no answer")
 
 
 class File:
@@ -48,6 +63,7 @@ class File:
 
     def __init__(self, path: Path, header: bytes, most: int) -> None:
         """OSError when it cannot be made."""
+        self._path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.descriptor = os.open(path, flags, 0o600)
         self._most = most
@@ -80,6 +96,13 @@ class File:
     def close(self) -> None:
         os.close(self.descriptor)
 
+    def discard(self) -> None:
+        """Nobody waited for it."""
+        with contextlib.suppress(OSError):
+            self.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
     def _write(self, content: bytes) -> None:
         rest = memoryview(content)
         try:
@@ -98,7 +121,7 @@ class Recording:
 
     path: Path
     file: File
-    pool: ThreadPoolExecutor
+    hand: Hand
     over: Callable[[str], None]  # told why, when the recording ends before its terminal
     eased: Callable[[], None]  # called when what was pending has been written
     result: str = "failed"  # until its file is closed
@@ -187,7 +210,7 @@ class Recording:
         self.eased()
 
     async def _in_thread(self, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        return await asyncio.wrap_future(self.hand.submit(work))
 
     def _seconds(self) -> float:
         return asyncio.get_running_loop().time() - self._since
@@ -205,7 +228,8 @@ class Recordings:
         self.folder = folder
         self._most = most_bytes
         self._now = now
-        self._pool = ThreadPoolExecutor(1, "recordings")
+        self._hand = Hand("recordings")
+        self._late: Future[Any] | None = None  # what the folder has not answered within its time
         self._tasks: dict[asyncio.Task[None], Recording] = {}
 
     @property
@@ -214,11 +238,18 @@ class Recordings:
         return list(self._tasks.values())
 
     def check(self) -> None:
-        """Make the folder; OSError when no file could be made in it."""
-        if self.folder is not None:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not os.access(self.folder, os.W_OK | os.X_OK):
-                raise PermissionError(f"no files can be made in {self.folder}")
+        """Make the folder; OSError when no file could be made in it. One that hangs is for the log only."""
+        if self.folder is None:
+            return
+        work = self._hand.submit(partial(_make_folder, self.folder))
+        try:
+            work.result(ANSWER_SECONDS)
+        except TimeoutError:
+            self._late = work
+            say("recordings", level=logging.WARNING, result="no-answer", path=self.folder)
+
+    def _hangs(self) -> bool:
+        return self._late is not None and not self._late.done()
 
     async def begin(  # noqa: PLR0913, PLR0917  (whose terminal, what it is like, who wants to know)
         self,
@@ -232,18 +263,32 @@ class Recordings:
         """A recording that goes on until its `Recording.end`; ``note`` is called when its file is closed."""
         if self.folder is None:
             raise CannotRecord("there is no folder for recordings (setting Gateway.recordings_dir)")
+        if self._hangs():
+            raise NoAnswer
         began = self._now()
         path = self.folder / asciicast.name(whose, began)
         make = partial(File, path, asciicast.header(whose, size, term, began), self._most)
         try:
-            file = await asyncio.get_running_loop().run_in_executor(self._pool, make)
+            file = await self._soon(make)
         except OSError as error:
             raise CannotRecord(f"Gateway.recordings_dir: {error}") from error
-        recording = Recording(path, file, self._pool, over, eased)
+        recording = Recording(path, file, self._hand, over, eased)
         task = asyncio.create_task(recording.run(), name=f"record {path.name}")
         self._tasks[task] = recording
         task.add_done_callback(partial(self._done, note))
         return recording
+
+    async def _soon(self, make: Callable[[], File]) -> File:
+        """The file within its time; NoAnswer, and it is gone again if it is made after all."""
+        work = self._hand.submit(make)
+        made = asyncio.wrap_future(work)
+        await asyncio.wait({made}, timeout=ANSWER_SECONDS)
+        if made.done():
+            return made.result()
+        self._late = work
+        made.add_done_callback(_ignore)
+        work.add_done_callback(_discard)
+        raise NoAnswer
 
     def _done(self, note: Callable[[Recording], None], task: asyncio.Task[None]) -> None:
         recording = self._tasks.pop(task)
@@ -256,9 +301,29 @@ class Recordings:
         for recording in self._tasks.values():
             recording.end()
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
-            for task in late:
-                task.cancel()
-            if late:
-                say("recordings", level=logging.WARNING, result="not-written", recordings=len(late))
-        self._pool.shutdown(wait=False, cancel_futures=True)
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+        self._hand.stop()
+        late = list(self._tasks)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)  # at once: the hand does nothing more
+        if late:
+            say("recordings", level=logging.WARNING, result="not-written", recordings=len(late))
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"no files can be made in {folder}")
+
+
+def _discard(work: Future[File]) -> None:
+    """Called in the thread that made it."""
+    if not work.cancelled() and work.exception() is None:
+        work.result().discard()
+
+
+def _ignore(made: asyncio.Future[File]) -> None:
+    """What came of it, nobody wants to know."""
+    if not made.cancelled():
+        made.exception()

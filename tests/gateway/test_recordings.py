@@ -9,21 +9,23 @@ import json
 import os
 import signal
 import struct
+import sys
 import termios
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import asyncssh
 import pytest
 
-from ssh_gateway import recorder
-from ssh_gateway.asciicast import TRUNCATED
+from ssh_gateway import recorder, recordings
+from ssh_gateway.asciicast import TRUNCATED, Happening, Terminal
 from ssh_gateway.directory import Standing, Unavailable
 from ssh_gateway.keys import Keys
 from ssh_gateway.recorder import RECORDED
-from ssh_gateway.recordings import Recordings
+from ssh_gateway.recordings import Recording, Recordings
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_audit import logged, of
 from tests.gateway.test_notices import seen
@@ -96,10 +98,10 @@ class World:
         self.folder = self.tmp_path / "recordings"
 
     @contextlib.asynccontextmanager
-    async def gateway(self, recordings: Recordings | None = None) -> AsyncIterator[Recorded]:
-        recordings = recordings or Recordings(self.folder)
-        recordings.check()
-        async with gateway(self.keys, self.people, self.places, recordings=recordings) as running:
+    async def gateway(self, folder: Recordings | None = None) -> AsyncIterator[Recorded]:
+        folder = folder or Recordings(self.folder)
+        folder.check()
+        async with gateway(self.keys, self.people, self.places, recordings=folder) as running:
             client = Client(self.tmp_path / "alice", running.port, self.key, self.keys.host)
             yield Recorded(running, client, self.folder)
 
@@ -313,6 +315,138 @@ async def test_a_full_disk_ends_the_recording_with_whole_lines_and_the_session_g
     assert "ready" in cast.shown
     (end,) = of(logged, "recorded")
     assert (end["result"], end["why"]) == ("failed", "No space left on device")
+
+
+@contextlib.contextmanager
+def a_disk_that_hangs(recording: Recording) -> Iterator[Event]:
+    """What is written to this recording blocks, as on a network drive whose server is away, until the end.
+
+    The event: something is.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, bytes(65536))
+    os.set_blocking(writes, True)
+    os.dup2(writes, recording.file.descriptor)
+    os.close(writes)
+    begun, add = Event(), recording.file.add
+
+    def begin_to_add(happenings: Sequence[Happening]) -> bool:
+        begun.set()
+        return add(happenings)
+
+    setattr(recording.file, "add", begin_to_add)  # noqa: B010  (mypy knows it as a method)
+    try:
+        yield begun
+    finally:
+        os.close(reads)
+
+
+async def test_while_the_folder_hangs_new_terminals_are_refused_in_words_and_the_gateway_stops(
+    around: World, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, str]]
+) -> None:
+    with contextlib.ExitStack() as disk:
+        async with around.gateway() as recorded:
+            process = await recorded.client.start("ssh", "-tt", "alice+train@gateway", "echo ready; read x; echo more")
+            assert process.stdin is not None
+            await seen(process, b"ready")
+            await until(lambda: "ready" in recorded.files[0].read_text())
+            (recording,) = recorded.running.server.recordings.going_on
+            begun = disk.enter_context(a_disk_that_hangs(recording))
+            process.stdin.write(b"x\n")
+            await seen(process, b"more")
+            await until(begun.is_set)
+            monkeypatch.setattr(recordings, "ANSWER_SECONDS", 0.5)
+            monkeypatch.setattr(recordings, "CLOSE_SECONDS", 0.5)
+            for _ in range(2):
+                done = await recorded.ssh("echo it ran")
+                assert (done.status, b"it ran" in done.out) == (255, False)
+                assert "the folder for recordings does not answer" in done.err
+            assert (await recorded.client.ssh("alice+train@gateway", "cat", feed=b"a file")).out == b"a file"
+        await finish(process)
+        assert [one["why"] for one in of(logged, "refused")] == ["Gateway.recordings_dir: no answer"] * 2
+        assert [(one["result"], one["why"]) for one in of(logged, "recorded")] == [("failed", "the gateway ended")]
+
+
+async def test_a_file_that_is_made_after_all_is_gone_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Recordings(tmp_path / "recordings")
+    folder.check()
+    first = await begin(folder)
+    with a_disk_that_hangs(first) as begun:
+        first.show(b"x" * recordings.FLUSH_BYTES)
+        await until(begun.is_set)
+        monkeypatch.setattr(recordings, "ANSWER_SECONDS", 0.1)
+        with pytest.raises(recordings.NoAnswer):
+            await begin(folder, 2)
+    monkeypatch.setattr(recordings, "ANSWER_SECONDS", 30.0)
+    await until(lambda: not folder._hangs())
+    second = await begin(folder, 3)
+    assert sorted(folder.folder.iterdir() if folder.folder else []) == sorted([first.path, second.path])
+    await folder.aclose()
+
+
+async def begin(folder: Recordings, count: int = 1) -> Recording:
+    whose = Terminal("alice", "train", "1-1", 0, count)
+    return await folder.begin(whose, (80, 24), b"vt", lambda _why: None, lambda: None, lambda _tape: None)
+
+
+ENDS = """
+import asyncio, sys
+from pathlib import Path
+from ssh_gateway import recordings
+from tests.gateway.peers import until
+from tests.gateway.test_recordings import a_disk_that_hangs, begin
+
+async def main():
+    folder = recordings.Recordings(Path(sys.argv[1]))
+    folder.check()
+    tape = await begin(folder)
+    disk = a_disk_that_hangs(tape)
+    begun = disk.__enter__()
+    tape.show(b"x" * recordings.FLUSH_BYTES)
+    await until(begun.is_set)
+    recordings.CLOSE_SECONDS = recordings.ANSWER_SECONDS = 0.1
+    try:
+        await begin(folder, 2)
+    except recordings.NoAnswer:
+        folder.check()
+        await folder.aclose()
+    return disk
+
+disk = asyncio.run(main())
+print("over", flush=True)
+"""
+
+
+async def test_a_process_whose_folder_hangs_ends_all_the_same(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", ENDS, str(tmp_path / "recordings")),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    done = await finish(process)
+    assert (done.status, done.text) == (0, "over\n"), done.err
+
+
+async def test_a_gateway_begins_while_the_folder_hangs_and_refuses_terminals(
+    around: World, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, str]]
+) -> None:
+    monkeypatch.setattr(recordings, "ANSWER_SECONDS", 0.1)
+    fifo = around.tmp_path / "fifo"
+    os.mkfifo(fifo)
+    folder = Recordings(around.folder)
+    opened = folder._hand.submit(lambda: os.open(fifo, os.O_WRONLY))  # nobody reads: it waits
+    async with around.gateway(folder) as recorded:
+        done = await recorded.ssh("echo it ran")
+        assert "the folder for recordings does not answer" in done.err
+        assert [one["result"] for one in of(logged, "recordings")] == ["no-answer"]
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        await until(lambda: not folder._hangs())
+        monkeypatch.setattr(recordings, "ANSWER_SECONDS", 30.0)
+        assert b"it ran" in (await recorded.ssh("echo it ran")).out
+    os.close(opened.result())
+    os.close(reader)
 
 
 async def test_a_gateway_that_stops_has_written_everything(around: World) -> None:

@@ -11,6 +11,11 @@ VIEWS: dict[str, dict[str, Any]] = {
     "phone": {"viewport": PHONE},
 }
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Whether it can be seen that this has the keyboard; a choice that is drawn as a card shows it there.
+SHOWN = """(one) => {
+  const style = getComputedStyle(one.matches(".btn-check") ? one.nextElementSibling : one);
+  return style.outlineStyle !== "none" || style.boxShadow !== "none";
+}"""
 # Adds up what moves by itself, as the browser counts it (0.1 and less is good): before the page is opened.
 JUMPS = """
 window.jumped = 0;

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from dlspawner.core.endpoints import read_target
-from tests.accessible import DRAWN, JUMPS
+from tests.accessible import DRAWN, JUMPS, SHOWN
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
 from tests.edges.test_manager.world import World
@@ -20,10 +20,6 @@ from tests.edges.test_manager.world import World
 expect.set_options(timeout=30_000)
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
-SHOWN = """(one) => {
-  const style = getComputedStyle(one);
-  return style.outlineStyle !== "none" || style.boxShadow !== "none";
-}"""
 # Writes down all that is said.
 SAYS = """() => {
   window.words = [];

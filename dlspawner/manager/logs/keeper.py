@@ -31,10 +31,9 @@ from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.logs import rows
 from dlspawner.manager.logs.rows import Key, Reading
 from dlspawner.manager.logs.sources import Container, Source, read_source
-from dlspawner.manager.logs.tail import Mark, Stamped
+from dlspawner.manager.logs.tail import LINES, Mark, Stamped
 from dlspawner.manager.store import StoreUnavailable
 
-LINES = 50_000  # of one reading; what is kept of a log has seldom as many
 _READERS, _FOLLOWERS = 8, 48
 _READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
 _QUIETEST = 4

@@ -7,21 +7,24 @@ answer what is kept is shown, and said to be that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.cluster import ClusterError, NotFound, Printed, Refused
 from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.keeper import LINES, LogKeeper
+from dlspawner.manager.logs.keeper import LogKeeper
 from dlspawner.manager.logs.rows import Kept, Key
 from dlspawner.manager.logs.sources import Source, main_container
-from dlspawner.manager.logs.tail import Ring
+from dlspawner.manager.logs.tail import LINES, Mark, Ring, Stamped
 from dlspawner.manager.logs.text import Masker
 from dlspawner.manager.logs.turns import Turns
 
 _READ_SECONDS = 15.0
 _READERS = 8  # of Kubernetes, for people
+_BEFORE = 600  # lines that are read and not shown: the longest private key, which hides lines, may have begun in them
+_LAST = 10  # lines that a log begins with that is followed
 SHORT = "Only its end was kept."
 OLD = "The cluster does not answer now; this was read {}."
 NOT_YET = "It has not started yet."
@@ -91,22 +94,43 @@ class Shelf:
         """The last lines, and what is printed from now on, until the container or the time ends."""
         if run.source is None:
             return
-        masker = Masker(run.source.secrets)
-        wanted = Printed(run.container, follow=True, tail=10, seconds=seconds)
-        try:
-            async for piece in self._keeper.cluster.log(run.pod, run.source.namespace, wanted):
-                if shown := masker.feed(piece):
+        with contextlib.suppress(ClusterError):  # whoever follows asks again
+            last, mark = await self._last(run, run.source)
+            if last:
+                yield last
+            async with contextlib.aclosing(self._after(run, run.source, mark, seconds)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _last(self, run: Run, source: Source) -> tuple[bytes, Mark]:
+        """The last lines, and where the log goes on."""
+        reader = Stamped(Mark(), source.secrets, self._keeper.keeping.most, _LAST + _BEFORE)
+        wanted = Printed(run.container, timestamps=True, tail=_LAST + _BEFORE, seconds=_READ_SECONDS)
+        async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+            reader.feed(piece)
+        body, mark, _ = reader.take(ended=False)
+        return b"\n".join(body.split(b"\n")[-_LAST - 1 :]), mark
+
+    async def _after(self, run: Run, source: Source, mark: Mark, seconds: float) -> AsyncGenerator[bytes, None]:
+        reader = Stamped(mark, source.secrets, self._keeper.keeping.most, 0)
+        tail = None if mark.stamp else _LAST + _BEFORE
+        wanted = Printed(run.container, follow=True, timestamps=True, tail=tail, since=mark.stamp, seconds=seconds)
+        with contextlib.suppress(ClusterError):  # the time is over, or the cluster away
+            async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+                reader.feed(piece)
+                if shown := reader.news():
                     yield shown
-        except ClusterError:
-            pass  # the time is over, or the cluster away: whoever follows asks again
-        yield masker.end()
+        yield reader.take(ended=True)[0]
 
     async def _read(self, run: Run, source: Source, lines: int) -> Text:
-        ring, masker = Ring(self._keeper.keeping.most), Masker(source.secrets)
-        wanted = Printed(run.container, previous=run.previous, tail=lines, seconds=_READ_SECONDS)
+        """Its last lines, and some before them."""
+        ring, masker, read = Ring(self._keeper.keeping.most), Masker(source.secrets, middle=True), 0
+        tail = min(LINES, lines + _BEFORE)
+        wanted = Printed(run.container, previous=run.previous, tail=tail, seconds=_READ_SECONDS)
         async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+            read += piece.count(b"\n")
             ring.put(masker.feed(piece))
-        ring.put(masker.end())
+        ring.put(masker.end(cut=read >= tail))
         body = ring.take()
         return Text(body, SHORT if ring.lost else "")
 

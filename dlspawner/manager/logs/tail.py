@@ -2,7 +2,8 @@
 
 Kubernetes gives a log from a time on, to the second; with time stamps, one at the beginning of each line, what is known
 already can be told from what is new. Several lines may have one stamp, so those of the last one are counted. A line
-whose end has not been printed is nobody's yet: it is read again, whole, unless its container has ended.
+whose end has not been printed is nobody's yet: it is read again, whole, unless its container has ended. So is a private
+key, from its first line on: whoever began in the middle of it would not know that it is one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 
 from dlspawner.manager.logs.text import Masker
 
+LINES = 50_000  # of one reading; what is kept of a log has seldom as many
 _LONGEST_HELD = 64 * 1024
 _LONGEST_STAMP = 40
 
@@ -56,11 +58,15 @@ class Ring:
 
 
 class Stamped:
-    """Takes a log with time stamps, piece by piece; what is new of it, without stamps and secrets, is in `take`."""
+    """Takes a log with time stamps, piece by piece; what is new of it, without stamps and secrets, is in `take`.
 
-    def __init__(self, known: Mark, secrets: Iterable[bytes], most: int) -> None:
+    ``tail`` is how many of its last lines were asked for; 0 for what goes on where `known` ends, line by line.
+    """
+
+    def __init__(self, known: Mark, secrets: Iterable[bytes], most: int, tail: int = LINES) -> None:
         self._known, self._mark, self._repeated = known, known, 0
-        self._masker, self._lines, self._line = Masker(secrets), Ring(most), Ring(most)
+        self._masker, self._lines, self._line = Masker(secrets, middle=tail > 0), Ring(most), Ring(most)
+        self._tail, self._read, self._follows = tail, 0, False
         self._rest = b""
         self._inside = self._skips = False
         self._pending = known  # the mark when the line that is being read has ended
@@ -75,13 +81,24 @@ class Stamped:
             self._put(rest)
             self._rest = b""
 
+    def news(self) -> bytes:
+        """What has come since this was last asked, as far as it may be shown by now."""
+        return self._lines.take()
+
     def take(self, *, ended: bool) -> tuple[bytes, Mark, bool]:
         """What is new, up to where the log is known by now, and whether more was printed than was kept."""
         if ended and (self._rest or self._inside):
             self._put(self._rest)
             self._end_line()
-        self._lines.put(self._masker.end())
+        if ended or not self._masker.inside:
+            self._mark = self._pending if ended else self._mark
+            self._lines.put(self._masker.end(cut=self._cut))
         return self._lines.take(), self._mark, self._lines.lost
+
+    @property
+    def _cut(self) -> bool:
+        """Whether lines may be missing before the first new one: too many, or those that a node has thrown away."""
+        return not self._follows and (bool(self._known.stamp) or self._read >= self._tail)
 
     def _put(self, part: bytes) -> None:
         if not self._inside:
@@ -92,20 +109,22 @@ class Stamped:
             self._line.put(part)
 
     def _knows(self, stamp: str) -> bool:
-        if stamp < self._known.stamp:
+        again = stamp == self._known.stamp and self._repeated < self._known.lines
+        self._repeated += again
+        if again or stamp < self._known.stamp:
+            self._follows = True
             return True
-        if stamp == self._known.stamp and self._repeated < self._known.lines:
-            self._repeated += 1
-            return True
-        same = stamp == self._mark.stamp
-        self._pending = Mark(stamp, self._mark.lines + 1 if same else 1)
+        same = stamp == self._pending.stamp
+        self._pending = Mark(stamp, self._pending.lines + 1 if same else 1)
         return False
 
     def _end_line(self) -> None:
+        self._read += 1
         if not self._skips:
-            self._mark = self._pending
             lost = self._line.lost
             self._lines.put(self._masker.feed(self._line.take()))
+            if not self._masker.inside:
+                self._mark = self._pending
             self._lines.lost |= lost or self._line.lost
             self._line.lost = False
         self._inside = False

@@ -178,6 +178,21 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
     await until(lambda: not shelf.followers, "nobody follows")
 
 
+async def test_a_private_key_is_shown_neither_to_who_reads_its_end_nor_to_who_follows(reading: Reading) -> None:
+    body = "echo MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g"
+    key = f"echo -----BEGIN PRIVATE KEY-----; for n in $(seq 30); do {body}; done; echo -----END PRIVATE KEY-----"
+    question = await reading.prints(f"echo hello; {key}")
+    assert (await reading.log("alice", question, "?tail=20")).body == "hello\n[secret]\ndone\n"
+    assert (await reading.log("alice", question, "?tail=2")).body == "[secret]\ndone\n"
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        answer = await session.get(url)
+        assert [await answer.content.readline() for _ in range(3)] == [b"hello\n", b"[secret]\n", b"done\n"]
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        assert await answer.content.read() == b"goodbye\n"
+
+
 async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:

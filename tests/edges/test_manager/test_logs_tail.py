@@ -70,6 +70,37 @@ def test_secrets_are_hidden() -> None:
     assert read(line(1, "it is a secret token."))[0] == b"it is [secret].\n"
 
 
+KEY = "-----BEGIN PRIVATE KEY-----", *["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g"] * 5, "Zm9v"
+WITH_KEY = ["hello", *KEY, "-----END PRIVATE KEY-----", "goodbye"]
+
+
+@pytest.mark.parametrize("later", [0, 1], ids=["all at one moment", "one after the other"])
+def test_wherever_a_reading_ends_in_a_private_key_nothing_of_it_is_read(later: int) -> None:
+    log = [line(1 + later * number, text) for number, text in enumerate(WITH_KEY)]
+    for first in range(len(log)):
+        for second in range(first, len(log)):
+            kept, mark = read(b"".join(log[:first]))
+            for upto in (second, len(log)):
+                new, mark = read(b"".join(log[:upto]), mark)
+                kept += new
+            assert kept == b"hello\n[secret]\ngoodbye\n", (first, second)
+
+
+def test_a_log_whose_earlier_lines_the_node_has_thrown_away_may_begin_in_a_private_key() -> None:
+    log = [line(1 + number, text) for number, text in enumerate(WITH_KEY)]
+    _, mark = read(log[0])
+    assert read(b"".join(log[3:]), mark)[0] == b"[secret]\ngoodbye\n"
+    assert b"MII" not in read(b"".join(log[3:5]), mark)[0]
+
+
+def test_a_key_that_is_never_over_is_hidden_and_what_is_longer_than_any_is_none() -> None:
+    begun = b"".join(line(number, text) for number, text in enumerate(KEY))
+    assert read(begun, ended=True) == (b"[secret]", Mark(f"{SECOND}.{len(KEY) - 1:09}Z", 1))
+    assert read(begun) == (b"", NOTHING)
+    endless = begun + b"".join(line(100 + number, "no key at all") for number in range(5000))
+    assert read(endless)[0].endswith(b"no key at all\n")
+
+
 def test_however_often_and_wherever_a_log_is_read_it_is_the_same() -> None:
     chance = random.Random(3)
     for _ in range(50):

@@ -13,8 +13,8 @@ TOKEN = b"0123456789abcdef0123456789abcdef"
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\nAAAAB3NzaC\n-----END OPENSSH PRIVATE KEY-----"
 
 
-def masked(data: bytes, size: int = 0) -> bytes:
-    masker = Masker([TOKEN])
+def masked(data: bytes, size: int = 0, masker: Masker | None = None) -> bytes:
+    masker = masker or Masker([TOKEN])
     size = size or len(data) or 1
     parts = [masker.feed(data[at : at + size]) for at in range(0, len(data), size)]
     return b"".join((*parts, masker.end()))
@@ -52,10 +52,50 @@ def test_who_prints_the_begin_of_a_key_hides_no_more_than_a_key() -> None:
     assert b"the end" in shown
 
 
+BODY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g\n"
+END = b"-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        pytest.param(BODY * 3 + b"Zm9v\n" + END + b" ok\nb\n", b"[secret] ok\nb\n", id="its middle and its end"),
+        pytest.param(b"Zm9v\n" + END + b"\n", b"[secret]\n", id="its last line and its end"),
+        pytest.param(END + b"\nb\n", b"[secret]\nb\n", id="its end alone"),
+        pytest.param(b"DEK-Info: AES-256\n\n" + BODY + END, b"[secret]", id="the middle of an encrypted one"),
+        pytest.param(b"\n".join(b"  " + one for one in (BODY[:-1], END)), b"[secret]", id="indented, as in YAML"),
+        pytest.param(BODY * 3, b"[secret]\n", id="its middle, and the end is not there yet"),
+        pytest.param(BODY * 3 + b"Zm", b"[secret]", id="not even the end of a line"),
+        pytest.param(BODY + b"hello!\n", BODY + b"hello!\n", id="what only looks like one for a while"),
+        pytest.param(b"12\n34\n", b"12\n34\n", id="words and numbers"),
+        pytest.param(b"f" * 64 + b"\n", b"f" * 64 + b"\n", id="a checksum"),
+        pytest.param(b"a b\n" + KEY + b"\n", b"a b\n[secret]\n", id="a whole key later on"),
+        pytest.param(KEY + b"\nb\n", b"[secret]\nb\n", id="a whole key at once"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
+def test_who_reads_from_the_middle_of_a_key_reads_nothing_of_it(printed: bytes, kept: bytes, size: int) -> None:
+    assert masked(printed, size, Masker([TOKEN], middle=True)) == kept
+
+
+def test_what_is_known_to_be_whole_is_no_key_because_it_looks_like_one() -> None:
+    masker = Masker(middle=True)
+    assert masker.feed(BODY) + masker.end(cut=False) == BODY
+    endless = Masker(middle=True)
+    assert sum(len(endless.feed(BODY)) for _ in range(1000)) > 900 * len(BODY), "longer than any key"
+
+
 def test_ten_mebibytes_in_one_line_take_little_time_and_are_given_on_as_they_come() -> None:
     masker, began = Masker([TOKEN]), time.process_time()
     given = sum(len(masker.feed(b"x" * 65536)) for _ in range(160))
     assert given > 10 * 2**20 - 2 * 65536
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("printed", [b" " * 20_000 + b"!\n", b"A" * 20_000 + b"!\n", b"\n" * 30_000, b"A: b\n" * 6000])
+def test_no_line_takes_long_to_be_told_from_a_key(printed: bytes) -> None:
+    began = time.process_time()
+    assert masked(printed, 4096, Masker(middle=True)) == printed
     assert time.process_time() - began < 5
 
 

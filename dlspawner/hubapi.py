@@ -1,7 +1,8 @@
 """The only client of the Hub's REST API, for the gateway and the Manager, on JupyterHub 5.5 and 6.x.
 
 What leaves this module are our own values (`Identity`, `HubUser`, `Server`) and two exceptions: `HubUnavailable`
-(nobody can tell; try later) and `HubRefused` (the Hub said no, with its sentence). "No such user" and "no such token"
+(nobody can tell; try later; `HubFailed` when the Hub itself says that a start failed) and `HubRefused` (the Hub said
+no, with its sentence). "No such user" and "no such token"
 are answers, not exceptions: `None`.
 
 Rules: every call has a deadline over all its tries; what may be repeated without harm (reading, posting activity,
@@ -40,6 +41,10 @@ class HubError(Exception):
 
 class HubUnavailable(HubError):
     """No answer, or none that can be trusted, within the deadline."""
+
+
+class HubFailed(HubUnavailable):
+    """The Hub is there and answered 500 to what is not repeated: what is wrong may be wrong with this request alone."""
 
 
 class HubRefused(HubError):
@@ -369,7 +374,9 @@ def _expect(status: int, body: bytes, *wanted: int) -> Any:
     except ValueError:
         content = None
     if status not in wanted:
-        if status >= 500:
+        if status == 500:
+            raise HubFailed(f"The Hub failed (status {status}).")
+        if status > 500:
             raise HubUnavailable(f"The Hub failed (status {status}).")
         message = content.get("message") if isinstance(content, dict) else None
         raise HubRefused(status, str(message or f"The Hub refused (status {status}).")[:2000])

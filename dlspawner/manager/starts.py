@@ -4,7 +4,12 @@ A start is asked for without a body, and again until the Hub's spawner asks for 
 being due, or until the turn is over. Nobody was told yet that the job may have a pod, so a turn that is over, or was
 cancelled, leaves nothing behind: the job is in its place again.
 
-* The Hub does not answer, is full (429) or is still stopping the server: later, with pauses.
+* The Hub does not answer, or is still stopping the server: later, with pauses.
+* It is full (429): later as well. Once it was so for a whole turn, every further turn is over at its first 429, and the
+  next one comes after a pause, so that nothing is held for a Hub that takes nobody.
+* It fails (500) before its spawner asks for the job, as with a hook that raises: the turn is over at once, and the next
+  one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after a few
+  (``consecutive_failure_limit``): so the third one ends the job.
 * It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
@@ -18,14 +23,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 
 from dlspawner.backoff import delays
 from dlspawner.core.jobs import Job, State
-from dlspawner.hubapi import HubApi, HubError, HubRefused, Server
+from dlspawner.hubapi import HubApi, HubError, HubFailed, HubRefused, Server
 from dlspawner.manager import hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
@@ -40,7 +47,18 @@ _ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long befor
 _OWNER_LOOK_SECONDS = 10.0  # between looks whether what waits is still somebody's
 _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each look
 _LONGEST_PAUSE = timedelta(minutes=5)
+_FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
+_FAILED_PAUSE = timedelta(seconds=30)  # the first one
+_MOST_FAILED = 3  # starts of a job that the Hub answers with 500
 log = logging.getLogger("dlspawner.manager")
+
+
+class _Later(Enum):
+    """Why the Hub does not start a job now."""
+
+    FULL = "full"
+    BUSY = "busy"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,8 @@ class Starts:
     _going: set[str] = field(default_factory=set)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
+    # How often this epoch has found the Hub full for a job's whole turn, and failing to start it.
+    _in_vain: Counter[tuple[str, _Later]] = field(default_factory=Counter)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -90,38 +110,60 @@ class Starts:
             return  # this epoch is over; the next one goes on
         finally:
             self._going.discard(job)
+            self._in_vain = Counter({one: n for one, n in self._in_vain.items() if n and one[0] in self.book.records})
 
     async def _until_asked(self, job: str) -> None:
-        begun = False
+        begun, full = False, False
         for delay in delays(0.5, 10.0):
             record = self.book.records.get(job)
             if record is None or not record.due or record.deadline is None:
                 return
             left = (record.deadline - self.book.now()).total_seconds()
-            if left <= 0:
-                await self.book.turn(partial(self._over, job=job, begun=begun))
+            if left <= 0 or (full and self._in_vain[job, _Later.FULL]):
+                await self._over(job, begun=begun, full=full)
                 return
             try:
                 said = await self._tell(record.job)
             except HubError as problem:
                 log.warning("job=%s start has to wait: %s", job, problem)
-            else:
-                begun = begun or said in {State.STARTING, State.RUNNING}
-                if isinstance(said, _End):
-                    await self.book.turn(partial(_end, job=job, end=said))
-                elif said is State.WAITING_LOGIN:
-                    await self.book.turn(partial(_wait_for_login, job=job))
-            await asyncio.sleep(min(delay, left))
+                said = _Later.FAILED if isinstance(problem, HubFailed) else _Later.BUSY
+            begun, full = begun or said in {State.STARTING, State.RUNNING}, said is _Later.FULL
+            if isinstance(said, _End):
+                await self.book.turn(partial(_end, job=job, end=said))
+            elif said is _Later.FAILED:
+                await self._failed(job)
+            elif said is State.WAITING_LOGIN:
+                await self.book.turn(partial(_wait_for_login, job=job))
+            if not full or not self._in_vain[job, _Later.FULL]:
+                await asyncio.sleep(min(delay, left))
 
-    async def _tell(self, job: Job) -> State | _End | None:
-        """Ask the Hub for the start; as what it knows the server then, ``None`` when it has not begun to start it."""
+    async def _failed(self, job: str) -> None:
+        """The Hub could not start it; when its spawner has asked nevertheless, that is told by other means."""
+        failed = self._in_vain[job, _Later.FAILED] + 1
+
+        def note(turn: Turn) -> bool:
+            record = turn.record(job)
+            if record is None or not record.due:
+                return False
+            if failed >= _MOST_FAILED:
+                turn.write(ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
+                return True
+            self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
+            turn.wait_again(record, "start-failing")
+            return True
+
+        if await self.book.turn(note):
+            self._in_vain[job, _Later.FAILED] = failed
+
+    async def _tell(self, job: Job) -> State | _End | _Later:
+        """Ask the Hub for the start: as what it knows the server then, or why it has not begun to start it."""
         server = await self._server(job)
         if server is None:
             return _REMOVED
         if server.ready:  # as far as the Hub knows: it looks at pods now and then only
             return _End("runs-already", "The server runs already.") if self._replaced(job) else State.RUNNING
         if server.pending:
-            return State.STARTING if server.pending == "spawn" else None
+            return State.STARTING if server.pending == "spawn" else _Later.BUSY
         where = (job.user, job.server)
         self.queue.telling[where] = job.id
         try:
@@ -137,13 +179,15 @@ class Starts:
         """Whether another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
-    async def _refused(self, job: Job, no: HubRefused) -> State | _End | None:
+    async def _refused(self, job: Job, no: HubRefused) -> State | _End | _Later:
         if no.wants_login:
             return State.WAITING_LOGIN
+        if no.status == 429:
+            return _Later.FULL
         # Whose person was quicker is started or runs already, which the Hub refuses to start.
         server = await self._server(job)
-        later = no.status == 429 or (server is not None and (server.ready or server.pending))
-        return None if later else _End("start-refused", str(no))
+        later = server is not None and (server.ready or server.pending)
+        return _Later.BUSY if later else _End("start-refused", str(no))
 
     async def _server(self, job: Job) -> Server | None:
         user = await self.hub.user(job.user)
@@ -199,18 +243,26 @@ class Starts:
         servers = [(one, await self._server(one.job)) for one in missing]  # that list may have left somebody out
         return [one for one, server in servers if server is None or not (server.pending or server.ready)]
 
-    def _over(self, turn: Turn, *, job: str, begun: bool) -> None:
-        record = turn.record(job)
-        if record is None or not record.due:
-            return
-        if begun and record.turns >= MOST_TURNS:
-            turn.write(ended(record), "not-started", "The Hub has tried it many times.")
-            return
-        if begun:  # what is wrong is wrong with this job: others first
-            self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, timedelta(seconds=5) * 2**record.turns))
-        else:  # the Hub was away or full, which is not the job's fault
-            record = replace(record, turns=record.turns - 1)
-        turn.wait_again(record, "turn-over")
+    async def _over(self, job: str, *, begun: bool, full: bool) -> None:
+        """The turn is over; ``full``: it was the Hub that took nobody."""
+        vain = self._in_vain[job, _Later.FULL] + full
+
+        def note(turn: Turn) -> None:
+            record = turn.record(job)
+            if record is None or not record.due:
+                return
+            if begun and record.turns >= MOST_TURNS:
+                turn.write(ended(record), "not-started", "The Hub has tried it many times.")
+                return
+            if begun or full:  # what is wrong is wrong with this job, or would be with all of them: others first
+                most, times = (_LONGEST_PAUSE, record.turns) if begun else (_FULL_PAUSE, vain)
+                self.queue.pause(job, turn.now + min(most, timedelta(seconds=5) * 2 ** min(times, 10)))
+            if not begun:  # the Hub was away or full, which is not the job's fault
+                record = replace(record, turns=record.turns - 1)
+            turn.wait_again(record, "turn-over")
+
+        await self.book.turn(note)
+        self._in_vain[job, _Later.FULL] = vain if full else 0
 
 
 def _lost(turn: Turn, *, record: Record) -> None:

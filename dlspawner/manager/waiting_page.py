@@ -33,6 +33,7 @@ _ENDS = {
     "cancelled": "The request was cancelled.",
     "replaced": "Another request for the same server has taken its place.",
     "start-refused": "Its turn came, and the Hub refused to start it:",
+    "start-failed": "Its turn came, and the Hub could not start it: its administrator finds why in the Hub's log.",
     "no-server": "Its turn came, and the Hub has no such server any more.",
     "runs-already": "Its turn came, and the server ran already.",
     "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",

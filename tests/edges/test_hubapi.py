@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from dlspawner.hubapi import (
     HubApi,
+    HubFailed,
     HubRefused,
     HubUnavailable,
     Identity,
@@ -192,6 +193,16 @@ async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[Fak
     with pytest.raises(HubUnavailable):
         await api.start_server("alice", "train")
     assert len(fake.asked) == 1
+
+
+async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub: tuple[FakeHub, HubApi]) -> None:
+    fake, api = hub
+    fake.answers = [(500, {"message": "Unhandled error"}), (503, None)]
+    with pytest.raises(HubFailed):
+        await api.start_server("alice", "train")
+    with pytest.raises(HubUnavailable) as away:
+        await api.start_server("alice", "train")
+    assert not isinstance(away.value, HubFailed)
 
 
 async def test_a_refused_start_carries_the_hubs_sentence(hub: tuple[FakeHub, HubApi]) -> None:

@@ -30,6 +30,8 @@ STEPS = {
     "denied": "It was denied.",
     "approved": "It was approved.",
     "start-refused": "The Hub refused to start it.",
+    "start-failing": "The Hub could not start it, and is asked again later.",
+    "start-failed": "The Hub could not start it.",
     "requeued": "It waits again, at its old place.",
     "turn-over": "It could not be started in time, and waits again.",
     "login": "The Hub wants a fresh login of its person.",

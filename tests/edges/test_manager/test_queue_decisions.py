@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.hubapi import HubFailed, HubRefused, HubUnavailable
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.job_words import end
 from dlspawner.manager.notices import Audience, Kind
 from dlspawner.manager.records import MOST_TURNS
 from tests.edges.test_manager.office import Office, ask, until, wants
@@ -88,13 +89,12 @@ async def test_a_hub_that_does_not_answer_costs_a_turn_and_not_the_place(office:
         assert found.job.submitted == first.job.submitted
 
 
-@pytest.mark.parametrize("answer", [HubUnavailable("gone"), HubRefused(429, "Too many users are starting")], ids=repr)
-async def test_a_hub_that_is_away_or_full_for_long_costs_no_place(office: Office, answer: Exception) -> None:
+async def test_a_hub_that_is_away_for_long_costs_no_place(office: Office) -> None:
     waits = wants()
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, answer, waits)
+        says(office, HubUnavailable("gone"), waits)
         await give_back()
         for number in range(MOST_TURNS + 1):
 
@@ -106,6 +106,79 @@ async def test_a_hub_that_is_away_or_full_for_long_costs_no_place(office: Office
             await until(over, "the turn is over")
         plays(office, acting, waits)
         await until(lambda: told(acting, waits), "the Hub is there")
+        await desk(acting).release(waits.job, "alice", passes=True)
+        assert state(acting, waits) is State.QUEUED, "this is the first start that came to nothing"
+
+
+async def test_a_start_that_the_hub_fails_at_ends_after_few_tries_and_holds_nothing_between_them(
+    office: Office,
+) -> None:
+    waits, other = wants(gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubFailed("The Hub failed (status 500)."), waits)
+        await give_back()
+        for number in (1, 2):
+
+            async def failing(number: int = number) -> bool:
+                return (await reasons(acting, waits)).count("start-failing") == number
+
+            await until(failing, "the Hub has failed")
+            assert (await ask(acting, other)).decision == "admit", "others pass"
+            await desk(acting).release(other.job, other.user)
+            other = replace(other, job=wants().job)
+            office.clock.moved += timedelta(minutes=3)
+        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        assert (await reasons(acting, waits))[-2:] == ["turn", "start-failed"]
+        assert len(office.hub.started) == 3
+        last = (await acting.ledger.ended("alice"))[""]
+        assert "administrator finds why in the Hub's log" in end(last.reason, last.detail, last.stop)
+
+
+async def test_a_start_that_failed_once_goes_on_in_a_hub_that_is_well_again(office: Office) -> None:
+    waits = wants()
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        first = record(acting, waits)
+        says(office, HubFailed("The Hub failed (status 500)."), waits)
+        await give_back()
+
+        async def failing() -> bool:
+            return "start-failing" in await reasons(acting, waits)
+
+        await until(failing, "the Hub has failed")
+        plays(office, acting, waits)
+        office.clock.moved += timedelta(minutes=1)
+        await until(lambda: told(acting, waits), "it has")
+        found = record(acting, waits)
+        assert first is not None
+        assert found is not None
+        assert found.job.submitted == first.job.submitted
+
+
+async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserved_for_it(office: Office) -> None:
+    waits, other = wants(gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(429, "Too many servers are active"), waits)
+        await give_back()
+        await until(lambda: is_due(acting, waits), "its turn has come")
+        for number in range(1, MOST_TURNS + 2):
+            office.clock.moved += timedelta(seconds=61)
+
+            async def over(number: int = number) -> bool:
+                return (await reasons(acting, waits)).count("turn-over") == number
+
+            await until(over, "the turn is over, a later one at once")
+            assert (await ask(acting, other)).decision == "admit", "others pass"
+            await desk(acting).release(other.job, other.user)
+            other = replace(other, job=wants().job)
+        plays(office, acting, waits)
+        office.clock.moved += timedelta(seconds=61)
+        await until(lambda: told(acting, waits), "the Hub has room")
         await desk(acting).release(waits.job, "alice", passes=True)
         assert state(acting, waits) is State.QUEUED, "this is the first start that came to nothing"
 

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +25,7 @@ from ssh_gateway.directory import HubAndManager
 from ssh_gateway.drain import Stop
 from ssh_gateway.files import Files, load
 from ssh_gateway.health import Health
-from ssh_gateway.logs import say
+from ssh_gateway.logs import say, to_stderr
 from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules, read_networks
@@ -66,6 +65,12 @@ class Gateway(Application):
         help="Processes that serve, of one core each. With more than one, the gateway starts them on its port (Linux), "
         "starts one again that ends, answers health_port for all of them and ends with them. Limits and penalties hold "
         "for all together. Whoever dies takes only its own connections along.",
+    ).tag(config=True)
+    worker_dead_seconds = Float(
+        60.0,
+        min=1.0,
+        help="A worker that answers nothing for so long is killed and started again, with whoever is in it; a third of "
+        "it is worth a line in the log. One that begins has ten times as long.",
     ).tag(config=True)
     share_port = Bool(
         False,
@@ -231,7 +236,7 @@ class Gateway(Application):
 
     def initialize(self, argv: list[str] | None = None) -> None:
         super().initialize(argv)
-        logging.basicConfig(level=logging.WARNING, handlers=[_to_stderr()])
+        logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names as they come; what happened is in our own lines.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
@@ -263,7 +268,7 @@ class Gateway(Application):
             held = listening.reserve(self.ip, self.port, shared=self.share_port)
         with held:
             begin = {"port": listening.written(held)[1], "keys": keys.packed(found)}
-            workers = Workers(self.workers, begin, sys.argv[1:], self.drain_seconds)
+            workers = Workers(self.workers, begin, sys.argv[1:], self.drain_seconds, self.worker_dead_seconds)
             answering = await self._answer_probes(Health(ready=lambda: workers.ready, metrics=workers.metrics))
             try:
                 await workers.run()
@@ -362,15 +367,6 @@ class Gateway(Application):
             ),
             balancers=read_networks(self.proxy_protocol_from),
         )
-
-
-def _to_stderr() -> logging.Handler:
-    """Lines that begin with the time in UTC, to the millisecond."""
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    return handler
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
+import time
 
 log = logging.getLogger("ssh_gateway")
 
@@ -21,6 +23,15 @@ def line(event: str, **fields: object) -> str:
 def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
     """Log one event."""
     log.log(level, "%s", line(event, **fields))
+
+
+def to_stderr() -> logging.Handler:
+    """Lines that begin with the time in UTC, to the millisecond."""
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    return handler
 
 
 def _value(value: object) -> str:

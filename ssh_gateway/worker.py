@@ -34,6 +34,8 @@ class Worker:
             match message:
                 case ["stop"]:
                     self.stop.ask()
+                case ["alive"]:
+                    self.channel.send("alive")
                 case ["metrics"]:
                     self.channel.send("metrics", server.meters.text().decode())
                 case ["came"]:

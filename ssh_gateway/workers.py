@@ -2,7 +2,8 @@
 
 It has opened the keys, holds the port (without listening on it), answers probes and passes on what the workers count.
 No connection goes through it: the kernel deals them out, each lives in one worker, and whichever worker dies takes only
-its own along.
+its own along. One that hangs does not die by itself: each is asked whether it lives, and replaced when it does not
+answer.
 
 Refused: `fork`, which would share some memory and a running event loop; and a worker that listens for all, through
 which every byte would go twice.
@@ -24,6 +25,7 @@ from ssh_gateway.channel import Channel
 from ssh_gateway.drain import Stop
 from ssh_gateway.logs import say
 from ssh_gateway.meters import OfWorkers
+from ssh_gateway.pulse import BEATS, Finding, Pulse
 
 STEADY_SECONDS = 60.0  # who has lived so long is started again at once
 LONGEST_PAUSE = 30.0
@@ -44,6 +46,7 @@ class Process:
     channel: Channel
     ready: bool = False
     asked: list[asyncio.Future[str]] = field(default_factory=list)
+    pulse: Pulse = field(default_factory=Pulse)
 
     def metrics(self) -> asyncio.Future[str]:
         """What a Prometheus is to read of it."""
@@ -73,13 +76,23 @@ class Process:
 
 
 class Workers:
-    """``begin`` is what every worker is told first, ``settings`` are the command line's."""
+    """``begin`` is what every worker is told first, ``settings`` are the command line's; ``dead_seconds`` is how long
+    one may answer nothing.
+    """
 
-    def __init__(self, count: int, begin: Mapping[str, Any], settings: Sequence[str], drain_seconds: float) -> None:
+    def __init__(
+        self,
+        count: int,
+        begin: Mapping[str, Any],
+        settings: Sequence[str],
+        drain_seconds: float,
+        dead_seconds: float,
+    ) -> None:
         self._numbers = range(1, count + 1)
         self._begin = begin
         self._settings = settings
         self._drain_seconds = drain_seconds
+        self._beat_seconds = dead_seconds / BEATS
         self._running: dict[int, Process] = {}
         self._meters = OfWorkers()
         self._served = asyncio.Event()
@@ -95,11 +108,19 @@ class Workers:
 
         The first goes ahead: what is wrong for all of them is said once.
         """
+        watching = asyncio.create_task(self._watch(), name="watch the workers")
+        try:
+            await self._run_all(watching)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _run_all(self, watching: asyncio.Task[None]) -> None:
         first, *others = self._numbers
         keeping = {asyncio.create_task(self._keep(first), name=f"worker {first}")}
-        await _first_of(keeping, self._served, self._stop.begin)
+        await _first_of({*keeping, watching}, self._served, self._stop.begin)
         keeping |= {asyncio.create_task(self._keep(number), name=f"worker {number}") for number in others}
-        await _first_of(keeping, self._stop.begin)
+        await _first_of({*keeping, watching}, self._stop.begin)
         say("stopping", workers=len(self._running))
         self._tell("stop")
         hurrying = asyncio.create_task(self._hurry(), name="second signal")
@@ -120,6 +141,18 @@ class Workers:
             number: answer.result() for number, answer in asked.items() if answer.done() and not answer.cancelled()
         }
         return self._meters.text(texts)
+
+    async def _watch(self) -> None:
+        """Ask everybody for ever; who answers nothing is killed, and started again as whoever ends."""
+        while True:
+            await asyncio.sleep(self._beat_seconds)
+            for number, worker in self._running.items():
+                finding = worker.pulse.ask(ready=worker.ready)
+                if finding is not Finding.ALIVE:
+                    say("worker", level=logging.ERROR, number=number, result=finding.value, pid=worker.process.pid)
+                if finding is Finding.DEAD:
+                    worker.kill()
+                worker.channel.send("alive")
 
     async def _hurry(self) -> None:
         await self._stop.hurry.wait()
@@ -184,6 +217,9 @@ class Workers:
             case ["ready"]:
                 worker.ready = True
                 self._served.set()
+            case ["alive"]:
+                if worker.pulse.answered():
+                    say("worker", number=number, result="answers", pid=worker.process.pid)
             case ["metrics", text]:
                 worker.answered(text)
             case ["others", told]:

@@ -137,6 +137,28 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
+async def test_one_that_hangs_is_noticed_and_replaced_and_the_other_works_on(
+    world: World, kubeconfig: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    settings = ("--workers=2", f"--Gateway.health_port={port}", "--Gateway.worker_dead_seconds=12")
+    async with started(world, kubeconfig, tmp_path / "state", *settings) as gateway:
+        second = int(await gateway.said("event=worker number=2 result=started pid="))
+        await serving(port)
+        os.kill(second, signal.SIGSTOP)
+        assert await gateway.said("event=worker number=2 result=silent pid=") == str(second)
+        os.kill(second, signal.SIGCONT)
+        assert await gateway.said("event=worker number=2 result=answers pid=") == str(second)
+        os.kill(second, signal.SIGSTOP)
+        assert await gateway.said("event=worker number=2 result=dead pid=") == str(second)
+        assert await gateway.said("event=worker number=2 result=ended status=-9 pause=") == "0.000"
+        third = int(await gateway.said("event=worker number=2 result=started pid="))
+        await serving(port, restarts=1)
+        (first,) = children(gateway.process.pid) - {third}
+        assert _runs(first)
+
+
 async def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
     done = await asyncio.to_thread(run, "--workers=3", "--Gateway.port=0", f"--Gateway.state_dir={tmp_path}")
     assert done.returncode == 1

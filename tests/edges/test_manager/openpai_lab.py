@@ -75,9 +75,7 @@ class LabHub(LendingHub):
 
     def waits(self, user: str, **options: Any) -> str:
         """Somebody asks and has to wait; what they are told."""
-        answer = self.start_server(user, gpus=1, **options)
-        assert answer.status_code == 429, answer.text
-        return str(answer.json()["message"])
+        return self.refusal(user, self.start_server(user, gpus=1, **options))
 
     def ends(self, user: str) -> None:
         assert self.api("DELETE", f"/users/{user}/server").status_code in {202, 204}

@@ -166,6 +166,19 @@ class QuotaHub(Hub):
     def start_server(self, user: str, **options: Any) -> requests.Response:
         return self.api("POST", f"/users/{user}/server", {"user_options": options} if options else None)
 
+    def refusal(self, user: str, answer: requests.Response) -> str:
+        """The sentences with which the start of a default server, answered so, is refused.
+
+        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that.
+        """
+        if answer.status_code in {403, 429}:
+            return str(answer.json()["message"])
+        assert answer.status_code in {201, 202}, answer.text
+        told = self.api("GET", f"/users/{user}/server/progress").text
+        last = json.loads([line for line in told.splitlines() if line.startswith("data: ")][-1][len("data: ") :])
+        assert last.get("failed"), told
+        return str(last["message"]).removeprefix("Spawn failed: ")
+
     def servers(self) -> dict[str, str]:
         """What the Hub says of every server: ready or what it waits for."""
         users: list[Any] = []

@@ -141,9 +141,7 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
     hub: QuotaHub, chromium: Browser
 ) -> None:
     person, vera = Person(hub, "carla"), Person(hub, "vera")
-    answer = person.start("", gpus=3)
-    assert answer.status_code == 429
-    assert answer.json()["message"].endswith(
+    assert hub.refusal("carla", person.start("", gpus=3)).endswith(
         "What would start at once: 2 GPUs of type gpu. Where its approval stands: /services/jobs/wait/carla/"
     )
     wait_for(lambda: states(hub) == {"carla": "waiting-approval"}, "it waits", 60)

@@ -155,9 +155,7 @@ class Plain:
 
 def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, full: str) -> None:
     hub.add_users(["rest"])
-    answer = hub.start_server("rest", gpus=1)
-    assert answer.status_code == 429
-    assert answer.json()["message"] == (
+    assert hub.refusal("rest", hub.start_server("rest", gpus=1)) == (
         "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number 1 in the queue and starts by "
         "itself. Its place in the queue: /services/jobs/wait/rest/"
     )

@@ -44,7 +44,7 @@ def nothing_left(hub: RestHub) -> Iterator[None]:
 def waits(hub: RestHub, user: str, gpus: int, server: str = "") -> dict[str, Any]:
     path = f"/users/{user}/servers/{server}" if server else f"/users/{user}/server"
     answer = hub.api("POST", path, {"user_options": {"template": "tiny", "gpus": gpus}})
-    assert answer.status_code == 429, answer.text
+    assert answer.status_code in {201, 202, 429}, answer.text  # a busy Hub answers before the Manager does
     return hub.until(user, "queued", server)
 
 

@@ -13,7 +13,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -34,9 +33,11 @@ ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 ENDING_SECONDS = 3.0  # somebody waits for the stop
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
-INTERRUPTED_SECONDS = 120.0  # nobody waits for so long; without it what was stopped may start again
+_LONGEST_TELLING_DELAY = 15.0  # nobody waits for it
 _LISTENING_SECONDS = 0.25
-_TELLING: set[asyncio.Task[None]] = set()  # what the Manager is still to hear; lost with this process
+_TELLING: dict[
+    tuple[str, str, str], asyncio.Task[None]
+] = {}  # stops that the Manager is to hear of, by user, server and job
 T = TypeVar("T")
 
 UNDECIDED = (
@@ -85,6 +86,7 @@ class Manager:
     seconds: float = SECONDS
     silent: str = SILENT  # what is said when nobody answers
     until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
+    longest_delay: float = LONGEST_DELAY  # between two tries
 
     async def account(self, user: str, uids: UidRange) -> Numbers:
         """The uid and gid that this user has for ever."""
@@ -95,6 +97,7 @@ class Manager:
     async def starting(self, user: str, server: str, uids: UidRange) -> tuple[str | None, Numbers]:
         """The id of the job that waits for this server, whose start this is then, and the user's numbers."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
+        await asked._until_heard(user, server)
         body = {"server": server, "first_uid": uids.first, "last_uid": uids.last}
         status, answer = await asked._ask("PUT", f"/api/users/{quote(user, safe='')}/starting", body)
         if status == 501:
@@ -105,6 +108,7 @@ class Manager:
     async def waiting(self, user: str, server: str) -> str | None:
         """The id of the job that waits for this server: a start of it is that job's."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
+        await asked._until_heard(user, server)
         path = f"/api/users/{quote(user, safe='')}/waiting?server={quote(server, safe='')}"
         status, answer = await asked._ask("GET", path)
         try:
@@ -165,20 +169,25 @@ class Manager:
     async def interrupted(self, user: str, server: str, job: str | None) -> None:
         """Somebody has stopped this server while it was being started, as this ``job`` if that was known by then.
 
-        Never fails, and returns after a moment: a Manager that is away is told when it is back.
+        Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
+        lives. It would start again what was stopped.
         """
-        asked = replace(self, seconds=INTERRUPTED_SECONDS)
-        path = f"/api/users/{quote(user, safe='')}/interrupted"
-        telling = asyncio.create_task(
-            asked._tell("POST", path, {"server": server, "job": job or ""}), name=f"stop of {user}/{server}"
-        )
-        _TELLING.add(telling)
-        telling.add_done_callback(_TELLING.discard)
-        await asyncio.wait({telling}, timeout=ENDING_SECONDS)
+        told = (user, server, job or "")
+        if told not in _TELLING:
+            _TELLING[told] = asyncio.create_task(self._tell(*told), name=f"stop of {user}/{server}")
+            _TELLING[told].add_done_callback(lambda _: _TELLING.pop(told))
+        await asyncio.wait({_TELLING[told]}, timeout=ENDING_SECONDS)
 
-    async def _tell(self, method: str, path: str, body: Mapping[str, object]) -> None:
-        with suppress(Refused):  # it is in the log
-            await self._ask(method, path, body)
+    async def _tell(self, user: str, server: str, job: str) -> None:
+        asked = replace(self, longest_delay=_LONGEST_TELLING_DELAY)
+        path = f"/api/users/{quote(user, safe='')}/interrupted"
+        await asked._until_answered("POST", path, {"server": server, "job": job})
+
+    async def _until_heard(self, user: str, server: str) -> None:
+        """The Manager has heard of every earlier stop of this server, or would take this start for what was stopped."""
+        telling = [task for (*where, _), task in _TELLING.items() if where == [user, server]]
+        if telling and (await asyncio.wait(telling, timeout=self._seconds_left()))[1]:
+            raise self._refused(self.silent, f"user={user} server={server!r} its last stop is still to be told")
 
     async def ending(self, job: str) -> str | None:
         """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
@@ -196,12 +205,15 @@ class Manager:
 
     async def _ask_at(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, Any, float]:
         """The same, and when the question that was answered had been sent."""
-        left = math.inf if self.until is None else max(0.0, self.until - asyncio.get_running_loop().time())
-        seconds = min(self.seconds, left)
+        seconds = self._seconds_left()
         try:
             return await _patiently(self._until_answered(method, path, body), seconds)
         except TimeoutError:
             raise self._refused(self.silent, f"no answer within {seconds:.3g} s to {method} {path}") from None
+
+    def _seconds_left(self) -> float:
+        left = math.inf if self.until is None else max(0.0, self.until - asyncio.get_running_loop().time())
+        return min(self.seconds, left)
 
     async def _until_answered(
         self, method: str, path: str, body: Mapping[str, object] | None
@@ -210,7 +222,7 @@ class Manager:
         headers = {"Authorization": f"token {link_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
         kept = True
-        for delay in delays(FIRST_DELAY, LONGEST_DELAY):
+        for delay in delays(FIRST_DELAY, self.longest_delay):
             sent, trouble = clock(), ""
             try:
                 async with (

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -153,6 +154,49 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
         with pytest.raises(manager.Refused):
             await found.account("alice", UIDS)
     assert "asking again" in caplog.text
+
+
+@pytest.mark.parametrize("asks", ["starting", "waiting"])
+async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is_started_again(
+    asks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it was away; it would take the new start for the one that was stopped, and cancel it afterwards."""
+    monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
+    heard: list[str] = []
+    away = True
+
+    async def answer(request: web.Request) -> web.Response:
+        if away:
+            return web.json_response({}, status=503)
+        heard.append(request.path.rpartition("/")[2])
+        return web.json_response({"waiting": [], "job": None, "uid": 20_000, "gid": 20_000})
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        found = Manager(url, "token", log)
+        for _ in range(3):
+            await found.interrupted("alice", "", None)
+        start = found.starting("alice", "", UIDS) if asks == "starting" else found.waiting("alice", "")
+        starting = asyncio.ensure_future(start)
+        await asyncio.sleep(0)  # it has begun to ask
+        away = False
+        await starting
+    assert heard == ["interrupted", asks]
+
+
+async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
+
+    async def answer(request: web.Request) -> web.Response:
+        if "interrupted" in request.path:
+            return web.json_response({}, status=503)
+        return web.json_response({"job": None, "uid": 20_000, "gid": 20_000})
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        found = Manager(url, "token", log)
+        await found.interrupted("alice", "one", None)
+        assert await found.starting("alice", "two", UIDS) == (None, Numbers(20_000, 20_000))
+        with pytest.raises(manager.Refused):
+            await replace(found, until=asyncio.get_running_loop().time() + 0.1).starting("alice", "one", UIDS)
 
 
 async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_sentence_says_so(

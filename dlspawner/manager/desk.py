@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from dlspawner.core import queueing, quota
 from dlspawner.core.amounts import counted
@@ -44,6 +44,7 @@ _LEVEL = "Team %s may not use the priority “%s”: choose another one."
 ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_PLACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
 NOT_YOURS = "Another job has this id already. Start the job again."
+_ASKED = 10_000  # servers whose latest start is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Desk:
         self._reservation = book.reservation
         self.looks = looks
         self._advising = asyncio.Lock()
+        self._asked: dict[tuple[str, str], tuple[datetime, str]] = {}
 
     async def ask(self, question: Question) -> Answer:
         """May this job start now?"""
@@ -105,6 +107,7 @@ class Desk:
                 question, Answer("refuse", "other-namespace", (NO_PLACE if question.special else ELSEWHERE,))
             )
         answer = await self.book.turn(lambda turn: self._answer(turn, question))
+        self._note(question, answer)
         waits = self.book.records.get(question.job)
         if answer.decision != "wait" or waits is None:
             return answer
@@ -112,6 +115,23 @@ class Desk:
             await asyncio.sleep(0)  # many may be told to wait at once, and each advice costs as much as many decisions
             advice = self.looks.advice(waits.job, self.book.now())
         return replace(answer, sentences=(*answer.sentences, *_advice(advice)))
+
+    def asked(self, user: str, server: str, since: datetime) -> str | None:
+        """The job that the Hub has asked for since then, because somebody wanted it started, and that was not refused.
+
+        Known for the servers of the latest 10,000 starts, and until this Manager ends.
+        """
+        at, job = self._asked.get((user, server), (since, None))
+        return job if at >= since else None
+
+    def _note(self, question: Question, answer: Answer) -> None:
+        where = (question.user, question.server)
+        if answer.decision == "refuse" or where in self._queue.telling:
+            return  # the latter is a start of ours, whose turn has come
+        self._asked.pop(where, None)
+        self._asked[where] = (self.book.now(), question.job)
+        if len(self._asked) > _ASKED:
+            del self._asked[next(iter(self._asked))]
 
     def waiting(self, user: str, server: str | None = None) -> list[Place]:
         """What of this person's waits, at one server or at all of them."""

@@ -18,6 +18,7 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest.again import differences
+from dlspawner.manager.rest.once import Answer
 from dlspawner.manager.rest.starting import Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
 from dlspawner.manager.stopping import stop
@@ -79,6 +80,16 @@ class Requeue(Starting):
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
         check_blocked(self, kept.user)
+        wanted = Wanted(kept.user, kept.server, None)
+
+        async def work() -> Answer:
+            await self._check(kept)
+            return await self.start(wanted)
+
+        await self.carry_out(wanted, ["requeue", kept.id], work)
+
+    async def _check(self, kept: Kept) -> None:
+        """A problem where what would start now is not what this job was."""
         if kept.state is not State.ENDED:
             raise Problem(409, NOT_ENDED)
         newest = await self.acting.ledger.page(
@@ -95,4 +106,3 @@ class Requeue(Starting):
         others = differences(kept, server.user_options, settings, teams)
         if others:
             raise Problem(409, OTHERS.format("; ".join(others)))
-        self.answer(await self.start(Wanted(kept.user, kept.server, None)))

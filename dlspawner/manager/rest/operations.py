@@ -245,6 +245,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         *("POST", "jobs/{id}/requeue", "RequeueJob", "Start what has ended again", _STARTS),
         problems=(403, 404, 409, 422, 429),
+        parameters=(KEY,),
     ),
     Operation("POST", "jobs/{id}/keep-alive", "KeepJobAlive", "Go on although it is not used", _ANY, (404, 409)),
     Operation(

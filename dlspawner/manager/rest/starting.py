@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.jobs import State
@@ -69,12 +69,14 @@ class Starter:
         return 201 if ready else 202, await self._appears(wanted, begun)
 
     async def since(self, wanted: Wanted, begun: datetime) -> Kept | None:
-        """The job that a start since then has brought about."""
-        # One that waited before, and is asked for again, has its first submit time: it is found by its server.
-        record = self.desk.coming(wanted.user, wanted.server)
-        if record is not None:
-            return await self.ledger.kept(record.job.id)
-        mine = Filter(user=wanted.user, server=wanted.server, since=begun - timedelta(seconds=1))
+        """The job that a start since then has brought about: nothing as long as the Hub has not asked for it.
+
+        One that waited before, and is asked for again, has its first submit time.
+        """
+        job = self.desk.asked(wanted.user, wanted.server, begun)
+        if job is not None:
+            return await self.ledger.kept(job)
+        mine = Filter(user=wanted.user, server=wanted.server, since=begun)
         return next(iter(await self.ledger.page(_EVERYBODYS, mine, None, 1)), None)
 
     async def _appears(self, wanted: Wanted, begun: datetime) -> Kept | None:

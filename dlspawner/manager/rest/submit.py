@@ -8,12 +8,10 @@ The answer is the job: 201 when it runs, 202 while it starts or waits in the que
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from dlspawner.hubapi import Identity
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.resource import Resource
@@ -31,19 +29,6 @@ MOST_OPTIONS = 100
 _PREPARED = "The Hub prepares it."
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request, and what it asks for."""
-
-    who: Identity
-    wanted: Wanted
-
-    @property
-    def owner(self) -> str:
-        """Whose idempotency keys are used."""
-        return f"{self.who.kind.value} {self.who.name}"
-
-
 class Starting(JobResource):
     """What starts jobs."""
 
@@ -53,6 +38,25 @@ class Starting(JobResource):
     def answer(self, answer: Answer) -> None:
         self.set_header("Location", answer.location)
         self.reply(answer.content, answer.status)
+
+    async def carry_out(self, wanted: Wanted, request: object, work: Callable[[], Awaitable[Answer]]) -> None:
+        """Answer this request for a start: once, where it has an ``Idempotency-Key``."""
+        key, who = self.request.headers.get("Idempotency-Key"), self.known()
+        if key is None:
+            self.answer(await work())
+            return
+        if not once.is_key(key):
+            raise Problem(422, once.NO_KEY)
+
+        async def found(since: datetime) -> Answer | None:
+            kept = await self.starter().since(wanted, since)
+            return None if kept is None else await self.told(202, wanted, kept)
+
+        alone = Once(self.manager.store, self.manager.locks, f"{who.kind.value} {who.name}", self.desk.book.now)
+        try:
+            self.answer(await alone.carry_out(key, once.fingerprint(request), work, found))
+        except OtherRequest:
+            raise Problem(422, once.OTHER_REQUEST) from None
 
     async def start(self, wanted: Wanted) -> Answer:
         status, kept = await self.starter().start(wanted)
@@ -70,27 +74,11 @@ class Submit(Starting):
     """The collection's own method."""
 
     async def post(self) -> None:
-        asked = self._asked()
-        key = self.request.headers.get("Idempotency-Key")
-        if key is None:
-            self.answer(await self.start(asked.wanted))
-            return
-        if not once.is_key(key):
-            raise Problem(422, once.NO_KEY)
-        wanted = asked.wanted
-        request = once.fingerprint([wanted.user, wanted.server, wanted.options])
+        wanted = self._wanted()
+        request = [wanted.user, wanted.server, wanted.options]
+        await self.carry_out(wanted, request, lambda: self.start(wanted))
 
-        async def found(since: datetime) -> Answer | None:
-            kept = await self.starter().since(wanted, since)
-            return None if kept is None else await self.told(202, wanted, kept)
-
-        alone = Once(self.manager.store, self.manager.locks, asked.owner, self.desk.book.now)
-        try:
-            self.answer(await alone.carry_out(key, request, lambda: self.start(wanted), found))
-        except OtherRequest:
-            raise Problem(422, once.OTHER_REQUEST) from None
-
-    def _asked(self) -> _Asked:
+    def _wanted(self) -> Wanted:
         viewer = self.acts()
         body = fields(self.read_object(), FIELDS, {"options"})
         user, server = body.get("user", viewer.name), body.get("server", "")
@@ -101,7 +89,7 @@ class Submit(Starting):
         if not as_name(user) or as_name(server) != server:
             raise Problem(422, "No user or server has such a name.")
         check_blocked(self, user)
-        return _Asked(self.known(), Wanted(user, server, _options(body["options"])))
+        return Wanted(user, server, _options(body["options"]))
 
 
 def check_blocked(handler: Resource, user: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.core import limits, queueing
@@ -16,13 +17,82 @@ from dlspawner.core.rooms import Room, Space
 from dlspawner.core.world import Lane, World, lane
 
 
+@dataclass(frozen=True, slots=True)
+class _Overdue:
+    """Those of a lane that nobody may pass any more.
+
+    ``starved``: of each priority, the one that wants the most GPUs; where teams share a lane it is heeded by whoever
+    came late and wants less, however little their team has used. ``first``: of those that need not heed one
+    themselves, the first of the queue. So there is always one that heeds nobody, and not all wait for each other.
+    """
+
+    first: Job | None
+    starved: dict[int, Job]
+
+
 def head(request: Job, world: World, now: datetime) -> Job | None:
     """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
-    where, own = lane(request), queueing.rank(request, world, now)
-    found = (first_overdue(where, team, world, now) for team in world.queues.get(where, {}))
-    ranks = {queueing.rank(job, world, now): job for job in found if job is not None}
-    first_one = min(ranks, default=own)
-    return ranks[first_one] if first_one < own else None
+    overdue = _overdue(lane(request), world, now)
+    if _heeds(request, overdue.starved, world):
+        return overdue.starved[request.priority]
+    first_one = overdue.first
+    if first_one is None or queueing.rank(request, world, now) <= queueing.rank(first_one, world, now):
+        return None
+    return first_one
+
+
+def _overdue(where: Lane, world: World, now: datetime) -> _Overdue:
+    known: tuple[datetime, _Overdue] | None = world.memo.get(("overdue", where))
+    if known is None or known[0] != now:
+        teams = world.queues.get(where, {})
+        starved = _starved(where, world, now) if len(teams) > 1 and where[1] is not None else {}
+        found = (first_overdue(where, team, world, now) for team in teams)
+        heedless = [job for job in found if job is not None and not _heeds(job, starved, world)]
+        first_one = min(heedless, key=lambda job: queueing.rank(job, world, now), default=None)
+        known = world.memo["overdue", where] = (now, _Overdue(first_one, starved))
+    return known[1]
+
+
+def _heeds(job: Job, starved: dict[int, Job], world: World) -> bool:
+    """Whether a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
+    one = starved.get(job.priority)
+    if one is None or job.charge.gpus >= one.charge.gpus:
+        return False
+    return job.submitted >= one.submitted + world.cluster.scheduling.patience
+
+
+def _starved(where: Lane, world: World, now: datetime) -> dict[int, Job]:
+    """By priority, the job that wants the most GPUs of those that nobody may pass any more; of several the first."""
+    starved: dict[int, Job] = {}
+    for team in world.queues[where]:
+        for job in _largest_overdue(where, team, world, now):
+            other = starved.get(job.priority)
+            if other is None or _before(job) < _before(other):
+                starved[job.priority] = job
+    return starved
+
+
+def _before(job: Job) -> tuple[int, datetime, str]:
+    return (-job.charge.gpus, job.submitted, job.id)
+
+
+def _largest_overdue(where: Lane, team: str, world: World, now: datetime) -> list[Job]:
+    """Of each priority, the first of a team's jobs in a lane that want the most GPUs and may not be passed any more."""
+    memo = world.memo_of(team)
+    known: tuple[datetime, list[Job]] | None = memo.get(("largest overdue", where))
+    if known is None or known[0] != now:
+        most: dict[int, Job] = {}
+
+        def larger() -> Iterator[Job]:
+            for job in _late(where, team, world, now):
+                other = most.get(job.priority)
+                if other is None or other.charge.gpus < job.charge.gpus:
+                    yield job
+
+        for job in waiting_for_others(larger(), world):
+            most[job.priority] = job
+        known = memo["largest overdue", where] = (now, list(most.values()))
+    return known[1]
 
 
 def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | None:
@@ -30,11 +100,15 @@ def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | 
     memo = world.memo_of(team)
     known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
     if known is None or known[0] != now:
-        keys = world.queues.get(where, {}).get(team, [])
-        late = queueing.waiting_since(keys, now - world.cluster.scheduling.patience)
-        waiting = waiting_for_others((world.jobs[one[-1]] for one in late), world)
+        waiting = waiting_for_others(_late(where, team, world, now), world)
         known = memo["overdue", where] = (now, next(waiting, None))
     return known[1]
+
+
+def _late(where: Lane, team: str, world: World, now: datetime) -> Iterator[Job]:
+    keys = world.queues.get(where, {}).get(team, [])
+    late = queueing.waiting_since(keys, now - world.cluster.scheduling.patience)
+    return (world.jobs[one[-1]] for one in late)
 
 
 def waiting_for_others(jobs: Iterable[Job], world: World) -> Iterator[Job]:

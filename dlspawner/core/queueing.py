@@ -2,13 +2,16 @@
 
 Guaranteed jobs come before those that run on idle GPUs, which would only be stopped for them. Then: the higher
 priority, the team with the smaller decayed usage in relation to its quota, the earlier submit time. Within a team usage
-is the same for all, so a team's queue never changes its order by itself.
+is the same for all, so a team's queue never changes its order by itself. Usage is that of GPUs: it says nothing about
+jobs without, so for those, which come last, it is the priority and the submit time.
 
 There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, nobody
 passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
 the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
-their team's quota that it needs. Who waits for something else (an approval, a login, an own cap, a node that is
-closed) holds up nobody.
+their team's quota that it needs. That holds on idle GPUs whatever its team has used: whoever came once it was not to
+be passed any more, and wants less, leaves it the node although their team has used less (``backfill``). A lower
+priority waits, if need be for ever, for higher ones of its lane. Who waits for something else (an approval, a login, an
+own cap, a node that is closed) holds up nobody.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from math import inf
 
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import Key, World, key, lane
@@ -26,7 +30,8 @@ Rank = tuple[bool, int, float, datetime, str]
 def rank(job: Job, world: World, now: datetime) -> Rank:
     """The smaller one comes first."""
     later = job.preemptible or job.charge.gpu_type is None
-    return (later, -job.priority, world.usage_of(job.team, now), job.submitted, job.id)
+    used = inf if job.charge.gpu_type is None else world.usage_of(job.team, now)
+    return (later, -job.priority, used, job.submitted, job.id)
 
 
 def order(world: World, now: datetime) -> list[Job]:
@@ -38,7 +43,7 @@ def order(world: World, now: datetime) -> list[Job]:
         for name, keys in teams.items():
             if name not in usage:
                 usage[name] = world.usage_of(name, now)
-            used = usage[name]
+            used = inf if kind is None else usage[name]
             ranks += [(later, level, used, submitted, job_id) for level, submitted, job_id in keys]
     ranks.sort()
     return [world.jobs[one[-1]] for one in ranks]
@@ -49,7 +54,7 @@ def position(request: Job, world: World, now: datetime) -> int:
     own, before = key(request), 0
     used = world.usage_of(request.team, now)
     for team, keys in world.queues.get(lane(request), {}).items():
-        if team == request.team:
+        if team == request.team or request.charge.gpu_type is None:
             before += bisect_left(keys, own)
             continue
         other = world.usage_of(team, now)

@@ -92,7 +92,7 @@ class _Vain:
         """This job can not start."""
         alike, kind, pod = (self._payer(job), job.charge), job.charge.gpu_type, job.charge.pods[0]
         payer = self._world.team(job.team)
-        if reason is Reason.TURN and alike[0] and kind is not None:
+        if reason is Reason.TURN and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
         elif reason is Reason.NO_NODE and len(job.charge.pods) == 1:
             self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))

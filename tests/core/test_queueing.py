@@ -38,6 +38,16 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
         {},
         "gpu cpu",
     ),
+    "who came first of those without GPUs, whoever used less of these": (
+        [queues("much", "a", 0, waited=HOUR), queues("little", "b", 0)],
+        {"a": 9.0},
+        "much little",
+    ),
+    "jobs without GPUs after those that run on idle ones": (
+        [queues("cpu", "b", 0, waited=HOUR), queues("borrower", "a", preemptible=True)],
+        {"a": 9.0},
+        "borrower cpu",
+    ),
     "nobody who waits for a login or an approval": (
         [
             replace(queues("login", "a"), state=State.WAITING_LOGIN),
@@ -89,6 +99,14 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
     ordered = queueing.order(here, NOW)
 
     assert [queueing.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
+
+
+def test_positions_without_gpus_are_those_of_who_came_first() -> None:
+    here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
+    here.usage = {"b": Usage(GPU_HOUR, NOW)}
+    ordered = queueing.order(here, NOW)
+
+    assert [(job.id, queueing.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 
 
 def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:

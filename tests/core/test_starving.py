@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
+from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Cluster
 from dlspawner.core.world import World
 from tests.core.simulator import Comes, play
-from tests.core.worlds import CLUSTER, HURRIED, MINUTE, NOW, node, one_pass, queues, team, wants, world
+from tests.core.worlds import CLUSTER, GPU_HOUR, HURRIED, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 
 PATIENCE, MIN_RUN, LONGEST = 30, 10, 60
 UNTOLD = replace(CLUSTER, scheduling=replace(CLUSTER.scheduling, notice=timedelta(0)))
@@ -85,6 +86,85 @@ def test_a_big_job_is_not_starved_by_a_stream(name: str) -> None:
     assert started.get("big", 10_000) <= latest
 
 
+USED = {"nothing": 0.0, "hardly anything": 0.01, "much": 1000.0}  # GPU hours of the team of the big job
+
+
+def used(here: World, hours: float) -> World:
+    if hours:
+        here.usage["a"] = Usage(hours * GPU_HOUR, NOW)
+    return here
+
+
+@pytest.mark.parametrize("hours", USED.values(), ids=USED)
+def test_a_big_job_on_idle_gpus_is_not_starved_by_teams_that_have_used_less(hours: float) -> None:
+    here = used(one_node(0, 0, 0, cluster=HURRIED), hours)
+    small = [*stream("b", 16, 60, 200, preemptible=True), *stream("c", 16, 60, 200, preemptible=True)]
+    started = play(here, [*small, Comes(wants("big", "a", 8, preemptible=True), 20, 10)], end=1500)
+
+    assert started.get("big", 10_000) <= 20 + PATIENCE + 60
+
+
+def test_who_wants_as_much_on_idle_gpus_comes_in_the_order_of_usage_however_long_the_other_has_waited() -> None:
+    """Not to be passed by what fits beside it is one thing, to have used more than others another."""
+    here = used(
+        world(team("a"), team("b"), node("n1"), queues("heavy", "a", preemptible=True, waited=90 * MINUTE)), 9.0
+    )
+    here.put(queues("light", "b", preemptible=True))
+
+    assert one_pass(here, NOW) == ["light", "heavy"]
+
+
+def test_small_jobs_that_came_in_time_still_pass_a_big_one_of_a_team_that_has_used_more() -> None:
+    late, early = (queues(f"b{age}", "b", preemptible=True, waited=age * MINUTE) for age in (59, 61))
+    big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
+    here = used(world(team("a"), team("b"), node("n1"), big, late, early, there), 9.0)
+
+    assert one_pass(here, NOW) == ["b61"]
+
+
+def test_who_may_not_pass_a_big_job_says_nothing_of_those_of_its_kind_who_came_in_time() -> None:
+    late, early = queues("late", "b", preemptible=True), queues("early", "c", preemptible=True, waited=61 * MINUTE)
+    big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
+    here = used(world(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
+    here.usage["c"] = Usage(GPU_HOUR, NOW)
+
+    assert one_pass(here, NOW) == ["early"]
+
+
+@pytest.mark.parametrize("hours", USED.values(), ids=USED)
+def test_a_big_job_without_gpus_is_not_starved_by_teams_that_have_used_less(hours: float) -> None:
+    here = used(world(team("a", 8), team("b", 8), node("n1", 0, None, cpu_milli=4000), cluster=HURRIED), hours)
+    small = [Comes(wants(f"b{number:04}", "b", 0), 15 * number, 60) for number in range(100)]
+    started = play(here, [*small, Comes(wants("big", "a", 0, cpu=4000), 20, 10)], end=1000)
+
+    assert started.get("big", 10_000) <= 20 + PATIENCE + 60
+
+
+@st.composite
+def borrowers(draw: st.DrawFn) -> list[Comes]:
+    """Streams of preemptible jobs that want less than a node, of teams that have used nothing yet."""
+    coming = []
+    for number in range(draw(st.integers(1, 3))):
+        gpus, every = draw(st.integers(1, 4)), draw(st.integers(4, 20))
+        minutes, of = draw(st.sampled_from([9, 20, LONGEST])), draw(st.sampled_from("bc"))
+        jobs = (wants(f"{of}{number}-{one:02}", of, gpus, preemptible=True) for one in range(60))
+        coming += [Comes(job, every * one, minutes) for one, job in enumerate(jobs)]
+    return coming
+
+
+@given(borrowers(), st.sampled_from([0.0, 0.01, 5.0, 1000.0]), st.integers(1, 2))
+@settings(max_examples=40, deadline=None)
+def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_big_job_on_idle_gpus(
+    coming: list[Comes], hours: float, nodes: int
+) -> None:
+    machines = [node(f"n{number}") for number in range(nodes)]
+    here = used(world(*map(team, "abc"), *machines, cluster=HURRIED), hours)
+    started = play(here, [*coming, Comes(wants("big", "a", 8, preemptible=True), 20, 10)], end=3000)
+    in_time = [started[one.job.id] for one in coming if one.minute < 20 + PATIENCE and one.job.id in started]
+
+    assert started.get("big", 10_000) <= max(20 + PATIENCE, *in_time) + LONGEST
+
+
 def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs() -> None:
     """They leave when it is their turn to, so that nothing is idle for nobody."""
     coming = [
@@ -98,12 +178,12 @@ def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs()
 
 
 @st.composite
-def queued(draw: st.DrawFn) -> list[Job]:
+def queued(draw: st.DrawFn, preemptible: int = 9) -> list[Job]:
     """Jobs of two teams that have waited for longer or shorter than anybody may be passed."""
     found = []
     for number in range(draw(st.integers(2, 6))):
         of, gpus, waited = draw(st.sampled_from("ab")), draw(st.sampled_from([8, 4, 1])), draw(st.integers(1, 90))
-        more = {"priority": draw(st.sampled_from([10, 100])), "preemptible": draw(st.integers(0, 9)) == 9}
+        more = {"priority": draw(st.sampled_from([10, 100])), "preemptible": draw(st.integers(0, 9)) >= preemptible}
         found.append(queues(f"j{number}", of, gpus, waited=waited * MINUTE, **more))
     return found
 
@@ -111,16 +191,17 @@ def queued(draw: st.DrawFn) -> list[Job]:
 @given(
     st.lists(st.tuples(st.sampled_from([8, 4]), st.booleans()), min_size=1, max_size=2),
     st.tuples(*[st.sampled_from([8, 4, 12])] * 2),
-    queued(),
+    st.one_of(queued(), queued(preemptible=0)),
+    st.sampled_from([0.0, 9.0]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_on_an_idle_cluster_those_who_wait_never_all_wait_for_each_other(
-    nodes: list[tuple[int, bool]], quotas: tuple[int, int], jobs: list[Job]
+    nodes: list[tuple[int, bool]], quotas: tuple[int, int], jobs: list[Job], hours: float
 ) -> None:
     teams = [team(name, quota) for name, quota in zip("ab", quotas, strict=True)]
     machines = [node(f"n{number}", gpus, cordoned=closed) for number, (gpus, closed) in enumerate(nodes)]
     if any(one_pass(world(*teams, *machines, job), NOW) for job in jobs):
-        assert one_pass(world(*teams, *machines, *jobs), NOW)
+        assert one_pass(used(world(*teams, *machines, *jobs), hours), NOW)
 
 
 @st.composite

@@ -130,13 +130,12 @@ class Culler:
         """Somebody wants to keep a job, which is judged by what is known; HubUnavailable when the Hub was not heard."""
         evidence, job = self.evidence, record.job
         now, facts = evidence.now(), evidence.activities.of(job.id)
-        listed = evidence.listed(job)
         if facts.kept is None or abs(now - facts.kept) > _PRESSED_AGAIN:
             evidence.activities.put(job.id, replace(facts, kept=now))
             await self._save()
             log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
-            await self._follow([evidence.judge(job, now)] if listed else [])
-        if not listed:
+            await self._follow([evidence.judge(job, now)] if evidence.listed(job) else [])
+        if not evidence.listed(job):  # or not any more: a round may have ended meanwhile
             raise HubUnavailable("The Hub has not told yet whether this job is used.")
         policy, since = evidence.policy(job), evidence.judge(job, now).verdict.idle_since
         if since is None or policy.window is None:
@@ -172,7 +171,7 @@ class Culler:
         changed = []
         for found in judged:
             record = turn.record(found.job.id)
-            if record is None or record.job.state is not State.RUNNING:
+            if record is None or record.job.state is not State.RUNNING or not self.evidence.listed(record.job):
                 continue
             turn.book.mark_idle(record.job.id, found.idle)
             # Somebody may have told of some use since.

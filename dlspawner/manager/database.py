@@ -3,7 +3,9 @@
 Rules: every write transaction on SQLite takes the write lock at its start (BEGIN IMMEDIATE), so none fails half-way
 because another process wrote; commits are durable (`synchronous=FULL`); migrations run at start inside one transaction
 and under a lock, so that two Managers starting at once do not collide; a database newer than the code is refused.
-Nothing waits for PostgreSQL for ever: a statement, and a connection whose other end is silent, end after a while.
+Nothing waits for PostgreSQL for ever: a statement, and a connection whose other end is silent, end after a while. Nor
+does PostgreSQL wait for a Manager that has vanished in a transaction, and keep what it has locked from the next one:
+the server ends such a session in time for a stand-by to take over within 15 seconds.
 
 Refused: the asynchronous engines. aiosqlite is a thread per connection, and asyncpg would be a second dialect to test;
 `store.Store` keeps transactions off the event loop with a few threads, and the same code serves both databases.
@@ -27,6 +29,16 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x646C7370  # "dlsp": the advisory lock of our migrations on PostgreSQL
 WAIT_SECONDS = 30  # for another process's transaction
 STATEMENT_SECONDS = 20  # on PostgreSQL, migrations excepted
+# Between two statements of a transaction, migrations excepted: longer than the lease lasts, shorter than a take-over.
+IDLE_SECONDS = 10
+# Of the server, where the session's own: a peer that is gone without a word is noticed about 15 seconds later.
+_SESSION = {
+    "statement_timeout": f"{STATEMENT_SECONDS}s",
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "2",
+}
 # Of libpq: a server that is gone without a word is noticed about 15 seconds after it was last heard of.
 _PATIENCE = {
     "connect_timeout": 10,
@@ -61,6 +73,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL statement_timeout = 0"))
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             _lock(connection)
             _refuse_newer(connection)
             command.upgrade(_config(connection), revision)
@@ -92,7 +105,8 @@ def _postgresql(url: URL, threads: int) -> Engine:
 def _prepare_postgresql(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     # Not as libpq's `options`, which administrators use, and poolers refuse.
     cursor = connection.cursor()
-    cursor.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+    for name, value in _SESSION.items():
+        cursor.execute(f"SET {name} = '{value}'")
     cursor.close()
     connection.commit()
 

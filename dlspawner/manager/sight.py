@@ -186,17 +186,27 @@ def _which(record: Record, actual: Charge) -> int:
 
 
 def _charged(job: Job, index: int, actual: Charge, name: str) -> Job:
-    """The job with what this pod holds, whatever was reserved for it."""
-    reserved = job.charge.pods[index]
-    if (actual.gpus, actual.pods[0].resource) == (reserved.gpus, reserved.resource) and (
+    """The job with what this pod holds, whatever was reserved for it.
+
+    Of CPU and memory, to which the cluster may have added (overhead, sidecars, defaults), never less than was reserved:
+    that is what it asks for when it is started again.
+    """
+    reserved, seen = job.charge.pods[index], actual.pods[0]
+    if (actual.gpus, seen.resource) == (reserved.gpus, reserved.resource) and (
         not actual.gpus or actual.gpu_type == job.charge.gpu_type
     ):
-        return job
+        cpu, memory = max(seen.cpu_milli, reserved.cpu_milli), max(seen.memory_bytes, reserved.memory_bytes)
+        held = replace(reserved, cpu_milli=cpu, memory_bytes=memory)
+        return job if held == reserved else replace(job, charge=replace(job.charge, pods=_instead(job, index, held)))
     log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, name)
-    pods = (*job.charge.pods[:index], actual.pods[0], *job.charge.pods[index + 1 :])
+    pods = _instead(job, index, seen)
     return replace(
         job, charge=Charge(actual.gpu_type or job.charge.gpu_type if any(p.gpus for p in pods) else None, pods)
     )
+
+
+def _instead(job: Job, index: int, pod: PodCharge) -> tuple[PodCharge, ...]:
+    return (*job.charge.pods[:index], pod, *job.charge.pods[index + 1 :])
 
 
 def found_again(record: Record) -> Record:

@@ -14,6 +14,7 @@ from dlspawner.cluster import Cluster
 from dlspawner.core.idle import Keep, Why
 from dlspawner.core.jobs import State
 from dlspawner.devcluster.api import start
+from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.activity import Session
 from dlspawner.manager.culling import Culler
@@ -329,6 +330,33 @@ async def test_the_button_asks_nobody_and_pressing_it_at_once_again_writes_nothi
         assert kept == ["It is kept for 16 min, longer while it is used."] * 4
         assert told(acting, job) is None
         assert (culler(acting).evidence.activities.of(job.job).kept, office.hub.lists) == (pressed, lists)
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["while it is written down", "while what follows is"])
+async def test_a_round_in_between_that_does_not_list_the_server_leaves_the_job_kept(
+    office: Office, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0)
+        await after(office, acting, 550)
+        record, listed, writes = culler(acting).record(job.job), office.hub.servers, [0]
+        assert record is not None
+        save = Culler._save
+
+        async def save_in_a_round(self: Culler) -> None:
+            await save(self)
+            writes[0] += 1
+            if writes[0] == number:
+                office.hub.servers = set()
+                await self.evidence.look()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Culler, "_save", save_in_a_round)
+            with pytest.raises(HubUnavailable):
+                await culler(acting).keep(record)
+        office.hub.servers = listed
+        await after(office, acting, 0)
+        assert told(acting, job) is None, "the word of its person counts"
 
 
 async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(

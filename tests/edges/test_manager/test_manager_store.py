@@ -15,10 +15,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
+from dlspawner.manager import database
 from dlspawner.manager.database import DatabaseProblem
+from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.schema import metadata
 from dlspawner.manager.ssh_keys import PublicKey, parse
 from dlspawner.manager.store import Added, Found, Store, StoreUnavailable, TooMany
+from tests.edges.test_manager import databases
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -146,6 +149,20 @@ async def test_a_failing_database_is_one_exception_of_our_own(store: Store, db_u
     engine.dispose()
     with pytest.raises(StoreUnavailable):
         await store.keys("alice")
+
+
+@pytest.mark.slow
+async def test_a_manager_that_vanishes_in_a_transaction_keeps_the_lease_from_nobody(postgres: str) -> None:
+    """Its connection is open, and says nothing more: a machine without power, or a process that is stopped."""
+    url = databases.create(postgres)
+    stand_by, vanished = await asyncio.to_thread(Store.open, url), database.open_engine(url, 1)
+    assert await Ledger(stand_by).take("vanished", 0) == 1
+    with vanished.connect() as connection:
+        connection.execute(text("SELECT * FROM leases FOR UPDATE"))
+        assert await Ledger(stand_by).take("stand-by", 8) == 2
+        connection.invalidate()
+    vanished.dispose()
+    await stand_by.close()
 
 
 def test_migrations_from_empty_make_exactly_the_tables_the_code_uses(db_url: str) -> None:

@@ -1,4 +1,4 @@
-"""How a pod has ended, by what its status says: by itself, or by its deletion."""
+"""What is seen of a pod: what it holds, and how it has ended, by itself or by its deletion."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core.charge import Charge, PodCharge, charge
 from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.sight import read_pod
+from dlspawner.manager.records import Record
+from dlspawner.manager.sight import look, read_pod
+from tests.core.worlds import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.
 DELETED = {"deletionTimestamp": "2026-01-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
@@ -43,3 +46,45 @@ def test_an_end_is_the_programs_or_the_deletions(
 ) -> None:
     found = read_pod(pod(code, at, metadata), Namespaces("jobs"))
     assert (found.over, found.failure, found.stopped) == (True, failure, stopped)
+
+
+def asks(**amounts: str) -> dict[str, Any]:
+    return {"name": "notebook", "resources": {"limits": amounts}}
+
+
+def alone(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pod on a node with A100s."""
+    return {"nodeSelector": {"gpu": "a100"}, "containers": list(containers), **more}
+
+
+MAIN = asks(cpu="1", memory="1Gi", **{"nvidia.com/gpu": "1"})
+SIDECAR = {**asks(cpu="250m", memory="1Gi"), "name": "mesh"}
+ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "held"),
+    [
+        pytest.param(alone(MAIN), alone(MAIN), (1000, GIB), id="nothing"),
+        pytest.param(
+            alone(MAIN),
+            alone(MAIN, overhead={"cpu": "500m", "memory": "1Gi"}),
+            (1500, 2 * GIB),
+            id="the overhead of a RuntimeClass",
+        ),
+        pytest.param(alone(MAIN), alone(MAIN, SIDECAR), (1250, 2 * GIB), id="a sidecar"),
+        pytest.param(alone(ONLY_GPU), alone(MAIN), (1000, GIB), id="the defaults of a LimitRange"),
+        pytest.param(alone(MAIN, SIDECAR), alone(MAIN), (1250, 2 * GIB), id="less than was reserved"),
+    ],
+)
+def test_what_the_cluster_adds_to_a_pod_is_held_on_its_node(
+    asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]
+) -> None:
+    reserved = charge([{"spec": asked}], CLUSTER)
+    assert isinstance(reserved, Charge)
+    record = Record(queues("j", "a", charge=reserved))
+    metadata = {"name": "p", "uid": "u", "namespace": "jobs"}
+    found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, Namespaces("jobs"))
+    _, after = look(record, found, CLUSTER, node("n1"), NOW)
+    before = reserved.pods[0]
+    assert after.job.charge.pods == (PodCharge(before.resource, before.gpus, *held, before.placement),)

@@ -14,6 +14,7 @@ from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
+from dlspawner.core.nodes import has_type
 from dlspawner.core.permissions import named
 from dlspawner.core.placing import ranked
 from dlspawner.core.rooms import Room
@@ -32,7 +33,11 @@ class Blocked:
 
 
 def never(request: Job, world: World) -> Refuse | None:
-    """Why a job can not start even on an empty cluster, as the files and the nodes are today."""
+    """Why a job can not start even on an empty cluster, as the files are today and the nodes were at their largest.
+
+    A node that is gone, or has lost its GPUs, may be there again soon (a restart of a machine or of a device plugin); a
+    type of which no node is known at all may get its first one.
+    """
     return by_files(request, world) or _larger_than_nodes(request.charge, world)
 
 
@@ -81,6 +86,8 @@ def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
     pods, kind = charge.pods, charge.gpu_type
     if world.lasting(("on some nodes", charge), lambda: _on_some_nodes(charge, world)):
         return None
+    if _nothing_of_its_kind(kind, world):
+        return None
     rooms = _suitable(charge, world)
     largest = max(pods, key=lambda pod: pod.gpus)
     most = max((room.whole(largest.resource).gpus for room in rooms), default=0) if kind else 0
@@ -97,8 +104,15 @@ def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
     return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
 
 
+def _nothing_of_its_kind(kind: str | None, world: World) -> bool:
+    """Whether no node is known that has GPUs of a type, or no node at all."""
+    found = world.cluster.gpu_type(kind) if kind is not None else None
+    nodes = [room.node for room in (*world.rooms.values(), *world.away.rooms.values())]
+    return not any(found is None or (has_type(node, found) and node.gpus_of(found.resource)) for node in nodes)
+
+
 def _on_some_nodes(charge: Charge, world: World) -> bool:
-    """Whether all nodes together, if they were empty and open, could hold it."""
+    """Whether all nodes together, if they were empty and open and all there, could hold it."""
     pods = charge.pods
     if len(pods) == 1 and _some_room(pods[0], world):
         return True
@@ -107,14 +121,16 @@ def _on_some_nodes(charge: Charge, world: World) -> bool:
 
 
 def _suitable(charge: Charge, world: World) -> list[Room]:
-    return [room for room in world.rooms.values() if any(pod.placement.suits(room.node) for pod in charge.pods)]
+    known = {**world.rooms, **world.away.rooms}
+    return [room for room in known.values() if any(pod.placement.suits(room.node) for pod in charge.pods)]
 
 
 def _some_room(pod: PodCharge, world: World) -> bool:
     pool = world.pool(pod.resource, pod.placement)
     if any(room.whole(pod.resource).holds(pod) for room in pool.rooms.values()):
         return True
-    return any(room.whole(pod.resource).holds(pod) and pod.placement.suits(room.node) for room in world.rooms.values())
+    known = (*world.rooms.values(), *world.away.rooms.values())
+    return any(room.whole(pod.resource).holds(pod) and pod.placement.suits(room.node) for room in known)
 
 
 def approvals(request: Job, world: World) -> tuple[approval.Need, ...]:

@@ -126,6 +126,8 @@ def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refus
     if stopped is not None:
         return stopped
     kind = request.charge.gpu_type
+    if kind is not None and not world.capacity(kind):
+        return Blocked(Reason.NO_NODE, f"No node has GPUs of type {kind} now; this job waits until one has.")
     if kind is None or request.preemptible:
         return _idle(request, world, now)
     short = request.charge.gpus - world.left(request.team, kind, request)

@@ -32,6 +32,7 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, Team, Teams
 from dlspawner.core.nodes import Node, Placement, has_type
 from dlspawner.core.pools import Pool
+from dlspawner.core.remembered import Remembered
 from dlspawner.core.rooms import NOTHING, Room, Space
 from dlspawner.core.shares import Layout, Shares
 
@@ -53,6 +54,7 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()  # that hold or want something; ended ones are left out
     usage: tuple[tuple[str, Usage], ...] = ()  # by team
+    away: tuple[Node, ...] = ()  # as they were before they lost something or went
 
 
 def lane(job: Job) -> Lane:
@@ -74,6 +76,7 @@ class World:
         self.jobs: dict[str, Job] = {}
         self.rooms: dict[str, Room] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
+        self.away = Remembered()
         self.usage: dict[str, Usage] = {}
         self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
         self._held: dict[str, Holdings] = {}  # by team
@@ -91,6 +94,7 @@ class World:
         world.usage = dict(snapshot.usage)
         world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
+        world.away.rooms = {node.name: world._room(node) for node in snapshot.away}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not State.ENDED}
         for job in world.jobs.values():
             world._count(job, 1, sort=False)
@@ -106,6 +110,7 @@ class World:
             tuple(room.node for room in self.rooms.values()),
             tuple(self.jobs.values()),
             tuple(self.usage.items()),
+            tuple(room.node for room in self.away.rooms.values()),
         )
 
     # changes
@@ -131,6 +136,7 @@ class World:
         """The node as it is now."""
         self._forget()
         old = self.rooms.get(node.name)
+        self.away.changed(node.name, old, node)
         room = self._room(node)
         self._settle(room)
         (self.closed.discard if node.open else self.closed.add)(node.name)
@@ -145,6 +151,7 @@ class World:
         self.closed.discard(name)
         if room is None:
             return
+        self.away.changed(name, room, None)
         jobs = {*room.holders, *room.promises}
         if jobs:
             self._homeless[name] = jobs
@@ -157,7 +164,7 @@ class World:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
-        for room in self.rooms.values():
+        for room in (*self.rooms.values(), *self.away.rooms.values()):
             room.kept = self._kept(room.node)
             room.memo.clear()
         self._pools.clear()
@@ -171,6 +178,8 @@ class World:
 
     def tick(self, now: datetime) -> None:
         """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
+        if self.away.forget(now):
+            self._forget()
         half_life = self.cluster.scheduling.half_life
         for team in {*self._held, *self.usage}:
             held = self._held_by(team)

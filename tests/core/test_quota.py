@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -154,9 +156,15 @@ RULES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", charge=FAST),
         "admit n2",
     ),
-    "a type that no node has is refused": (
+    "a type that no node has waits for its first one": (
         world(team("a", {"v100": 4}), N1),
         wants("j", "a", 1, kind="v100"),
+        "wait no-node",
+    ),
+    "a type that no node has waits although nobody has a quota": (world(), wants("j", "default", 1), "wait no-node"),
+    "nodes of a type where the job may not be refuse it": (
+        world(team("a", 8), N1),
+        wants("j", "a", charge=FAST),
         "refuse too-many 0",
     ),
     "GPUs of another vendor are another type": (
@@ -475,6 +483,49 @@ def test_a_job_on_the_idle_node_would_keep_a_larger_one_of_its_team_waiting() ->
     assert said(admit(wants("big", "a", 8), here, NOW)) == "admit n2"
 
 
+ONE_IS_LARGE = (team("a", 8), N1, node("small", 4))
+LOSSES: dict[str, Callable[[World], None]] = {
+    "its device plugin restarts": lambda here: here.put_node(node("n1", 0, cpu_milli=64_000)),
+    "half of its GPUs are broken": lambda here: here.put_node(node("n1", 4)),
+    "its object is gone": lambda here: here.remove_node("n1"),
+    "it is gone, and there again without GPUs": lambda here: (here.remove_node("n1"), here.put_node(node("n1", 0)))[-1],
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_a_node_could_hold_an_hour_ago_waits_when(name: str) -> None:
+    here = world(*ONE_IS_LARGE)
+    LOSSES[name](here)
+    here.tick(NOW)
+    here.tick(NOW + timedelta(hours=1))
+
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "wait no-node"
+    assert said(admit(wants("two", "a", [6, 4]), here, NOW)) == "refuse too-many 8", "more than the quota"
+    assert said(admit(wants("j", "a", 8), World.of(here.snapshot()), NOW)) == "wait no-node"
+    assert said(admit(wants("small", "a", 4), here, NOW)).startswith("admit"), "nobody is in its way"
+    here.put_node(N1)
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "admit n1"
+
+
+def test_what_no_node_could_hold_for_a_day_is_refused_with_what_they_have() -> None:
+    here = world(*ONE_IS_LARGE)
+    here.remove_node("n1")
+    here.tick(NOW)
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "wait no-node"
+
+    here.tick(NOW + timedelta(hours=25))
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "refuse too-many 4"
+
+
+def test_a_node_that_is_there_again_and_larger_is_as_large_as_it_is() -> None:
+    here = world(team("a", 99), node("n1", 4), node("n2", 4))
+    here.remove_node("n1")
+    here.put_node(node("n1", 6))
+
+    assert said(admit(wants("two", "a", [6, 4]), here, NOW)) == "admit n1 n2"
+    assert said(admit(wants("two", "a", [6, 6]), here, NOW)).startswith("refuse too-many")
+
+
 SENTENCES: dict[str, tuple[World, Job, str]] = {
     "how much is free and how much of it on one node": (
         world(team("a", 16), N1, N2, runs("r", "a", 5, "n1"), runs("s", "a", 3, "n2")),
@@ -497,6 +548,11 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         world(node("n1", kind=None, cordoned=True)),
         wants("j", "default", 0),
         "No node has so much CPU and memory free beside what comes with its GPUs. A node is closed for maintenance.",
+    ),
+    "that no node has the type": (
+        world(team("a", {"v100": 4}), N1),
+        wants("j", "a", 1, kind="v100"),
+        "No node has GPUs of type v100 now; this job waits until one has.",
     ),
     "the quota and what is used of it": (
         world(*TWO, runs("r", "a", 7, "n1")),

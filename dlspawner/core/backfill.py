@@ -14,43 +14,69 @@ from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
 from dlspawner.core.placing import Nodes, first, ranked
 from dlspawner.core.rooms import Room, Space
-from dlspawner.core.world import Lane, World, lane
+from dlspawner.core.world import Lane, World, key, lane
+
+_Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
 
 
 @dataclass(frozen=True, slots=True)
 class _Overdue:
-    """Those of a lane that nobody may pass any more.
+    """Those of a lane that teams share whom nobody may pass any more.
 
-    ``starved``: of each priority, the one that wants the most GPUs; where teams share a lane it is heeded by whoever
-    came late and wants less, however little their team has used. ``first``: of those that need not heed one
-    themselves, the first of the queue. So there is always one that heeds nobody, and not all wait for each other.
+    ``starved``: of each priority, the one that wants the most GPUs; it is heeded by whoever came late and wants less,
+    however little their team has used. ``first``: of those that need not heed one themselves, the first of the queue.
+    So there is always one that heeds nobody, and not all wait for each other.
     """
 
     first: Job | None
     starved: dict[int, Job]
 
 
+@dataclass(frozen=True, slots=True)
+class _OfTeam:
+    """Those of a team there: the first with its rank, and of each priority the first that wants the most GPUs."""
+
+    first: Job
+    rank: queueing.Rank
+    largest: tuple[tuple[_Size, Job], ...]
+
+
 def head(request: Job, world: World, now: datetime) -> Job | None:
     """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
-    overdue = _overdue(lane(request), world, now)
+    where = lane(request)
+    if where[0]:
+        own = first_overdue(where, request.team, world, now)
+        return own if own is not None and key(own) < key(request) else None
+    overdue = _overdue(where, world, now)
     if _heeds(request, overdue.starved, world):
         return overdue.starved[request.priority]
-    first_one = overdue.first
-    if first_one is None or queueing.rank(request, world, now) <= queueing.rank(first_one, world, now):
-        return None
-    return first_one
+    one = overdue.first
+    return one if one is not None and queueing.rank(one, world, now) < queueing.rank(request, world, now) else None
 
 
 def _overdue(where: Lane, world: World, now: datetime) -> _Overdue:
     known: tuple[datetime, _Overdue] | None = world.memo.get(("overdue", where))
     if known is None or known[0] != now:
-        teams = world.queues.get(where, {})
-        starved = _starved(where, world, now) if len(teams) > 1 and where[1] is not None else {}
-        found = (first_overdue(where, team, world, now) for team in teams)
-        heedless = [job for job in found if job is not None and not _heeds(job, starved, world)]
-        first_one = min(heedless, key=lambda job: queueing.rank(job, world, now), default=None)
-        known = world.memo["overdue", where] = (now, _Overdue(first_one, starved))
+        found = [_of_team(where, team, world, now) for team in world.queues.get(where, {})]
+        teams = [one for one in found if one is not None]
+        starved = _starved(teams)
+        ahead: _OfTeam | None = None
+        for one in teams:
+            if (ahead is None or one.rank < ahead.rank) and not _heeds(one.first, starved, world):
+                ahead = one
+        known = world.memo["overdue", where] = (now, _Overdue(ahead.first if ahead else None, starved))
     return known[1]
+
+
+def _starved(teams: Iterable[_OfTeam]) -> dict[int, Job]:
+    """By priority, the one that wants the most GPUs; of several who came first."""
+    sizes: dict[int, tuple[_Size, Job]] = {}
+    for team in teams:
+        for one in team.largest:
+            other = sizes.get(one[1].priority)
+            if other is None or one[0] < other[0]:
+                sizes[one[1].priority] = one
+    return {priority: job for priority, (_, job) in sizes.items()}
 
 
 def _heeds(job: Job, starved: dict[int, Job], world: World) -> bool:
@@ -61,38 +87,29 @@ def _heeds(job: Job, starved: dict[int, Job], world: World) -> bool:
     return job.submitted >= one.submitted + world.cluster.scheduling.patience
 
 
-def _starved(where: Lane, world: World, now: datetime) -> dict[int, Job]:
-    """By priority, the job that wants the most GPUs of those that nobody may pass any more; of several the first."""
-    starved: dict[int, Job] = {}
-    for team in world.queues[where]:
-        for job in _largest_overdue(where, team, world, now):
-            other = starved.get(job.priority)
-            if other is None or _before(job) < _before(other):
-                starved[job.priority] = job
-    return starved
-
-
-def _before(job: Job) -> tuple[int, datetime, str]:
-    return (-job.charge.gpus, job.submitted, job.id)
-
-
-def _largest_overdue(where: Lane, team: str, world: World, now: datetime) -> list[Job]:
-    """Of each priority, the first of a team's jobs in a lane that want the most GPUs and may not be passed any more."""
+def _of_team(where: Lane, team: str, world: World, now: datetime) -> _OfTeam | None:
     memo = world.memo_of(team)
-    known: tuple[datetime, list[Job]] | None = memo.get(("largest overdue", where))
+    known: tuple[datetime, _OfTeam | None] | None = memo.get(("overdue of team", where))
     if known is None or known[0] != now:
-        most: dict[int, Job] = {}
-
-        def larger() -> Iterator[Job]:
-            for job in _late(where, team, world, now):
-                other = most.get(job.priority)
-                if other is None or other.charge.gpus < job.charge.gpus:
-                    yield job
-
-        for job in waiting_for_others(larger(), world):
-            most[job.priority] = job
-        known = memo["largest overdue", where] = (now, list(most.values()))
+        one = first_overdue(where, team, world, now)
+        rank = None if one is None else queueing.rank(one, world, now)
+        found = _OfTeam(one, rank, _largest_overdue(where, team, world, now)) if one and rank else None
+        known = memo["overdue of team", where] = (now, found)
     return known[1]
+
+
+def _largest_overdue(where: Lane, team: str, world: World, now: datetime) -> tuple[tuple[_Size, Job], ...]:
+    most: dict[int, Job] = {}
+
+    def larger() -> Iterator[Job]:
+        for job in _late(where, team, world, now):
+            other = most.get(job.priority)
+            if other is None or other.charge.gpus < job.charge.gpus:
+                yield job
+
+    for job in waiting_for_others(larger(), world):
+        most[job.priority] = job
+    return tuple(((-job.charge.gpus, job.submitted, job.id), job) for job in most.values())
 
 
 def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | None:

@@ -19,6 +19,10 @@ from dlspawner.core import quantity
 Manifest = dict[str, Any]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_NVIDIA = {"name": VISIBLE_DEVICES, "value": "void"}
+# Runtimes of other vendors that hand out devices by a variable, where the cluster has GPUs of theirs. What only hides
+# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows nobody a GPU.
+_OTHERS = {"amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"}}
 
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _REFERENCE = re.compile(r"\$\(([^)]+)\)")
@@ -37,13 +41,17 @@ def hide_gpus(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
     """A new pod in which only containers that ask for a GPU can see one.
 
     The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, whatever
-    the form, the template, a hook or the image say, and left to the device plugin where one is.
+    the form, the template, a hook, ``envFrom`` or the image say, and left to the device plugin where one is; so is
+    ``AMD_VISIBLE_DEVICES`` on a cluster with GPUs of AMD.
     """
     hidden: Manifest = copy.deepcopy(pod)
+    vendors = {name.split("/")[0] for name in gpu_resources}
+    hiding = [_NVIDIA, *(one for vendor, one in _OTHERS.items() if vendor in vendors)]
+    names = {one["name"] for one in hiding}
     for container in _containers(hidden):
-        others = [one for one in container.get("env") or [] if one.get("name") != VISIBLE_DEVICES]
+        others = [one for one in container.get("env") or [] if one.get("name") not in names]
         if not _asks(container, gpu_resources):
-            others = [{"name": VISIBLE_DEVICES, "value": "void"}, *others]
+            others = [*copy.deepcopy(hiding), *others]
         if others or "env" in container:
             container["env"] = others
     return hidden

@@ -98,21 +98,28 @@ MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 _VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 _ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 
+_NONE = {"name": "AMD_VISIBLE_DEVICES", "value": "none"}
+
 HIDDEN: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "no GPU, no word": ({}, [_VOID]),
+    "no GPU, no word": ({}, [_VOID, _NONE]),
     "the image's or form's own wish is void": (
         {"env": [_ALL, {"name": "A", "value": "1"}]},
-        [_VOID, {"name": "A", "value": "1"}],
+        [_VOID, _NONE, {"name": "A", "value": "1"}],
     ),
-    "said twice is void once": ({"env": [_ALL, _ALL]}, [_VOID]),
+    "said twice is void once": ({"env": [_ALL, _ALL]}, [_VOID, _NONE]),
     "a GPU in the limits": ({"resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [_ALL]}, []),
     "a GPU in the requests": ({"resources": {"requests": {"amd.com/gpu": "2"}}, "env": [_VOID]}, []),
-    "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, [_VOID]),
-    "zero is zero however it is written": ({"resources": {"limits": {"nvidia.com/gpu": "0.0"}}}, [_VOID]),
-    "so is zero of a thousand": ({"resources": {"requests": {"nvidia.com/gpu": "0m"}}}, [_VOID]),
-    "what is no number is none": ({"resources": {"limits": {"nvidia.com/gpu": "all"}}, "env": [_ALL]}, [_VOID]),
-    "another resource is none": ({"resources": {"limits": {"cpu": "8"}}}, [_VOID]),
-    "resources that are null": ({"resources": None, "env": None}, [_VOID]),
+    "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, [_VOID, _NONE]),
+    "zero is zero however it is written": ({"resources": {"limits": {"nvidia.com/gpu": "0.0"}}}, [_VOID, _NONE]),
+    "so is zero of a thousand": ({"resources": {"requests": {"nvidia.com/gpu": "0m"}}}, [_VOID, _NONE]),
+    "what is no number is none": ({"resources": {"limits": {"nvidia.com/gpu": "all"}}, "env": [_ALL]}, [_VOID, _NONE]),
+    "a wish for AMD's is none": ({"env": [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]}, [_VOID, _NONE]),
+    "a wish beside a GPU is the device plugin's": (
+        {"resources": {"limits": {"amd.com/gpu": 1}}, "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]},
+        [],
+    ),
+    "another resource is none": ({"resources": {"limits": {"cpu": "8"}}}, [_VOID, _NONE]),
+    "resources that are null": ({"resources": None, "env": None}, [_VOID, _NONE]),
 }
 
 
@@ -142,6 +149,12 @@ def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any
     assert hidden["spec"][kind][0].get("env", []) == env
     assert hide_gpus(hidden, GPUS) == hidden
     assert pod == before
+
+
+def test_a_cluster_without_gpus_of_a_vendor_says_nothing_of_them() -> None:
+    env = [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]
+    hidden = hide_gpus({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})
+    assert hidden["spec"]["containers"][0]["env"] == [_VOID, *env]
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])

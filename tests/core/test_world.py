@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from dlspawner.core.amounts import GPU
 from dlspawner.core.backfill import first_overdue
 from dlspawner.core.decisions import Decision
+from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.nodes import Node, Taint
 from dlspawner.core.quota import admit, turns
 from dlspawner.core.world import World
-from tests.core.worlds import HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
+from tests.core.worlds import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
 
 TEAMS = (
     team("a", {"a100": 4, "v100": 2}, borrow_limit=6),
@@ -39,6 +40,8 @@ QUEUE = [  # whom nobody may pass any more; any of them may change or go
     queues("l", "b", 4, waited=HOUR, user="bob"),
     queues("m", "b", 2, waited=HOUR),
     queues("n", "a", 3, waited=HOUR, user="bob"),
+    queues("o", "a", 8, waited=2 * HOUR, preemptible=True),
+    queues("p", "b", 4, waited=HOUR, preemptible=True),
 ]
 
 
@@ -145,6 +148,7 @@ def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: 
 @settings(max_examples=60, deadline=None)
 def test_both_decide_alike(changes: list[Any]) -> None:
     here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
+    here.usage = {"a": Usage(GPU_HOUR, NOW)}
     decided(here)
     for what in changes:
         change(here, what)

@@ -101,13 +101,18 @@ class Portal:
         self.hub.servers = (self.hub.servers or set()) | {(user, server)}
 
 
+async def equip(office: Office, teams: str = TEAMS) -> None:
+    """Teams with admins, a node, and a Hub without servers."""
+    (office.folder / "teams.yaml").write_text(teams)
+    await office.make_node()
+    office.hub.servers = set()
+
+
 @contextlib.asynccontextmanager
 async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        (folder / "teams.yaml").write_text(teams)
-        await office.make_node()
-        office.hub.servers = set()
+        await equip(office, teams)
         async with serving(office, world) as served:
             yield Portal(office, served, world)
 

@@ -79,12 +79,12 @@ class NoticeList:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Whom administrators block, which keys, of those that were asked about, are registered no more, and the teams
-    whose terminals are recorded.
+    whose terminals are recorded (None: the Manager does not say).
     """
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
-    recorded: frozenset[str] = frozenset()
+    recorded: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class HubAndManager:
             return Standing(
                 frozenset(answer["blocked"]),
                 frozenset((str(user), str(fp)) for user, fp in answer["gone"]),
-                frozenset(answer.get("recorded", ())),  # an earlier Manager knows of none
+                frozenset(answer["recorded"]) if "recorded" in answer else None,
             )
         except (KeyError, TypeError, ValueError):
             raise Unavailable(f"the Manager does not tell who may stay (status {status})") from None

@@ -9,6 +9,7 @@ and ends nobody then; who is blocked stays known.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ssh_gateway.access import Bearer
-from ssh_gateway.directory import People, Places, Unavailable
+from ssh_gateway.directory import People, Places, Standing, Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.revocations import Revocations
 from ssh_gateway.standing import Facts, Held, verdict
@@ -24,6 +25,7 @@ from ssh_gateway.visit import Visit
 from ssh_gateway.wire import FAREWELL_SECONDS
 
 AT_ONCE = 8
+LEARN_SECONDS = 5.0
 
 Answer = TypeVar("Answer")
 
@@ -62,9 +64,20 @@ class Rechecks:
                 visit.end(why)
 
     async def learn_recorded(self) -> None:
-        """Ask which teams are recorded, unless a round was told already."""
-        if self.recorded is None and (told := await self._try("keys", self.people.standing(()))) is not None:
+        """Ask which teams are recorded, unless a round was told already; the answer within its time, or none."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEARN_SECONDS):
+                if self.recorded is None and (told := await self._try("keys", self.people.standing(()))) is not None:
+                    self._note(told)
+
+    def _note(self, told: Standing) -> None:
+        """What holds from now on; who is recorded stays known when a Manager does not say, as one of before."""
+        self.blocked = told.blocked
+        if told.recorded is not None:
             self.recorded = told.recorded
+        elif "recorded" not in self._silent:
+            self._silent.add("recorded")
+            say("recheck", level=logging.WARNING, what="recorded", result="failed", why="the Manager does not say")
 
     async def _facts(self, held: Sequence[Held]) -> Facts:
         keys = {(one.proof.user, one.proof.credential) for one in held if one.proof.registered}
@@ -76,7 +89,7 @@ class Rechecks:
             live = group.create_task(self._try("jobs", self.places.live(jobs)))
             bearers = group.create_task(self._bearers({one.proof.token for one in held if one.proof.token}))
         if (told := standing.result()) is not None:
-            self.blocked, self.recorded = told.blocked, told.recorded
+            self._note(told)
         return Facts(
             blocked=self.blocked,
             gone_keys=told.gone_keys if told else frozenset(),

@@ -2,9 +2,10 @@
 
 Rules:
 
-* Whether a terminal is recorded is decided when it is asked for; the request waits for its file, and so does everything
-  that the client sends after it. A terminal that has to be recorded and cannot be is refused, and so is the shell or
-  command that was meant to run in it; the connection ends with a sentence, as that is what every client shows.
+* Whether a terminal is recorded is decided when it is asked for. The request waits for that where nobody knows yet, and
+  for its file, and so does everything that the client sends after it. A terminal that has to be recorded and cannot be
+  is refused, and so is the shell or command that was meant to run in it; the connection ends with a sentence, as that
+  is what every client shows.
 * Whoever is recorded reads so before the first byte of the job's: a client that leaves no room for the line gets no
   terminal. What the gateway says is in the recording, too.
 * A recording that ends early (a full disk, the size allowed) ends no session: the terminal says so, the log why, and a
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -79,9 +80,10 @@ class Recorder:
     """The recordings of one connection; channels go by the client's numbers."""
 
     recordings: Recordings
-    must: Callable[[], bool | None]  # whether terminals are recorded now; None: nobody can tell
+    must: Callable[[], bool | None]  # whether terminals are recorded now; None: nobody can tell before `learn`
     whose: Callable[[int, int], Terminal]  # by channel and count
     note: Callable[..., None]  # writes a line of the log
+    learn: Callable[[], Awaitable[None]]  # asks, within a deadline
     user: str = ""
     crowd: Crowd = field(default_factory=new_crowd)
     resume: Callable[[], None] = lambda: None
@@ -135,17 +137,33 @@ class Recorder:
         must = self.must()
         if must is False:
             return Answer(payload)
+        if must is None:
+            return self._ask(payload, channel)
         size = packets.screen_size(payload)
         if channel is None or screen is None or size is None or len(screen.asked) >= MOST_REPLIES:
             return self._refuse(payload, channel, _NO_ROOM)
-        if must is None:
-            return self._refuse(payload, channel, _NOT_KNOWN)
         if (full := self._enter()) is not None:
             return self._refuse_one(payload, channel, full)
         self.channels[channel] = found = Recorded()
         begin = self._begin(channel, found, size, packets.terminal_type(payload))
         self._opening = asyncio.create_task(begin, name="begin a recording")
         return Answer(None)
+
+    def _ask(self, payload: bytes, channel: int | None) -> Answer:
+        if channel is None:
+            return self._refuse(payload, channel, _NOT_KNOWN)
+        self.channels[channel] = found = Recorded()
+        self._opening = asyncio.create_task(self._learn(channel, found), name="ask who is recorded")
+        return Answer(None)
+
+    async def _learn(self, channel: int, found: Recorded) -> None:
+        await self.learn()
+        if self.must() is None:
+            self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=_NOT_KNOWN)
+            found.refused = _REFUSED.format(why=_NOT_KNOWN)
+        elif self.channels.get(channel) is found:
+            del self.channels[channel]  # the request comes again, and is judged as the first
+        self.resume()
 
     def _again(self, payload: bytes, found: Recorded) -> Answer:
         """The request that waited; a second one is refused, because it must not end the first one's recording."""

@@ -111,6 +111,7 @@ class Server:
         self.pods: set[wire.ClientLeg] = set()
         self.log_commands = log_commands
         self.recordings = recordings or Recordings()
+        self._nobody_tells = False
         self.name = secrets.token_hex(4)
         self._numbers = count(1)
         self._options = algorithms.server_options(keys.hosts, self.limits.login_seconds)
@@ -189,18 +190,21 @@ class Server:
         return self.rechecks.blocked if self.rechecks else frozenset()
 
     async def learn_recorded(self) -> None:
-        """A gateway that may record asks about teams before anybody's first terminal."""
-        if self.rechecks is not None and self.recordings.folder is not None:
+        """Ask which teams are recorded, for a terminal that is wanted before anybody has told."""
+        if self.rechecks is not None:
             await self.rechecks.learn_recorded()
+            self._nobody_tells = self.rechecks.recorded is None
 
     def records(self, team: str) -> bool | None:
         """Whether terminals of this team are recorded.
 
-        None: nobody has told since this process began. Who records nobody need not know.
+        None: nobody has told since this process began, and is to be asked (`learn_recorded`). While there is no answer,
+        a gateway that can record grants none; one without a folder grants them, or a Manager that is away would take
+        every terminal from those who record nobody.
         """
         recorded = self.rechecks.recorded if self.rechecks else frozenset[str]()
         if recorded is None:
-            return None if self.recordings.folder is not None else False
+            return False if self._nobody_tells and self.recordings.folder is None else None
         return team in recorded
 
     def _visits(self) -> list[Visit]:

@@ -112,7 +112,6 @@ class Visit:
         target = await _need(self._server.places.target(self.proof.user, name))
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
-        await self._server.learn_recorded()  # before there is a connection that nobody would close
         try:
             leg = await pod.connect(
                 target,
@@ -183,7 +182,15 @@ class Visit:
     def _recorder(self, team: str) -> Recorder:
         server = self._server
         must = partial(server.records, team)
-        return Recorder(server.recordings, must, self._terminal, self._note_recording, self.proof.user, server.recorded)
+        return Recorder(
+            server.recordings,
+            must,
+            self._terminal,
+            self._note_recording,
+            server.learn_recorded,
+            self.proof.user,
+            server.recorded,
+        )
 
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")

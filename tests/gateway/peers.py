@@ -156,7 +156,7 @@ class FakePeople:
     stages: list[Start | Callable[[], Start]] = field(default_factory=lambda: [Start("off")])
     blocked: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    recorded: frozenset[str] = frozenset()
+    recorded: frozenset[str] | None = frozenset()
 
     def register(self, user: str, key: asyncssh.SSHKey) -> None:
         keys = self.keys.setdefault(user, [])

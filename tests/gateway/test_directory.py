@@ -15,11 +15,13 @@ from pathlib import Path
 import asyncssh
 import pytest
 import requests
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from dlspawner.cluster import NAMESPACES, PODS, Cluster, Conflict
 from dlspawner.hubapi import HubApi
 from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import HubAndManager, People, Places, Start, Target, Unavailable, read_key
+from ssh_gateway.directory import HubAndManager, People, Places, Standing, Start, Target, Unavailable, read_key
 from ssh_gateway.places import ClusterPlaces, condition, read_target
 from ssh_gateway.routing import Candidate, Condition
 from tests.edges.test_manager.world import World
@@ -287,6 +289,27 @@ async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Regist
     told = await registry.people.standing(asked)
     assert (told.gone_keys, told.blocked) == ({(user, theirs.get_fingerprint())}, frozenset())
     assert (await registry.people.standing(())).gone_keys == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("answer", "recorded"),
+    [({}, None), ({"recorded": []}, frozenset()), ({"recorded": ["vision"]}, frozenset({"vision"}))],
+    ids=["nobody has said", "none", "one"],
+)
+async def test_which_teams_are_recorded_is_not_known_of_a_manager_that_does_not_say(
+    answer: dict[str, list[str]], recorded: frozenset[str] | None
+) -> None:
+    async def access(_request: web.Request) -> web.Response:
+        return web.json_response({"blocked": ["mallory"], "gone": [], **answer})
+
+    app = web.Application()
+    app.router.add_post("/api/ssh-access", access)
+    async with (
+        TestServer(app) as server,
+        HubApi("http://127.0.0.1:9/hub/api", "x") as hub,
+        contextlib.aclosing(HubAndManager(hub, str(server.make_url("")), "x")) as people,
+    ):
+        assert await people.standing(()) == Standing(frozenset({"mallory"}), frozenset(), recorded)
 
 
 async def test_who_is_deleted_is_gone(world: World) -> None:

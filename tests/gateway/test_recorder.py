@@ -21,6 +21,10 @@ from tests.gateway.test_recordings import read
 from tests.gateway.test_terminals import WINDOW, answer, opening
 
 
+async def nobody_asks() -> None:
+    raise AssertionError("it is known")
+
+
 @dataclass
 class Wired:
     """A relay whose terminals are recorded."""
@@ -63,6 +67,7 @@ async def both(tmp_path: Path) -> AsyncIterator[Wired]:
         must=lambda: True,
         whose=lambda channel, count: Terminal("alice", "train", "1-1", channel, count),
         note=lambda event, **fields: notes.append((event, fields)),
+        learn=nobody_asks,
         user="alice",
     )
     client, pod = FakeLeg(), FakeLeg()

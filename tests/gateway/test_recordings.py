@@ -20,7 +20,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from ssh_gateway import recorder, recordings
+from ssh_gateway import rechecks, recorder, recordings
 from ssh_gateway.asciicast import TRUNCATED, Happening, Terminal
 from ssh_gateway.directory import Standing, Unavailable
 from ssh_gateway.keys import Keys
@@ -278,6 +278,61 @@ async def test_while_nobody_can_tell_whether_a_team_is_recorded_only_a_gateway_t
         assert "nobody can tell right now" in done.err
     async with around.gateway(Recordings()) as recorded:
         assert (await recorded.ssh("echo it ran")).out == b"it ran\r\n"
+
+
+class LatePeople(FakePeople):
+    """A Manager that says nothing about access until it is told to."""
+
+    def __init__(self, people: FakePeople) -> None:
+        super().__init__(people.keys)
+        self.recorded = TEAM
+        self.asking = 0
+        self.speaks = asyncio.Event()
+
+    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        self.asking += 1
+        await self.speaks.wait()
+        return await super().standing(keys)
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["and is recorded", "and is refused where there is no folder"])
+async def test_a_terminal_waits_until_it_is_known_whether_it_is_recorded_and_files_do_not(
+    around: World, folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rechecks, "LEARN_SECONDS", 30.0)
+    around.people = people = LatePeople(around.people)
+    async with around.gateway(None if folder else Recordings()) as recorded:
+        assert (await recorded.client.ssh("alice+train@gateway", "cat", feed=b"a file")).out == b"a file"
+        terminal = await recorded.client.start("ssh", "-tt", "alice+train@gateway", "echo it ran")
+        await until(lambda: people.asking >= 2 or terminal.returncode is not None)  # a round, and the terminal
+        people.speaks.set()
+        done = await finish(terminal)
+        assert (done.status, b"it ran" in done.out, RECORDED.content in done.out) == (
+            0 if folder else 255,
+            folder,
+            folder,
+        )
+        assert ("this one cannot be: tell your administrator" in done.err) is not folder
+        if folder:
+            (cast,) = await recorded.written()
+            assert "it ran" in cast.shown
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["a gateway that records", "a gateway without a folder"])
+@pytest.mark.parametrize("silence", ["no answer", "an answer without the teams"])
+async def test_what_nobody_tells_in_time_is_refused_by_a_gateway_that_records(
+    around: World, folder: bool, silence: str, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, str]]
+) -> None:
+    monkeypatch.setattr(rechecks, "LEARN_SECONDS", 0.3)
+    around.people = people = LatePeople(around.people)
+    people.recorded = None
+    if silence != "no answer":
+        people.speaks.set()
+    async with around.gateway(None if folder else Recordings()) as recorded:
+        done = await recorded.ssh("echo it ran")
+        assert (b"it ran" in done.out, "nobody can tell right now" in done.err) == (not folder, folder)
+        assert [one["what"] for one in of(logged, "refused")] == ["terminal"] * folder
+        assert recorded.files == [] if folder else True
 
 
 async def test_a_recording_that_is_full_says_so_everywhere_and_the_session_goes_on(

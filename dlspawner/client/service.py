@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from dlspawner.client.text import printable
 
@@ -211,7 +211,8 @@ def _kind(answer: Any) -> str:
 
 def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
     if answer.code < 400:
-        return _strange(url)
+        leads = answer.headers.get("Location") or ""
+        return _Away(url, f"the Hub shows its own pages, {answer.code}") if _is_hubs(leads, url) else _strange(url)
     if _kind(answer) not in _ITS_OWN:
         return _Away(url, f"{answer.code} {answer.reason}")
     try:
@@ -222,6 +223,14 @@ def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
     if answer.code == 401:
         sentence = _NOT_TAKEN
     return Refused(answer.code, str(sentence or f"{url} answered {answer.code} {answer.reason}."))
+
+
+def _is_hubs(location: str, url: str) -> bool:
+    """Whether a redirect leads to a page of the Hub's: as long as the proxy knows no way to the service, each does."""
+    try:
+        return urlsplit(location).path.startswith(f"{urlsplit(url).path}/hub/")
+    except ValueError:
+        return False
 
 
 def _strange(url: str) -> Unreachable:

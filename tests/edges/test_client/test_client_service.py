@@ -50,7 +50,7 @@ def server() -> Iterator[Scripted]:
                 return
             self.send_response(200 if status == HALF else status)
             if status == 302:
-                self.send_header("Location", f"{script.url}/elsewhere")
+                self.send_header("Location", body)
             kind = "text/plain" if status == HALF else "text/html" if isinstance(body, str) else "application/json"
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -103,10 +103,42 @@ def test_what_has_no_key_is_done_once(server: Scripted) -> None:
 
 
 def test_a_token_goes_to_no_other_address(server: Scripted) -> None:
-    server.answers = [(302, "")]
+    server.answers = [(302, f"{server.url}/elsewhere")]
     with pytest.raises(Unreachable, match="as a Hub with dlspawner"):
         service(server).get("jobs")
     assert [path for _, path, _ in server.asked] == ["/services/jobs/api/jobs"]
+
+
+NO_ROUTE = [
+    pytest.param("/hub/services/jobs/api/jobs", id="on this host"),
+    pytest.param("https://hub.example.org/hub/services/jobs/api/jobs", id="on the Hub's own host"),
+]
+
+
+@pytest.mark.parametrize("location", NO_ROUTE)
+def test_a_redirect_to_the_hubs_pages_is_no_answer_yet(server: Scripted, location: str) -> None:
+    server.answers = [(302, location), (302, location), (200, {"items": []})]
+    assert service(server).get("jobs") == {"items": []}
+    assert {path for _, path, _ in server.asked} == {"/services/jobs/api/jobs"}, "the token goes nowhere else"
+
+
+def test_a_redirect_to_the_hubs_pages_stays_one_below_a_prefix(server: Scripted) -> None:
+    server.answers = [(302, "/lab/hub/services/jobs/api/jobs"), (200, {"items": []})]
+    lab = Service(f"{server.url}/lab", "secret", sleep=lambda _: None)
+    assert lab.get("jobs") == {"items": []}
+
+
+def test_a_login_waits_for_the_way_to_the_service(
+    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
+    server.answers = [(200, {"name": "alice"}), (302, "/hub/services/jobs/api/jobs?limit=1"), (200, {"items": []})]
+    assert cli.main(["login", server.url]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"Logged in to {server.url} as alice.\n"
+    assert "the Hub shows its own pages, 302" in told.err
+    assert "It may be starting anew" in told.err
 
 
 def test_a_no_is_told_in_its_own_words(server: Scripted) -> None:

@@ -51,6 +51,12 @@ def alias(server: str) -> str | None:
     return f"{server}{DOMAIN}" if _SERVER.fullmatch(server) else None
 
 
+def is_place(login: str) -> bool:
+    """Whether this is ``USER@HOST`` of names that a configuration can hold: neither is an option, or runs anything."""
+    user, _, host = login.rpartition("@")
+    return bool(_USER.fullmatch(user) and _HOST.fullmatch(host))
+
+
 def vscode_link(server: str) -> str | None:
     """Opens a window of VS Code's in a job, where this configuration is installed."""
     host = alias(server)

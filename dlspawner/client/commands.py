@@ -11,7 +11,6 @@ import getpass
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import uuid
@@ -22,6 +21,7 @@ from typing import Any
 
 from dlspawner.client import login, submission, text
 from dlspawner.client.service import ClientProblem, Refused, Service, part
+from dlspawner.client.ssh import login_words
 
 _ID = re.compile(r"j-[a-z2-7]{12}")
 _LOOK_SECONDS = 2.0
@@ -253,13 +253,12 @@ def ssh(given: Given, service: Service) -> int:
     command = next((way["command"] for way in job.get("endpoints") or () if way.get("command")), None)
     if command is None:
         raise ClientProblem(f"{text.title(job)} is {text.standing(job)} and offers no SSH.", 1)
-    words = shlex.split(command)
-    program = shutil.which("ssh")
-    if words[:1] != ["ssh"] or program is None:
+    words, program = login_words(command), shutil.which("ssh")
+    if program is None:
         raise ClientProblem(f"There is no ssh on this machine. The command is: {command}", 1)
     rest = given.rest[1:] if given.rest[:1] == ["--"] else given.rest
     sys.stdout.flush()
-    os.execv(program, [*words, *rest])  # noqa: S606 - no shell is wanted
+    os.execv(program, ["ssh", *words, *rest])  # noqa: S606 - no shell is wanted
 
 
 def quota(given: Given, service: Service) -> int:

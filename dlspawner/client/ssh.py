@@ -1,7 +1,7 @@
-"""``dlspawner ssh-config``: this machine's own OpenSSH, and what starts it, told how to reach one's jobs.
+"""This machine's own OpenSSH, started for a job, or told how to reach one's jobs (``dlspawner ssh-config``).
 
-What is written is put together here, from names and numbers that were checked: a configuration of OpenSSH can run
-programs, and none comes from elsewhere.
+What is run and what is written holds names and numbers that were checked, nothing else: options and a configuration of
+OpenSSH can run programs, and none comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,23 @@ from dlspawner.client.service import ClientProblem, Service, Unreachable
 from dlspawner.ssh_config import Access, Unwritable
 
 _INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Host or Match.\n" + ssh_config.INCLUDE
+
+
+def login_words(command: str) -> list[str]:
+    """What follows ``ssh`` in the Hub's command: a port and a login at a host, or ClientProblem for anything else."""
+    try:
+        name, *words = shlex.split(command)
+    except ValueError:
+        name, words = "", []
+    *options, place = words or [""]
+    rest = options[2:] if options[:1] == ["-p"] and options[1:2] and _is_port(options[1]) else options
+    if name == "ssh" and rest in ([], ["--"]) and ssh_config.is_place(place.lstrip("-") if rest else place):
+        return words
+    raise ClientProblem(f"The Hub's way in is more than a login, and is not run for you. It says: {command}", 1)
+
+
+def _is_port(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) < 6
 
 
 def print_config(given: argparse.Namespace, service: Service) -> int:

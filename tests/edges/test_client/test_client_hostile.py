@@ -44,6 +44,7 @@ ANSWERS: dict[str, Any] = {
 COMMANDS = [
     *(["list"], ["list", "--all"], ["show", ID], ["queue"], ["quota"], ["cluster"], ["approvals"], ["logs", ID]),
     *(["kill", ID], ["keep-alive", ID], ["requeue", ID], ["approve", ID], ["deny", ID], ["show", "nobody"]),
+    ["ssh", ID],
 ]
 
 
@@ -53,13 +54,15 @@ class Harmful(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = self.path.partition("?")[0].removeprefix("/services/jobs/api/")
-        if path.endswith("/log"):
+        is_log = path.endswith("/log")
+        if is_log:
             status, content = 200, HOSTILE.encode("utf-8", "surrogatepass")
         else:
             said = {"detail": HOSTILE, "title": HOSTILE, "status": 409}
             status = 409 if "no" in self.headers["Authorization"] else 200
             content = json.dumps(said if status == 409 else ANSWERS.get(path, JOB)).encode()
         self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if is_log else "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -91,7 +94,7 @@ def harmful() -> Iterator[str]:
 @pytest.mark.parametrize("token", ["yes", "no"], ids=["what is answered", "why it is refused"])
 @pytest.mark.parametrize(
     "command",
-    [*COMMANDS, *([*command, "--json"] for command in COMMANDS if command[0] != "logs")],
+    [*COMMANDS, *([*command, "--json"] for command in COMMANDS if command[0] not in {"logs", "ssh"})],
     ids=lambda words: "-".join(words).replace(ID, "id"),
 )
 def test_nothing_of_other_peoples_text_moves_the_terminal(
@@ -106,5 +109,6 @@ def test_nothing_of_other_peoples_text_moves_the_terminal(
     cli.main(command)
     shown = out.getvalue() + err.getvalue()
     assert shown, "it says something"
+    assert "does not" not in shown, "it is the service that has answered"
     assert [ascii(char) for char in shown if not char.isprintable() and char not in "\n\t"] == []
     shown.encode()

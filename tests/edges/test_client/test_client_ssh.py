@@ -1,8 +1,10 @@
-"""`dlspawner ssh-config --write`: what it puts into ~/.ssh, and what it leaves as it was."""
+"""OpenSSH as commands use it: what `ssh` runs of the Hub's word, and what `ssh-config --write` puts into ~/.ssh."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from dlspawner import cli
 from tests.edges.test_client.test_client_service import Scripted, server
 
 __all__ = ["server"]
+ID = "j-aaaaaaaaaaaa"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBx0"
 ANSWER = {"user": "alice", "host": "h.example.org", "port": 2222, "servers": ["train"], "host_keys": [KEY]}
 
@@ -86,3 +89,62 @@ def test_a_hub_can_name_no_program(
     assert cli.main(["ssh-config", "--write"]) == code
     assert "Proxy" not in capsys.readouterr().out
     assert not (home / ".ssh").exists()
+
+
+@pytest.fixture
+def program(home: Path) -> Path:
+    """A program called ssh, before all others, which writes its arguments down; the file they are in."""
+    written = home / "arguments"
+    program = home / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{written}"\n')
+    program.chmod(0o755)
+    return written
+
+
+def log_in(server: Scripted, home: Path, command: str, *rest: str) -> subprocess.CompletedProcess[str]:
+    """`dlspawner ssh` of a job that the Hub says to be reached by this command."""
+    server.answers = [(200, {"id": ID, "state": "running", "endpoints": [{"name": "ssh", "command": command}]})]
+    environ = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    line = [sys.executable, "-m", "dlspawner.cli", "ssh", ID, *rest]
+    return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("ssh -p 2222 alice+train@h.example.org", "-p 2222 alice+train@h.example.org"),
+        ("ssh 'a b@::1'", "a b@::1"),
+        ("ssh -p 2222 -- -oProxyCommand=x@h", "-p 2222 -- -oProxyCommand=x@h"),
+    ],
+    ids=["a login and a port", "a name with a blank", "a name that looks like an option"],
+)
+def test_ssh_is_run_with_the_hubs_login(server: Scripted, home: Path, program: Path, command: str, words: str) -> None:
+    done = log_in(server, home, command, "nvidia-smi")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " ".join(program.read_text().splitlines()) == f"{words} nvidia-smi"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("ssh -oProxyCommand=sh alice@h", id="an option that runs a program"),
+        pytest.param("ssh -p 22 -F /tmp/config alice@h", id="a configuration"),
+        pytest.param("ssh -p 22 -oProxyCommand=sh@h", id="an option that looks like a login"),
+        pytest.param("ssh -p -oProxyCommand=sh alice@h", id="an option as the port"),
+        pytest.param("ssh alice@h sh", id="a command"),
+        pytest.param("ssh 'alice$(sh)@h'", id="a name that a ProxyCommand of one's own would run"),
+        pytest.param("ssh 'alice@h;sh'", id="a host that a ProxyCommand of one's own would run"),
+        pytest.param("ssh -- -oProxyCommand=sh", id="no host"),
+        pytest.param("ssh 'alice@h", id="quotes that are not balanced"),
+        pytest.param("sh -c x@h", id="another program"),
+        pytest.param("ssh", id="no words"),
+    ],
+)
+def test_a_hub_has_ssh_run_nothing_else(server: Scripted, home: Path, program: Path, command: str) -> None:
+    done = log_in(server, home, command)
+    assert done.returncode == 1, done.stderr
+    assert (
+        done.stderr == f"dlspawner: The Hub's way in is more than a login, and is not run for you. It says: {command}\n"
+    )
+    assert not program.exists()

@@ -12,6 +12,7 @@ any more; people's commands know more of them.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import runpy
 import sys
@@ -34,6 +35,8 @@ _PROGRAMS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may not have every letter of a name
     if given and given[0] in _PROGRAMS:
         return _run_program(given[0], given[1:])
     try:

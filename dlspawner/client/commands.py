@@ -40,6 +40,9 @@ def run(given: Given) -> int:
     except submission.Malformed as problem:
         print(f"dlspawner: {text.printable(str(problem))}", file=sys.stderr)
         return 2
+    except UnicodeEncodeError:
+        print("dlspawner: An argument is not text that can be sent: it is not UTF-8.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return code

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dlspawner.client.service import ClientProblem, Service
 
@@ -41,11 +41,20 @@ def service(environ: Mapping[str, str]) -> Service:
 
 def url_of(text: str) -> str:
     """The Hub's public address, whatever page of it was copied."""
-    parts = urlsplit(text if "://" in text else f"https://{text}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
-        raise ClientProblem(f"{text!r} is no address of a Hub; it looks like https://hub.example.org.", 2)
+    try:
+        parts = _parts(text)
+    except ValueError:
+        raise ClientProblem(f"{text!r} is no address of a Hub; it looks like https://hub.example.org.", 2) from None
     path = parts.path.split("/hub/")[0].split("/services/")[0].rstrip("/").removesuffix("/hub")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _parts(text: str) -> SplitResult:
+    parts = urlsplit(text if "://" in text else f"https://{text}")
+    right = parts.scheme in {"http", "https"} and parts.hostname and parts.username is None and parts.port != 0
+    if not right or not all("!" <= char <= "~" for char in parts.netloc + parts.path):
+        raise ValueError(text)
+    return parts
 
 
 def checked(token: str) -> str:
@@ -57,12 +66,17 @@ def checked(token: str) -> str:
 
 def keep(file: Path, url: str, token: str) -> None:
     """Write the login, readable for nobody else at any moment."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        json.dump({"url": url, "token": token}, out)
-    fresh.replace(file)
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump({"url": url, "token": token}, out)
+        fresh.replace(file)
+    except OSError as problem:
+        raise ClientProblem(
+            f"{file} cannot be written: {problem.strerror}. DLSPAWNER_URL and DLSPAWNER_TOKEN work without it.", 1
+        ) from None
 
 
 def _read(file: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ ASK_SECONDS, DO_SECONDS, FOLLOW_SECONDS = 15.0, 60.0, 660.0
 _NOT_TAKEN = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
 _TRIES, _PAUSE_SECONDS = 3, 1.0
 _MOST = 16 * 1024 * 1024  # of JSON
-_NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException)
+_NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, UnicodeError)  # the last: of a host's name
 _ITS_OWN = {"application/json", "application/problem+json"}
 _ITS_LOG = "text/plain"
 

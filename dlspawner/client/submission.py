@@ -17,6 +17,8 @@ import yaml
 
 Value = str | int | float | bool | None
 _KEYS = ("server", "options", "user")
+# PyYAML lets through what goes wrong when it makes a value of a word, such as the day 2026-99-99.
+_NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 class Malformed(ValueError):
@@ -41,7 +43,7 @@ def read(text: str, name: str) -> Submission:
     """The file's content; ``name`` is for sentences."""
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
+    except _NO_YAML as problem:
         mark = getattr(problem, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise Malformed(f"{name}{where} is not YAML.") from None

@@ -105,3 +105,25 @@ def test_who_has_read_enough_is_left_alone(run: Run, words: tuple[str, ...]) -> 
     with os.fdopen(writes, "wb") as out:
         done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (cli.READ_ENOUGH, "")
+
+
+def printed(*words: str, encoding: str) -> str:
+    """What a command prints on a machine whose terminal takes so many letters only."""
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    line = [sys.executable, "-m", "dlspawner.cli", *words]
+    done = subprocess.run(line, env=environ, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode(encoding)
+
+
+def test_a_terminal_without_all_letters_gets_them_spelled_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(JOB, "team_title", "\u89c6\u89c9")
+    assert "\\u89c6\\u89c9 (default)" in printed("show", ID, encoding="latin-1")
+    assert "\u89c6\u89c9 (default)" in printed("show", ID, encoding="utf-8")
+    assert "\n  \\u2026 " in printed("ssh", "--help", encoding="ascii")
+
+
+def test_a_name_that_is_no_text_is_no_traceback(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("show", "tr\udcffin"), ("list", "--team", "\udcff"), ("show", "\udcff/train")):
+        assert run(*words) == 2
+        assert capsys.readouterr().err == "dlspawner: An argument is not text that can be sent: it is not UTF-8.\n"

@@ -295,7 +295,33 @@ def test_any_page_of_the_hub_will_do(given: str, url: str) -> None:
     assert login.url_of(given) == url
 
 
-@pytest.mark.parametrize("given", ["ftp://hub", "file:///etc/passwd", "https://", "https://me:pw@hub.example.org"])
+NO_ADDRESSES = [
+    *("ftp://hub", "file:///etc/passwd", "https://", "https://me:pw@hub.example.org"),
+    *("https://[x", "https://hub:99999", "https://hub:x", "https://hub.example.org/l\u00e4b", "https://\u5b57.example"),
+    *("https://hub .example.org", "https://hub.example.org/\x7f"),
+]
+
+
+@pytest.mark.parametrize("given", NO_ADDRESSES, ids=ascii)
 def test_other_addresses_are_none_of_a_hub(given: str) -> None:
     with pytest.raises(ClientProblem, match="no address of a Hub"):
         login.url_of(given)
+
+
+def test_a_login_that_cannot_be_kept_is_told(
+    server: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "dlspawner").write_text("a file where the folder should be")
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    server.answers = [(200, {"name": "alice"}), (200, {"items": [], "next": None})]
+    assert cli.main(["login", server.url]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "secret" in told.err) == ("", False)
+    assert f"{home / 'dlspawner' / 'login.json'} cannot be written: " in told.err
+    assert "DLSPAWNER_TOKEN" in told.err, "what works without a file"
+
+
+def test_a_host_that_no_resolver_takes_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlspawner.client.service._PAUSE_SECONDS", 0.0)
+    login.keep(login.kept_file({"XDG_CONFIG_HOME": str(home)}), f"https://{'a' * 64}.example", "secret")
+    assert cli.main(["quota"]) == 5

@@ -82,6 +82,10 @@ def test_arguments_count_before_the_file() -> None:
         ("options: {gpus: [1]}", "option 'gpus'"),
         ("options: {1: 2}", "needs options"),
         ("!!python/object/apply:os.system [x]", "is not YAML"),
+        ("options: {log_dir: 2026-99-99}", "is not YAML"),
+        ("options: {gpus: !!bool x}", "is not YAML"),
+        ("options: {day: !!timestamp x}", "is not YAML"),
+        ("[" * 2000, "is not YAML"),
     ],
     ids=[
         "no YAML",
@@ -92,6 +96,10 @@ def test_arguments_count_before_the_file() -> None:
         "a list as option",
         "a number as name",
         "code",
+        "a day that there is not",
+        "a word that is neither true nor false",
+        "a time that is none",
+        "more brackets than Python can nest",
     ],
 )
 def test_a_file_with_mistakes_is_told_in_a_sentence(content: str, sentence: str) -> None:

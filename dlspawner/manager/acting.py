@@ -2,8 +2,8 @@
 
 It renews the lease three times while it lasts, and stops acting when it cannot; the database refuses whatever it still
 tries to write (`ledger`). The others ask for the lease once a second, so that one of them acts soon after it expired.
-One that stops in order gives the lease up. Acting begins with rebuilding the book, from the database and then
-from complete lists of nodes and pods; nothing is decided before.
+One that stops in order gives the lease up. Acting begins with reading the administrators' files anew (`files`) and
+rebuilding the book, from the database and then from complete lists of nodes and pods; nothing is decided before.
 
 Within an epoch time is steady, and taken from the machine's clock at its start only. When that clock has been set, the
 epoch ends and another one begins (`clock`).
@@ -25,7 +25,7 @@ from pathlib import Path
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.errors import Problem
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import hopeless
+from dlspawner.manager import files, hopeless
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.changes import Changes
 from dlspawner.manager.clock import JUMP, put_right
@@ -159,6 +159,7 @@ class Acting:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(epoch), name="renew the lease")
+                await self._read_files(book)
                 await book.load()
                 group.create_task(book.run(), name="the book's writer")
                 await put_right(book, self.ledger, self._jump)
@@ -172,6 +173,14 @@ class Acting:
             self.desk = self.culler = self.logs = None
             book.board.close()
             self.changes.end()
+
+    async def _read_files(self, book: Book) -> None:
+        """Since this Manager read them another one may have acted, by a later version."""
+        found = await files.overtaken(self.files, self.ledger)
+        if found is not None:
+            self.settings = found
+            book.configure(found.cluster, found.teams)
+        await files.keep(self.files, self.ledger, book.epoch)
 
     def _steady(self) -> Callable[[], datetime]:
         begun, ticks = self.now(), self.ticks()
@@ -273,6 +282,7 @@ class Acting:
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
+                await files.keep(self.files, self.ledger, book.epoch)
                 await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
                 await book.turn(hopeless.tell)
             if self.files.problems != told:

@@ -28,7 +28,7 @@ from dlspawner.looplag import watch_loop
 from dlspawner.manager import pages, portal, web
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.database import DatabaseProblem
-from dlspawner.manager.files import Files
+from dlspawner.manager.files import Files, first
 from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.history import page as history_page
 from dlspawner.manager.history import usage_api
@@ -78,7 +78,8 @@ class Manager(Application):
     cluster_file = Unicode(
         help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
         Manager decide which jobs may hold GPUs; a change of any of them takes effect within seconds, one with mistakes
-        in it none. Empty (the default): nothing is decided here, and a Hub that asks is answered 501.""",
+        in it none: the last good version of them, which is kept in the database, stays in use, also of a Manager that
+        starts meanwhile. Empty (the default): nothing is decided here, and a Hub that asks is answered 501.""",
     ).tag(config=True)
     teams_file = Unicode(
         help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty (the default): see
@@ -240,8 +241,8 @@ class Manager(Application):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         files = self._files()
-        wanted = files.load() if files else None
         store = Store.open(self.db_url)
+        wanted = await self._first(files, store) if files else None
         hub = HubApi(service.api_url, service.api_token)
         acting = self._acting(store, hub, files, wanted) if files and wanted else None
         deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
@@ -272,6 +273,13 @@ class Manager(Application):
         if any(given) and not all(given):
             raise CannotStart("Manager.cluster_file, teams_file and templates_dir belong together; one is missing.")
         return Files(Path(given[2]) / "jobs", Path(given[0]), Path(given[1])) if all(given) else None
+
+    async def _first(self, files: Files, store: Store) -> Settings:
+        try:
+            return await first(files, Ledger(store))
+        except InvalidConfiguration:
+            await store.close()
+            raise
 
     def _acting(self, store: Store, hub: HubApi, files: Files, wanted: Settings) -> Acting:
         return Acting(

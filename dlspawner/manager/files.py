@@ -1,17 +1,27 @@
 """The administrators' files as the Manager sees them: read at start, and again whenever one of them changes.
 
 A file that breaks while the Manager runs changes nothing: the last good version stays, the log says what is wrong, and
-administrators are told that something is.
+administrators are told that something is. The acting Manager keeps the texts of that version in the database, all files
+together because they are checked together, so that a Manager that starts, or takes over, while one is broken goes on
+with what was in use (``first``, ``overtaken``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration, Problem
+from dlspawner.manager import filerows
+from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.store import StoreUnavailable
 
 log = logging.getLogger("dlspawner.manager")
 
@@ -24,6 +34,7 @@ class Files:
     cluster: Path
     teams: Path
     problems: tuple[Problem, ...] = ()  # of the version that is there now and not used
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the good version that was read last
     _seen: tuple[tuple[int, int], ...] = field(default=())
 
     def load(self) -> settings.Settings:
@@ -31,7 +42,26 @@ class Files:
         self._seen = self._stamps()
         found = settings.load(self.templates, self.cluster, self.teams)
         self.problems = ()
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts = {name: file.read_text(encoding="utf-8") for name, file in self._named().items()}
+            if self._stamps() == self._seen:  # else they are read again soon
+                self.texts = texts
         return found
+
+    def again(self, texts: Mapping[str, str]) -> settings.Settings | None:
+        """What these texts of an earlier version say; ``None`` without any, or when they are not good any more."""
+        if not texts:
+            return None
+        with TemporaryDirectory(prefix="dlspawner-") as folder:
+            there = Files(Path(folder) / "jobs", Path(folder) / "cluster", Path(folder) / "teams")
+            there.templates.mkdir()
+            for name, text in texts.items():
+                (there.templates.parent / name).write_text(text, encoding="utf-8")
+            try:
+                return there.load()
+            except InvalidConfiguration as wrong:
+                log.error("the last good version of the files is not good any more:\n%s", wrong)  # noqa: TRY400
+                return None
 
     def changed(self) -> settings.Settings | None:
         """The new version, if there is one and it is good."""
@@ -48,10 +78,15 @@ class Files:
         log.info("cluster=%s teams=%s read anew", self.cluster, self.teams)
         return found
 
+    def _named(self) -> dict[str, Path]:
+        """Every file by its name in the database."""
+        templates = {f"jobs/{file.name}": file for file in sorted(self.templates.glob("*.y*ml"))}
+        return {"cluster": self.cluster, "teams": self.teams, **templates}
+
     def _stamps(self) -> tuple[tuple[int, int], ...]:
         """When each file was changed; one that is being replaced is looked at again."""
         found = []
-        for file in (self.cluster, self.teams, *sorted(self.templates.glob("*.y*ml"))):
+        for file in self._named().values():
             try:
                 status = file.stat()
             except OSError:
@@ -59,3 +94,34 @@ class Files:
             else:
                 found.append((status.st_mtime_ns, status.st_size))
         return tuple(found)
+
+
+async def first(files: Files, ledger: Ledger) -> settings.Settings:
+    """What a Manager starts with; InvalidConfiguration when neither the files nor a version of them in use are good."""
+    try:
+        return await asyncio.to_thread(files.load)
+    except InvalidConfiguration as wrong:
+        try:
+            kept = await asyncio.to_thread(files.again, await ledger.read(filerows.read))
+        except StoreUnavailable:
+            kept = None
+        if kept is None:
+            raise
+        files.problems = wrong.problems
+        log.error("the files are not used, the last good version, from the database, is:\n%s", wrong)  # noqa: TRY400
+        return kept
+
+
+async def overtaken(files: Files, ledger: Ledger) -> settings.Settings | None:
+    """What a Manager that begins to act has to use instead of what it read before; ``None`` when that is all right."""
+    found = await asyncio.to_thread(files.changed)
+    if found is None and files.problems:
+        return await asyncio.to_thread(files.again, await ledger.read(filerows.read))
+    return found
+
+
+async def keep(files: Files, ledger: Ledger, epoch: int) -> None:
+    """Let others know the version that is in use now, unless they do."""
+    texts = files.texts
+    if not files.problems and texts and await ledger.read(filerows.read) != texts:
+        await ledger.fenced(epoch, partial(filerows.write, texts=texts))

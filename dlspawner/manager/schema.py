@@ -332,6 +332,14 @@ claims = Table(
     Column("answer", Text, nullable=False),
 )
 
+# The administrators' files as they were when they were last all right: "cluster", "teams", "jobs/NAME.yaml".
+good_files = Table(
+    "good_files",
+    metadata,
+    Column("name", String(300), primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
 # Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
 leases = Table(
     "leases",

@@ -19,7 +19,7 @@ from dlspawner.core.essentials import essentials
 from dlspawner.hubapi import HubRefused, HubUnavailable, HubUser, Server
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
-from dlspawner.manager.files import Files
+from dlspawner.manager.files import Files, first
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.logs.keeper import Keeping
 from dlspawner.manager.owners import NEEDED
@@ -148,7 +148,7 @@ class Office:
         acting = Acting(
             ledger=Ledger(store),
             files=files,
-            settings=files.load(),
+            settings=await first(files, Ledger(store)),
             hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked
             namespace=self.namespace,
             lease_seconds=self.lease_seconds,

@@ -35,7 +35,7 @@ class Files:
     teams: Path
     problems: tuple[Problem, ...] = ()  # of the version that is there now and not used
     texts: Mapping[str, str] = field(default_factory=dict)  # of the good version that was read last
-    _seen: tuple[tuple[int, int], ...] = field(default=())
+    _seen: settings.Stamps = field(default=())
 
     def load(self) -> settings.Settings:
         """Read them now; InvalidConfiguration has every problem of all of them."""
@@ -83,17 +83,8 @@ class Files:
         templates = {f"jobs/{file.name}": file for file in sorted(self.templates.glob("*.y*ml"))}
         return {"cluster": self.cluster, "teams": self.teams, **templates}
 
-    def _stamps(self) -> tuple[tuple[int, int], ...]:
-        """When each file was changed; one that is being replaced is looked at again."""
-        found = []
-        for file in self._named().values():
-            try:
-                status = file.stat()
-            except OSError:
-                found.append((0, 0))
-            else:
-                found.append((status.st_mtime_ns, status.st_size))
-        return tuple(found)
+    def _stamps(self) -> settings.Stamps:
+        return settings.stamps(self.templates, self.cluster, self.teams)
 
 
 async def first(files: Files, ledger: Ledger) -> settings.Settings:

@@ -19,7 +19,9 @@ from dlspawner.settings.document import Problems, read
 from dlspawner.settings.teams_file import read_teams
 from dlspawner.settings.template_file import read_template
 
-__all__ = ["Settings", "load"]
+__all__ = ["Settings", "Stamps", "load", "stamps"]
+
+Stamps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,19 @@ def load(
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)
     return Settings(tuple(templates), cluster, teams)
+
+
+def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
+    """When each file was changed; one that is being replaced is looked at again."""
+    found = []
+    for file in (cluster, teams, *sorted(templates.glob("*.y*ml"))):
+        try:
+            status = file.stat()
+        except OSError:
+            found.append((0, 0))
+        else:
+            found.append((status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
 def _leave_unchecked(parts: frozenset[str], file: str, problems: Problems) -> None:

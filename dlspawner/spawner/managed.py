@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dlspawner.spawner import pages, verdict
+from dlspawner.spawner import limits, pages, verdict
 from dlspawner.spawner.interrupted import InterruptedSpawner
 from dlspawner.spawner.manager import Manager, Place
 
@@ -23,6 +23,9 @@ class ManagedSpawner(InterruptedSpawner):
 
     manager_url: str
     manager_token: str
+    templates_dir: str
+    cluster_file: str
+    teams_file: str
     special_namespace: str
     _launch: Launch | None = None
     _job_id: str | None = None  # of the job whose start is saved
@@ -47,7 +50,10 @@ class ManagedSpawner(InterruptedSpawner):
     @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""
-        return self._has_manager and self.settings.teams.has_limits(self.settings.cluster)
+        if not self._has_manager:
+            return False
+        files = (self.templates_dir, self.cluster_file, self.teams_file)
+        return self.settings.teams.has_limits(self.settings.cluster) or (all(files) and limits.of(*files).have_come())
 
     @property
     def _may_wait(self) -> bool:

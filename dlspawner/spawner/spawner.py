@@ -27,7 +27,7 @@ from traitlets import default
 from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
+from dlspawner.spawner import account, children, exposure, launch, limits, pages, progress, quota, reach, trouble
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
 from dlspawner.spawner.pods import uid
@@ -45,6 +45,7 @@ STATE_JOB = "dlspawner_job"
 @cache
 def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> settings.Settings:
     """Read once per process and shared by the spawners of all users."""
+    limits.of(templates_dir, cluster_file, teams_file)  # so that a change from now on is one
     return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 

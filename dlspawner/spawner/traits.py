@@ -33,7 +33,8 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, read once,
-        when the Hub starts.
+        when the Hub starts. Only the first limits that the files get later are noticed at once: from then on the
+        Manager is asked about every job.
         """,
     )
     ssh_ca_public_key_file = Unicode(

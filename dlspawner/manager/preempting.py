@@ -3,7 +3,8 @@
 * `begin` is a pass's answer to ``Preempt``: every victim gets its notice, which begins when it has run for the minimum
   time, and the waiting job is promised the nodes.
 * `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
-  whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more.
+  whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more, nor for one
+  that the Hub would not start without a fresh login, or fails to start: just before, it is asked to.
 * Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
   are nobody's victims, so that nothing is planned with what they hold. When the quota has room for them again they are
   guaranteed again.
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job
+from dlspawner.core.jobs import Job, State
 from dlspawner.core.lowered import excess, restored
 from dlspawner.core.preemption import broken, goes_on_until, leaves_at, spared
 from dlspawner.core.telling import WHEN
@@ -33,6 +34,8 @@ from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 1.0
+_SURE = timedelta(minutes=1)  # for which it is taken for granted that the Hub would start a job
+_BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
 _UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
 _REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
 log = logging.getLogger("dlspawner.manager")
@@ -194,19 +197,37 @@ def _lost(job: Job, world: World) -> str:
 
 @dataclass(slots=True)
 class Preempting:
-    """Reviews one book whenever there may be something to do; `run` never ends by itself."""
+    """Reviews one book whenever there may be something to do; `run` never ends by itself.
+
+    ``probe`` has the Hub try the start of a job that waits for others to leave, and takes its promise back when that
+    would come to nothing.
+    """
 
     book: Book
     now: Callable[[], datetime]
+    probe: Callable[[Job], Awaitable[None]]
+    _probed: dict[str, datetime] = field(default_factory=dict)  # jobs that wait, and when
 
     async def run(self) -> None:
         while True:
             if self._is_due():
                 try:
+                    await asyncio.gather(*map(self.probe, self._unsure()))
                     await self.book.turn(review)
                 except StoreUnavailable as problem:
                     log.warning("who has to leave waits for the database: %s", problem.__cause__)
             await asyncio.sleep(_EVERY_SECONDS)
+
+    def _unsure(self) -> list[Job]:
+        """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
+        now, records = self.now(), self.book.records
+        due = [job for job in self.book.world.jobs.values() if job.notice is not None and job.notice <= now]
+        notices = [self.book.board.pending((job.id, Kind.PREEMPTED)) for job in due if job.state in _BEFORE_STOP]
+        waits = {known.cause for known in notices if known is not None and known.cause in records}
+        self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
+        found = [records[job].job for job in sorted(waits) if records[job].job.promised and job not in self._probed]
+        self._probed |= {job.id: now for job in found}
+        return found
 
     def _is_due(self) -> bool:
         memo = self.book.world.memo

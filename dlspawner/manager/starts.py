@@ -137,13 +137,27 @@ class Starts:
             if not full or not self._in_vain[job, _Later.FULL]:
                 await asyncio.sleep(min(delay, left))
 
+    async def probe(self, job: Job) -> None:
+        """Before others are stopped for it: ask for its start, which has to wait as long as they are there.
+
+        Who has to log in first, or whose start fails, gives the promised place back.
+        """
+        try:
+            said: object = await self._tell(job)
+        except HubError as problem:
+            said = _Later.FAILED if isinstance(problem, HubFailed) else None
+        if said is State.WAITING_LOGIN:
+            await self.book.turn(partial(_wait_for_login, job=job.id))
+        elif said is _Later.FAILED:
+            await self._failed(job.id)
+
     async def _failed(self, job: str) -> None:
         """The Hub could not start it; when its spawner has asked nevertheless, that is told by other means."""
         failed = self._in_vain[job, _Later.FAILED] + 1
 
         def note(turn: Turn) -> bool:
             record = turn.record(job)
-            if record is None or not record.due:
+            if record is None or not (record.due or record.job.promised):
                 return False
             if failed >= _MOST_FAILED:
                 turn.write(ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
@@ -297,7 +311,7 @@ def _remove(turn: Turn, *, job: str) -> None:
 
 def _wait_for_login(turn: Turn, *, job: str) -> None:
     record = turn.record(job)
-    if record is not None and record.due:
+    if record is not None and (record.due or record.job.promised):
         waits = waiting(record, State.WAITING_LOGIN)
         turn.write(waits, "login")
         hopeless.tell_one(turn, waits.job)

@@ -15,6 +15,7 @@ from dlspawner.core import quota
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
 from dlspawner.devcluster.api import start
+from dlspawner.hubapi import HubError, HubFailed, HubRefused
 from dlspawner.manager import preempting, queue, stopping
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Turn
@@ -292,6 +293,46 @@ async def test_who_is_not_needed_any_more_goes_on_and_is_told(office: Office) ->
         assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
         assert state(acting, victim) is State.RUNNING
     assert hub_of(office).asked == []
+
+
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [
+        (HubRefused(403, "auth has expired for alice, login again"), State.WAITING_LOGIN),
+        (HubFailed("The Hub failed (status 500)."), State.QUEUED),
+    ],
+    ids=["login", "failure"],
+)
+async def test_nobody_is_stopped_for_a_job_that_the_hub_would_not_start(
+    office: Office, said: HubError, becomes: State
+) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+
+        async def refuses(_user: str, _server: str) -> None:
+            raise said
+
+        office.hub.servers, office.hub.starts = {("alice", ""), ("bob", "")}, refuses
+        office.clock.moved += NOTICE
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        assert (state(acting, victim), state(acting, owner)) == (State.RUNNING, becomes)
+        assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
+        assert office.hub.started == [("alice", "")]
+    assert hub_of(office).asked == []
+
+
+async def test_others_leave_for_a_job_whose_start_waits_for_nothing_else(office: Office) -> None:
+    """The Hub would start it: it is its spawner that asks in vain as long as they are there."""
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+
+        async def waits(_user: str, _server: str) -> None:
+            raise HubRefused(429, "It is number 1 in the queue and starts by itself.")
+
+        office.hub.servers, office.hub.starts = {("alice", ""), ("bob", "")}, waits
+        office.clock.moved += NOTICE
+        await until(lambda: state(acting, victim) is None, "it has ended")
+        await until(lambda: state(acting, owner) is State.STARTING, "its turn has come")
 
 
 async def test_nobody_is_stopped_for_a_place_on_a_node_that_is_closed_by_then(office: Office) -> None:

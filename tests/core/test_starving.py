@@ -140,26 +140,33 @@ def test_a_big_job_without_gpus_is_not_starved_by_teams_that_have_used_less(hour
     assert started.get("big", 10_000) <= 20 + PATIENCE + 60
 
 
+def beside(name: str, of: str, amount: int, without: bool) -> Job:
+    """A job that is in nobody's quota: with so many GPUs, or without any and with so many CPUs."""
+    return wants(name, of, 0, cpu=1000 * amount) if without else wants(name, of, amount, preemptible=True)
+
+
 @st.composite
-def borrowers(draw: st.DrawFn) -> list[Comes]:
-    """Streams of preemptible jobs that want less than a node, of teams that have used nothing yet."""
-    coming = []
+def crowds_beside(draw: st.DrawFn) -> tuple[list[Comes], bool]:
+    """Streams of jobs that want less than a node, of teams that have used nothing yet; whether they want no GPUs."""
+    coming, without = [], draw(st.booleans())
     for number in range(draw(st.integers(1, 3))):
-        gpus, every = draw(st.integers(1, 4)), draw(st.integers(4, 20))
+        amount, every = draw(st.integers(1, 4)), draw(st.integers(4, 20))
         minutes, of = draw(st.sampled_from([9, 20, LONGEST])), draw(st.sampled_from("bc"))
-        jobs = (wants(f"{of}{number}-{one:02}", of, gpus, preemptible=True) for one in range(60))
+        jobs = (beside(f"{of}{number}-{one:02}", of, amount, without) for one in range(60))
         coming += [Comes(job, every * one, minutes) for one, job in enumerate(jobs)]
-    return coming
+    return coming, without
 
 
-@given(borrowers(), st.sampled_from([0.0, 0.01, 5.0, 1000.0]), st.integers(1, 2))
-@settings(max_examples=40, deadline=None)
-def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_big_job_on_idle_gpus(
-    coming: list[Comes], hours: float, nodes: int
+@given(crowds_beside(), st.sampled_from([0.0, 0.01, 5.0, 1000.0]), st.integers(1, 2))
+@settings(max_examples=20, deadline=None)
+def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_big_job(
+    crowd: tuple[list[Comes], bool], hours: float, nodes: int
 ) -> None:
-    machines = [node(f"n{number}") for number in range(nodes)]
+    coming, without = crowd
+    machines = [node(f"n{one}", 0, None, cpu_milli=8000) if without else node(f"n{one}") for one in range(nodes)]
     here = used(world(*map(team, "abc"), *machines, cluster=HURRIED), hours)
-    started = play(here, [*coming, Comes(wants("big", "a", 8, preemptible=True), 20, 10)], end=3000)
+    big = beside("big", "a", 8, without)
+    started = play(here, [*coming, Comes(big, 20, 10)], end=3000)
     in_time = [started[one.job.id] for one in coming if one.minute < 20 + PATIENCE and one.job.id in started]
 
     assert started.get("big", 10_000) <= max(20 + PATIENCE, *in_time) + LONGEST

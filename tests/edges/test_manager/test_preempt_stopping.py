@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import PODS, Cluster
 from dlspawner.core.jobs import Job, State
 from dlspawner.devcluster.api import start
 from dlspawner.hubapi import HubRefused, HubUnavailable
@@ -18,7 +18,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.notices import Kind
 from dlspawner.manager.records import CANCELLED, Record, waiting
 from tests.edges.test_manager.leaving import StoppingHub, end
-from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
 SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
 
@@ -204,6 +204,35 @@ async def test_one_who_was_stopped_for_others_waits_again_if_that_was_asked_for(
         assert (after.job.started, after.pod_uid, after.stop) == (None, None, None)
         told = await reasons(acting, job)  # its turn may have come already
         assert told[told.index("requeued") - 1] == "preempted"
+
+
+async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_asked(office: Office) -> None:
+    """What the cluster added to its pod (here an overhead) is not in the pod that the Hub would make next."""
+    async with office.manager() as acting:
+        question = wants(requeue=True)
+        await ask(acting, question)
+        pod = pod_of(question)
+        pod["spec"]["overhead"] = {"cpu": "250m"}
+        await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
+
+        def held() -> int:
+            found = record(acting, question.job)
+            return found.job.charge.pods[0].cpu_milli if found and found.job.state is State.RUNNING else 0
+
+        before = record(acting, question.job)
+        assert before is not None
+        asked = before.job.charge.pods[0].cpu_milli
+        await until(lambda: held() == asked + 250, "it runs, and is charged for the overhead")
+        await decide(acting, question.job, stopping.PREEMPTED)
+
+        async def requeued() -> bool:
+            return "requeued" in await reasons(acting, question.job)
+
+        await until(requeued, "it waits again")
+        assert (await ask(acting, question)).decision == "admit"
+        after = record(acting, question.job)
+        assert after is not None
+        assert (after.job.submitted, after.job.charge) == (before.job.submitted, before.job.charge)
 
 
 async def test_an_idle_job_never_waits_again(office: Office) -> None:

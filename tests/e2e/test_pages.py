@@ -30,15 +30,17 @@ class Looks:
     stack: Stack
     wrong: list[str] = field(default_factory=list)
 
-    def at(self, path: str, name: str) -> None:
+    def at(self, path: str, name: str, says: str) -> None:
         self.page.goto(f"{self.stack.url}/{path}")
-        self.here(name)
+        self.here(name, says)
 
-    def here(self, name: str) -> None:
-        """The page as it is, in each view."""
+    def here(self, name: str, says: str) -> None:
+        """The page as it is, in each view; ``says`` is what only this page says: its heading or a sentence."""
         for view, wishes in VIEWS.items():
             self.page.set_viewport_size(wishes["viewport"])
             self.page.emulate_media(color_scheme=wishes.get("color_scheme", "light"), reduced_motion="reduce")
+            said = self.page.locator("body").get_by_text(says, exact=True).first
+            expect(said, f"{name}, {view}").to_be_visible(timeout=30_000)
             self.page.screenshot(path=PICTURES / f"{name}-{view}.png", full_page=True)
             found = violations(Axe().run(self.page).response)
             wide = self.page.evaluate(TOO_WIDE)
@@ -69,7 +71,6 @@ def iris(stack: Stack) -> Iterator[Person]:
     wait_for(lambda: not person.server("fails").get("pending") and not person.ready("fails"), "it failed", 60)
     person.launch("full", template="custom", image=stack.image, gpus=4)
     person.start("waits", template="custom", image=stack.image, gpus=8)
-    person.api("DELETE", "/users/iris/servers/stops")
     yield person
     for pod in stack.kubectl("get", "pods", "-o", "name", "-l", "dlspawner.dev/server=stops").split():
         stack.kubectl("delete", pod, "--grace-period=0", "--force")
@@ -85,35 +86,37 @@ def iris(stack: Stack) -> Iterator[Person]:
 @pytest.mark.browser
 def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack, iris: Person) -> None:
     page = looks.page
-    looks.at("hub/login", "login")
+    looks.at("hub/login", "login", "Sign in")
     page.get_by_label("Username").fill("iris")
     page.locator("#password_input").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
     page.get_by_text("Invalid").wait_for()
-    looks.here("login-failed")
+    looks.here("login-failed", "Invalid username or password")
     log_in(page, stack, "iris")
-    looks.at("hub/stop-pending", "not-there")
-    looks.at("hub/home", "home")
-    looks.at("hub/spawn/iris/new", "spawn")
-    looks.at("hub/spawn-pending/iris/stops", "stop-pending")
-    looks.at("hub/user/iris/old/", "not-running")
-    looks.at("hub/spawn-pending/iris/fails", "failed")
-    looks.at("hub/user/iris/waits/", "waits")
-    looks.at("hub/admin", "forbidden")
-    looks.at("services/jobs/wait/iris/waits", "wait")
-    looks.at("hub/token", "token")
+    looks.at("hub/stop-pending", "not-there", "Jupyter has lots of moons, but this is not one...")
+    looks.at("hub/home", "home", "Your jobs")
+    looks.at("hub/spawn/iris/new", "spawn", "Start a job")
+    iris.api("DELETE", "/users/iris/servers/stops")  # its program does not listen
+    looks.at("hub/spawn-pending/iris/stops", "stop-pending", "The job is being stopped")
+    looks.at("hub/user/iris/old/", "not-running", "The job is not running")
+    looks.at("hub/spawn-pending/iris/fails", "failed", "The job was not started")
+    looks.at("hub/user/iris/waits/", "waits", "waits waits")  # it leads on to the place in the queue
+    looks.at("hub/admin", "forbidden", "Action is not authorized with current scopes; requires any of [admin-ui]")
+    looks.at("services/jobs/wait/iris/waits", "wait", "waits waits")
+    looks.at("hub/token", "token", "Request new API token")
     page.get_by_role("button", name="Request new API token").click()
     page.get_by_text("Your new API Token").wait_for()
-    looks.here("token-made")
+    looks.here("token-made", "Your new API Token")
     # Nothing is told of the start: the page stays what it is when it is opened.
     page.route("**/progress", lambda route: None)
     choose(page, stack, "slow", "Notebook")
     page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill("0")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("heading", name="Starting slow")).to_be_visible()
-    looks.here("spawn-pending")
+    looks.here("spawn-pending", "Starting slow")
     page.unroute_all()
-    looks.at("hub/logout", "logout")
+    page.goto(f"{stack.url}/hub/logout")  # a page of its own only where the Hub logs people in without asking
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     wait_for(lambda: iris.ready("slow"), "it started", 120)
     iris.stop("slow")
     assert not looks.wrong, "\n".join(looks.wrong)
@@ -123,11 +126,11 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
 @pytest.mark.browser
 def test_who_is_new_and_who_is_admin_see_accessible_pages(looks: Looks, stack: Stack, iris: Person) -> None:
     log_in(looks.page, stack, "newcomer")
-    looks.here("home-empty")
-    looks.at("hub/spawn/newcomer", "spawn-default")
+    looks.here("home-empty", "No jobs yet.")
+    looks.at("hub/spawn/newcomer", "spawn-default", "Start a job")
     looks.page.context.clear_cookies()
     log_in(looks.page, stack, "admin")
     looks.page.goto(f"{stack.url}/hub/admin")
     looks.page.get_by_text(re.compile("iris")).first.wait_for()
-    looks.here("admin")
+    looks.here("admin", "Add Users")
     assert not looks.wrong, "\n".join(looks.wrong)

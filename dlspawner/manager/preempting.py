@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.jobs import Job, State
@@ -59,8 +60,12 @@ def begin(turn: Turn, record: Record, found: Preempt) -> None:
     turn.write(promised, "promised", f"victims={','.join(found.victims)}")
 
 
-def review(turn: Turn) -> None:
-    """Whatever follows from what has changed, or from the time; again until nothing follows."""
+def review(turn: Turn, by: datetime | None = None) -> None:
+    """Whatever follows from what has changed, or from the time; again until nothing follows.
+
+    ``by``: nobody is stopped whose notice was not over by then.
+    """
+    by = turn.now if by is None else by
     turn.world.memo[_UNCHANGED] = True
     _raise(turn)
     for job in broken(turn.world):
@@ -70,7 +75,7 @@ def review(turn: Turn) -> None:
         withdraw(turn, job.id, Kind.PREEMPTED)
         if job.user:
             post(turn, job, Kind.GOES_ON, GOES_ON)
-    for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= turn.now]:
+    for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= by]:
         later = goes_on_until(job, turn.world, turn.now)
         if later is None:
             stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(turn.book.records[job.id], turn.world))
@@ -81,7 +86,7 @@ def review(turn: Turn) -> None:
     if _UNCHANGED not in turn.world.memo:
         return
     times = [record.job.notice or record.yields for record in turn.book.records.values()]
-    turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > turn.now), default=None)
+    turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
 
 
 def shift(turn: Turn, by: timedelta) -> None:
@@ -211,21 +216,30 @@ class Preempting:
     async def run(self) -> None:
         while True:
             if self._is_due():
+                by = self.now()  # whose notice is over later has not been asked for
                 try:
-                    await asyncio.gather(*map(self.probe, self._unsure()))
-                    await self.book.turn(review)
+                    await asyncio.gather(*map(self.probe, self._unsure(by)))
+                    await self.book.turn(partial(review, by=by))
                 except StoreUnavailable as problem:
                     log.warning("who has to leave waits for the database: %s", problem.__cause__)
             await asyncio.sleep(_EVERY_SECONDS)
 
-    def _unsure(self) -> list[Job]:
+    def _unsure(self, now: datetime) -> list[Job]:
         """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
-        now, records = self.now(), self.book.records
-        due = [job for job in self.book.world.jobs.values() if job.notice is not None and job.notice <= now]
-        notices = [self.book.board.pending((job.id, Kind.PREEMPTED)) for job in due if job.state in _BEFORE_STOP]
-        waits = {known.cause for known in notices if known is not None and known.cause in records}
+        book = self.book
+        due = [job for job in book.world.jobs.values() if job.notice is not None and job.notice <= now]
+        due = [job for job in due if job.state in _BEFORE_STOP]
+        if not due:
+            return []
         self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
-        found = [records[job].job for job in sorted(waits) if records[job].job.promised and job not in self._probed]
+        notices = [book.board.pending((job.id, Kind.PREEMPTED)) for job in due]
+        # Whoever they were told to leave for, or has been promised their place since.
+        causes, nodes = (
+            {known.cause for known in notices if known is not None},
+            {node for job in due for node in job.nodes},
+        )
+        waits = [one.job for one in book.records.values() if one.job.promised and one.job.id not in self._probed]
+        found = [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
         self._probed |= {job.id: now for job in found}
         return found
 

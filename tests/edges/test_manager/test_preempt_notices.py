@@ -321,6 +321,28 @@ async def test_nobody_is_stopped_for_a_job_that_the_hub_would_not_start(
     assert hub_of(office).asked == []
 
 
+async def test_who_has_the_promise_by_then_is_asked_for_and_not_who_had_it_first(office: Office) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+        assert acting.desk is not None
+        later = wants("carol", gpus=8, team="owners").job
+
+        def pass_on(turn: Turn) -> None:
+            record = turn.book.records[owner]
+            turn.write(replace(record, job=replace(record.job, state=State.ENDED)), "cancelled")
+            turn.write(replace(record, job=replace(record.job, id=later, user="carol")), "queued")
+
+        async def refuses(_user: str, _server: str) -> None:
+            raise HubRefused(403, "auth has expired for carol, login again")
+
+        office.hub.servers, office.hub.starts = {("carol", ""), ("bob", "")}, refuses
+        await acting.desk.book.turn(pass_on)
+        office.clock.moved += NOTICE
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        assert (state(acting, victim), state(acting, later)) == (State.RUNNING, State.WAITING_LOGIN)
+    assert hub_of(office).asked == []
+
+
 async def test_others_leave_for_a_job_whose_start_waits_for_nothing_else(office: Office) -> None:
     """The Hub would start it: it is its spawner that asks in vain as long as they are there."""
     async with office.manager() as acting:

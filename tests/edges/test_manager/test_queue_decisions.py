@@ -165,7 +165,7 @@ async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserv
         await ask(acting, waits)
         says(office, HubRefused(429, "Too many servers are active"), waits)
         await give_back()
-        await until(lambda: is_due(acting, waits), "its turn has come")
+        await until(lambda: office.hub.started, "the Hub has said that it is full")
         for number in range(1, MOST_TURNS + 2):
             office.clock.moved += timedelta(seconds=61)
 

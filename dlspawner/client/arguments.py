@@ -8,7 +8,7 @@ from typing import Any
 import shtab
 
 from dlspawner.client import commands as do
-from dlspawner.client import ssh
+from dlspawner.client import logs, ssh
 
 EXIT_CODES = """exit codes:
   0  done
@@ -44,10 +44,12 @@ def add(commands: Any) -> None:
     _add(commands, "quota", do.quota, "what your teams are entitled to and use")
     _add(commands, "cluster", do.cluster, "GPUs by type: how many, free, and most on one node")
     _add(commands, "queue", do.queue, "what waits, in its order")
-    _add(commands, "approvals", do.approvals, "what waits for your approval, and what you asked for")
+    asked = _add(commands, "approvals", do.approvals, "what waits for your approval, and what you asked for")
+    asked.add_argument("-a", "--all", action="store_true", help="what was decided, too, as far as you may see it")
     for name, what in (("approve", "approve a job, so that it may start"), ("deny", "deny a job its approval")):
         one = _add(commands, name, do.judge(name), what, job=True)
         one.add_argument("--reason", default="", help="what its owner reads")
+        one.add_argument("--request", default="", metavar="ID", help="of several that it waits for this one")
     completion = commands.add_parser("completion", help="print completion for a shell")
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="whose")
 
@@ -97,11 +99,11 @@ def _add_submit(commands: Any) -> None:
 
 def _add_logs(commands: Any) -> None:
     as_json = 'one object {"line": TEXT} for each line'
-    parser = _add(commands, "logs", do.logs, "what a job has printed", job=True, as_json=as_json)
+    parser = _add(commands, "logs", logs.print_log, "what a job has printed", job=True, as_json=as_json)
     parser.add_argument("-f", "--follow", action="store_true", help="go on while the job prints")
     parser.add_argument("-c", "--container", help="of this container (default: the one that runs the job)")
     parser.add_argument("-p", "--previous", action="store_true", help="of the container before its last restart")
-    parser.add_argument("--tail", metavar="N", type=int, help="only the last N lines")
+    parser.add_argument("--tail", metavar="N", type=int, help="only the last N lines; not with -f")
     parser.add_argument("--search", metavar="TEXT", help="only lines that hold this text")
 
 

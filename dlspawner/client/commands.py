@@ -145,7 +145,7 @@ def _age(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def show(given: Given, service: Service) -> int:
-    job = _find(service, given.job)
+    job = find(service, given.job)
     events = service.get(f"jobs/{part(job['id'])}/events")["items"]
     if given.json:
         return _print_json({**job, "events": events})
@@ -169,7 +169,7 @@ def show(given: Given, service: Service) -> int:
         ("Leaves at", text.moment(job.get("notice"))),
         ("Ended", text.moment(job.get("ended"))),
         ("Stopped", stop.get("sentence")),
-        *((way["name"].capitalize(), way.get("command") or way.get("url")) for way in ways),
+        *((way["name"].capitalize(), way.get("command") or service.address(way.get("url"))) for way in ways),
     ]
     print(text.facts(pairs))
     if events:
@@ -179,7 +179,7 @@ def show(given: Given, service: Service) -> int:
     return 0
 
 
-def _find(service: Service, name: str) -> dict[str, Any]:
+def find(service: Service, name: str) -> dict[str, Any]:
     """The job that was meant; the latest one of a server."""
     if _ID.fullmatch(name):
         job: dict[str, Any] = service.get(f"jobs/{name}")
@@ -198,25 +198,8 @@ def _latest(service: Service, user: str, server: str) -> dict[str, Any] | None:
     return next(service.items("jobs", {"user": user, "server": server, "limit": "1"}), None)
 
 
-def logs(given: Given, service: Service) -> int:
-    job = _find(service, given.job)
-    flags = {"follow": given.follow, "previous": given.previous}
-    texts = {"container": given.container, "search": given.search, "tail": given.tail}
-    query = {name: "true" for name, wanted in flags.items() if wanted}
-    query |= {name: str(value) for name, value in texts.items() if value is not None}
-    for line in service.lines(f"jobs/{part(job['id'])}/log", query, follow=given.follow):
-        shown = line.decode("utf-8", "replace")
-        if given.json:
-            shown = json.dumps({"line": shown.removesuffix("\n")}) + "\n"
-        # To a file everything as it is; to a terminal nothing that moves its cursor.
-        sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
-        if given.follow:
-            sys.stdout.flush()
-    return 0
-
-
 def kill(given: Given, service: Service) -> int:
-    job = _find(service, given.job)
+    job = find(service, given.job)
     ended = job["state"] == "ended"
     if not ended:
         service.delete(f"jobs/{part(job['id'])}")
@@ -229,7 +212,7 @@ def kill(given: Given, service: Service) -> int:
 
 def act(action: str, done: str) -> Command:
     def act(given: Given, service: Service) -> int:
-        job = _find(service, given.job)
+        job = find(service, given.job)
         answer = service.post(f"jobs/{part(job['id'])}/{action}", key=str(uuid.uuid4()))
         if given.json:
             return _print_json(answer)
@@ -241,8 +224,8 @@ def act(action: str, done: str) -> Command:
 
 def judge(action: str) -> Command:
     def judge(given: Given, service: Service) -> int:
-        job = _find(service, given.job)
-        answer = service.post(f"jobs/{part(job['id'])}/{action}", {"reason": given.reason})
+        job = find(service, given.job)
+        answer = service.post(f"jobs/{part(job['id'])}/{action}", {"reason": given.reason, **_one(given.request)})
         if given.json:
             return _print_json(answer)
         print(f"{text.printable(text.title(job))}: {'approved' if action == 'approve' else 'denied'}.")
@@ -251,8 +234,12 @@ def judge(action: str) -> Command:
     return judge
 
 
+def _one(request: str) -> dict[str, str]:
+    return {"request": request} if request else {}
+
+
 def ssh(given: Given, service: Service) -> int:
-    job = _find(service, given.job)
+    job = find(service, given.job)
     command = next((way["command"] for way in job.get("endpoints") or () if way.get("command")), None)
     if command is None:
         raise ClientProblem(f"{text.title(job)} is {text.standing(job)} and offers no SSH.", 1)
@@ -311,14 +298,15 @@ def _queue_table(items: list[dict[str, Any]], me: str) -> str:
 
 
 def approvals(given: Given, service: Service) -> int:
-    items = list(service.items("approvals"))
+    queries = [{"limit": "500"}] if given.all else [{"mine": "decide"}, {"mine": "asked", "state": "waiting"}]
+    items = list({one["id"]: one for query in queries for one in service.items("approvals", query)}.values())
     if given.json:
         return _print_json(items)
     if not items:
-        print("Nothing waits for an approval.")
+        print("Nothing was asked for." if given.all else "Nothing waits for an approval; --all shows what was decided.")
         return 0
-    rows = [(text.title(one), *(one.get(name) for name in ("state", "what", "why", "job"))) for one in items]
-    print(text.table(("JOB", "STATE", "WHAT", "WHY", "ID"), rows))
+    rows = [(text.title(one), *(one.get(name) for name in ("state", "what", "why", "job", "id"))) for one in items]
+    print(text.table(("JOB", "STATE", "WHAT", "WHY", "ID", "REQUEST"), rows))
     return 0
 
 

@@ -104,6 +104,11 @@ class Service:
     def delete(self, path: str) -> Any:
         return self._json("DELETE", path, key="again")  # to end what has ended is no error
 
+    def address(self, url: str | None) -> str | None:
+        """A way that the service names, such as ``/user/carla/train/``, as one that can be opened."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}{url}" if url and url.startswith("/") else url
+
     def items(self, path: str, query: Query | None = None) -> Iterator[dict[str, Any]]:
         """All items of a list, page by page."""
         asked = dict(query or {})

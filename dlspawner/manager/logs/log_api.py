@@ -8,7 +8,7 @@ GET  jobs/{id}/log     one of them as text: the newest of people's own program, 
     previous=true         the run before that
     tail                  its last lines, 1,000 unless said; 0 for all that is kept
     search                only lines with these words, in capitals or not
-    follow=true           go on with what is printed, for ten minutes at most; with pod and container only
+    follow=true           go on with what is printed, for ten minutes at most; not with tail or search
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ NOT_YOURS = (
     "one of those in teams.yaml."
 )
 TAIL, LONGEST_SEARCH = 1000, 200
+NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
 _PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow")
@@ -134,6 +135,8 @@ class Log(LogResource):
     async def get(self, job: str) -> None:
         try:
             wish = read_wish(self.given())
+            if wish.follow and not self.given().keys().isdisjoint({"tail", "search"}):
+                raise query.Wrong(NOT_FOLLOWED)
         except query.Wrong as problem:
             raise Problem(422, str(problem)) from None
         run = choose(await self.runs(job), wish.container, wish.pod, wish.run, wish.previous)

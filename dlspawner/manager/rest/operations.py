@@ -104,7 +104,7 @@ _LOG = (
     Parameter("previous", BOOLEAN, "The run before the newest."),
     Parameter("tail", WHOLE, "The last lines, 1,000 unless said; 0: all that is kept."),
     Parameter("search", {"type": "string", "maxLength": 200}, "Only lines with these words."),
-    Parameter("follow", BOOLEAN, "Go on with what is printed, for ten minutes at most."),
+    Parameter("follow", BOOLEAN, "Go on with what is printed, for ten minutes at most; not with tail or search."),
 )
 _SHARES = closed({"gpu_type": TEXT, "jobs": WHOLE, "gpus": NUMBER})
 _AMOUNTS = closed({"total": NUMBER, "free": NUMBER})

@@ -19,7 +19,9 @@ from dlspawner import cli
 
 ID = "j-aaaaaaaaaaaa"
 AT = "2026-01-02T12:00:00.123456Z"
+WAYS = [{"name": "notebook", "protocol": "http", "url": "/lab/user/alice/train/"}]
 JOB: dict[str, Any] = {
+    "endpoints": WAYS,
     **{"id": ID, "user": "alice", "server": "train", "team": "default", "team_title": "Everybody else"},
     **{"template": "ssh", "state": "ended", "why": "Its program has ended.", "gpus": 0, "submitted": AT, "ended": AT},
 }
@@ -87,6 +89,11 @@ def test_times_are_told_to_the_second(run: Run, capsys: pytest.CaptureFixture[st
     assert re.search(r"^Ended: +2026-01-02 12:00:00 UTC$", printed, re.MULTILINE)
     assert "\n2026-01-02 12:00:00 UTC  ended  finished" in printed
     assert "123456" not in printed
+
+
+def test_a_way_into_a_job_can_be_opened(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", ID) == 0
+    assert f" {os.environ['DLSPAWNER_URL']}/lab/user/alice/train/\n" in capsys.readouterr().out
 
 
 def test_a_team_is_called_as_on_the_pages(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from dlspawner.client import login
 from dlspawner.client.service import ClientProblem, Refused, Service, Unreachable
 from tests.ports import free_port
 
-HANGS, HALF = -1, -2  # instead of a status: no answer, and a text that breaks off
+HANGS, HALF, LOG = -1, -2, -3  # instead of a status: no answer, a text that breaks off, and a whole one
 
 
 @dataclass
@@ -48,10 +48,12 @@ def server() -> Iterator[Scripted]:
             if status in {0, HANGS}:
                 self.close_connection = True
                 return
-            self.send_response(200 if status == HALF else status)
+            self.send_response(200 if status in {HALF, LOG} else status)
             if status == 302:
                 self.send_header("Location", body)
-            kind = "text/plain" if status == HALF else "text/html" if isinstance(body, str) else "application/json"
+            kind = (
+                "text/plain" if status in {HALF, LOG} else "text/html" if isinstance(body, str) else "application/json"
+            )
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
             self.send_header("Content-Length", str(len(content) + (99 if status == HALF else 0)))

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dlspawner import cli
 from dlspawner.core.jobs import State
 from dlspawner.manager.desk import Question
 from tests.edges.test_manager.asking import asked, decides, set_caps
@@ -327,3 +328,30 @@ async def test_a_job_s_detail_says_that_it_waits_for_an_approval(world: World, s
     assert listed["approval"]["state"] == "approved"
     await ask_desk(served.acting, wants("bob", gpus=1))
     assert (await ask(served, world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None
+
+
+async def test_the_command_line_shows_what_waits_and_says_which_one_is_meant(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DLSPAWNER_URL", served.url.removesuffix("/services/jobs"))
+    monkeypatch.setenv("DLSPAWNER_TOKEN", world.token("vera"))
+
+    async def run(*words: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(cli.main, words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    first, second = await waits(served), await waits(served, "bob")
+    one = asked(served.acting, first)
+    assert one is not None
+    code, table = await run("approvals")
+    assert (code, table.count("waiting"), one.id in table) == (0, 2, True), table
+    assert (await run("approve", first.job, "--request", "f" * 16))[0] != 0
+    assert asked(served.acting, first) == one, "another request was meant"
+    assert (await run("approve", first.job, "--request", one.id, "--reason", "fine"))[0] == 0
+    assert asked(served.acting, first) is None
+    assert (await run("deny", second.job))[0] == 0
+    assert (await run("approve", second.job))[0] == 1
+    assert await run("approvals") == (0, "Nothing waits for an approval; --all shows what was decided.\n")
+    code, table = await run("approvals", "--all")
+    assert (code, "approved" in table, "denied" in table) == (0, True, True), table

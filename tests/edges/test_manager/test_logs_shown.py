@@ -124,6 +124,8 @@ async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading)
         pytest.param("?pod=another", 404, id="another pod"),
         pytest.param("?tail=-1", 422, id="a number that is none"),
         pytest.param("?follow=maybe", 422, id="neither true nor false"),
+        pytest.param("?follow=true&tail=5", 422, id="the last lines of what is followed"),
+        pytest.param("?follow=true&search=x", 422, id="a search in what is followed"),
         pytest.param(f"?search={'x' * 201}", 422, id="too many words"),
         pytest.param("?typo=1", 422, id="a parameter that is none"),
         pytest.param("?search=%FF", 422, id="no text"),

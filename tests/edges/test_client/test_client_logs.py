@@ -1,0 +1,128 @@
+"""`dlspawner logs -f`: how it goes on, how it ends, and what it says of a job that has printed nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner import cli
+from dlspawner.client import logs
+from tests.edges.test_client.test_client_service import LOG, Scripted, server
+
+__all__ = ["server"]
+ID = "j-aaaaaaaaaaaa"
+JOB: dict[str, Any] = {"id": ID, "user": "alice", "server": "train", "state": "running", "started": "2026-01-02T12:00Z"}
+RUNS, ENDED = (200, JOB), (200, {**JOB, "state": "ended"})
+
+
+@pytest.fixture(autouse=True)
+def here(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "DLSPAWNER_URL": server.url,
+        "DLSPAWNER_TOKEN": "secret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.0)
+
+
+def test_a_log_whose_time_is_over_is_asked_for_again(
+    server: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_ITS_SECONDS", 0.0)
+    server.answers = [RUNS, (LOG, "1\n2\n3\n"), RUNS, (LOG, "2\n3\n4\n"), ENDED]
+    assert cli.main(["logs", "-f", ID]) == 0
+    told = capsys.readouterr()
+    assert told.out == "1\n2\n3\n4\n"
+    assert told.err == f"dlspawner: {logs.AGAIN}\n"
+
+
+def test_a_log_that_ends_before_its_time_and_its_job_is_5(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [RUNS, (LOG, "1\n"), RUNS]
+    assert cli.main(["logs", "-f", ID]) == 5
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("1\n", f"dlspawner: {logs.GOES_ON}\n")
+
+
+def test_a_log_ends_with_its_job_although_that_is_known_later(
+    server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers = [RUNS, (LOG, "1\n"), RUNS, RUNS, ENDED]
+    assert cli.main(["logs", "-f", ID]) == 0
+    assert capsys.readouterr() == ("1\n", "")
+
+
+def test_a_log_that_is_followed_is_searched_as_it_comes(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [RUNS, (LOG, "Loss 1\nepoch\nloss 2\n"), ENDED]
+    assert cli.main(["logs", "-f", "--search", "LOSS", "--json", ID]) == 0
+    printed = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == ["Loss 1", "loss 2"]
+    assert server.asked[1][1].endswith("/log?follow=true")
+
+
+def test_the_last_lines_are_no_wish_of_who_follows(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [RUNS]
+    assert cli.main(["logs", "-f", "--tail", "100", ID]) == 2
+    assert logs.NO_TAIL in capsys.readouterr().err
+    assert server.asked == []
+
+
+def test_all_that_is_kept_can_be_asked_for(server: Scripted) -> None:
+    server.answers = [RUNS, (LOG, "1\n")]
+    assert cli.main(["logs", "--tail", "0", "--search", "x", "-p", "-c", "main", ID]) == 0
+    assert server.asked[1][1].endswith("/log?search=x&tail=0&previous=true&container=main")
+
+
+@pytest.mark.parametrize("words", [[], ["-f"]], ids=["read", "followed"])
+def test_a_job_that_has_not_started_is_said_to_wait(
+    server: Scripted, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    waits = {**JOB, "state": "queued", "position": 3, "started": None, "why": "The team's quota is used."}
+    server.answers = [(200, waits), (404, {"detail": "There is no such log."})]
+    assert cli.main(["logs", *words, ID]) == 1
+    assert capsys.readouterr().err == (
+        "dlspawner: alice/train has not started, so it has printed nothing: it is queued (number 3). "
+        "The team's quota is used.\n"
+    )
+
+
+def test_a_job_without_such_a_log_is_not_a_job_that_there_is_not(
+    server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers = [RUNS, (404, {"detail": "There is no such log."})]
+    assert cli.main(["logs", "-c", "other", ID]) == 1
+    assert capsys.readouterr().err == "dlspawner: There is no such log.\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "lines", "new"),
+    [
+        ("", "ab", "ab"),
+        ("abc", "bcd", "d"),
+        ("abc", "abc", ""),
+        ("aaa", "aaab", "b"),
+        ("abc", "xyz", "xyz"),
+        ("abab", "abax", "ax"),
+        ("abc", "c", ""),
+        ("abc", "ab", "ab"),
+        ("abc", "", ""),
+    ],
+    ids=[
+        "at the beginning",
+        "some are new",
+        "nothing is new",
+        "the same line again and again",
+        "all are new",
+        "a shorter overlap than it seemed",
+        "less than was known",
+        "another log that begins alike",
+        "nothing comes",
+    ],
+)
+def test_lines_that_were_the_last_ones_come_once(last: Sequence[str], lines: str, new: str) -> None:
+    known = [letter.encode() for letter in last]
+    assert b"".join(logs.not_yet(iter([letter.encode() for letter in lines]), known)).decode() == new

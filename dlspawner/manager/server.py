@@ -17,7 +17,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
 
-from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, ssh_starts, web
+from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, ssh_starts, static, web
 from dlspawner.manager.approval import routes as approvals
 from dlspawner.manager.history import api as history_api
 from dlspawner.manager.history import page as history_page
@@ -29,6 +29,7 @@ _THROWN_AWAY = 256 * 1024 * 1024
 # The addresses of every part, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
     routes.ROUTES,
+    static.ROUTES,
     history_api.ROUTES,
     history_page.ROUTES,
     log_routes.ROUTES,

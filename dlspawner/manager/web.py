@@ -24,6 +24,7 @@ from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.core.endpoints import Target
 from dlspawner.hubapi import HubError, Identity, Kind
+from dlspawner.manager import hub_static
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
@@ -328,8 +329,9 @@ def page_namespace(service: Service, identity: Identity | None) -> dict[str, obj
     hub = f"{service.hub_host}{service.base_url}hub/"
     admin = identity is not None and identity.admin
 
-    def static_url(path: str, include_version: bool = False) -> str:
-        return f"{hub}static/{path}"
+    def static_url(path: str, include_version: bool = True) -> str:
+        own = hub_static.files().get(path) if include_version else None
+        return f"{service.prefix}static/{path}?v={own.version}" if own else f"{hub}static/{path}"
 
     return {
         "base_url": hub,

@@ -113,6 +113,7 @@ PLACES = {
     "number": st.integers(0, 999_999_999).map(str),
     "user": st.sampled_from([VICTIM, "bob"]) | TEXT,
     "server": st.sampled_from([SERVER, "", "train"]) | TEXT,
+    "file": st.sampled_from(["favicon.ico", "css/style.min.css"]) | TEXT,
 }
 
 
@@ -191,6 +192,7 @@ _THERE = st.fixed_dictionaries(
         "number": st.integers(1, 8).map(str),
         "user": st.just(NEIGHBOUR),
         "server": st.just(NEIGHBOURS),
+        "file": st.just("favicon.ico"),
     }
 )
 

@@ -66,7 +66,7 @@ class Portal:
                 method, f"{self.served.url}/{path}", headers=headers, data=data, allow_redirects=False
             ) as answer,
         ):
-            body = await answer.text()
+            body = await answer.text(errors="replace")  # or a font
             main = re.search(r"<main.*</main>", body, re.DOTALL)
             text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
             headers = answer.headers

@@ -36,7 +36,9 @@ from tests.edges.test_manager.world import World
 PAGES = [
     one
     for one in addresses()
-    if one.method == "GET" and not one.path.startswith("api/") and one.path not in {"health", "ready", "oauth_callback"}
+    if one.method == "GET"
+    and not one.path.startswith(("api/", "static/"))
+    and one.path not in {"health", "ready", "oauth_callback"}
 ]
 API = [
     one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -48,12 +49,16 @@ def test_the_service_does_not_show_its_token() -> None:
     assert "secret" not in repr(read_service(MINIMAL))
 
 
-def test_pages_of_a_hub_below_a_path_take_their_static_files_from_it() -> None:
+def test_pages_of_a_hub_below_a_path_take_from_it_what_the_manager_does_not_serve() -> None:
     service = read_service({**MINIMAL, "JUPYTERHUB_BASE_URL": "/lab/"})
     namespace = page_namespace(service, Identity("alice", Kind.USER, frozenset()))
     static_url = namespace["static_url"]
     assert callable(static_url)
-    assert static_url("css/style.min.css") == "/lab/hub/static/css/style.min.css"
+    assert static_url("js/home.js") == "/lab/hub/static/js/home.js"
+    assert static_url("js", include_version=False) == "/lab/hub/static/js"
+    assert re.fullmatch(
+        r"/lab/services/jobs/static/css/style\.min\.css\?v=[0-9a-f]{16}", static_url("css/style.min.css")
+    )
     assert namespace["logout_url"] == "/lab/hub/logout"
 
 

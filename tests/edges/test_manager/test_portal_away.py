@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.portals import Portal, browsing, lead, portals
 from tests.edges.test_manager.wires import Wire, wired
-from tests.edges.test_manager.world import World
+from tests.edges.test_manager.world import World, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -92,6 +94,42 @@ async def test_an_open_page_says_that_the_hub_has_gone_and_that_it_is_back(follo
     await followed.portal.office.make_node("gpu-3")
     await expect(trouble).to_have_count(0, timeout=SECONDS)
     assert followed.went == []
+
+
+@asynccontextmanager
+async def without_hub(portal: Portal) -> AsyncIterator[None]:
+    """The proxy finds nobody where the Hub was, nor does the Manager when it looks for people's servers."""
+    routes, headers = f"http://127.0.0.1:{portal.world.proxy_port}/api/routes", {"Authorization": "token proxy-token"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.get(routes) as answer:
+            hub, known = (await answer.json())["/"], portal.hub.servers
+        async with session.post(f"{routes}/", json={**hub, "target": f"http://127.0.0.1:{free_port()}"}) as answer:
+            assert answer.status == 201
+        portal.hub.servers = None
+        try:
+            yield
+        finally:
+            portal.hub.servers = known
+            async with session.post(f"{routes}/", json=hub) as answer:
+                assert answer.status == 201
+
+
+async def test_a_page_that_is_opened_while_the_hub_is_away_looks_as_always(portal: Portal) -> None:
+    portal.knows("alice", "first")
+    await portal.runs(wants("alice", server="first"))
+    broken: set[str] = set()
+    async with browsing(portal, "alice", forgives=MEANT, color_scheme="dark") as page:
+        await page.goto(f"{portal.world.jobs}/")  # which lets its reader in; what it has loaded is forgotten
+        async with without_hub(portal):
+            await (await page.context.new_cdp_session(page)).send("Network.clearBrowserCache")
+            page.on("response", lambda one: broken.add(one.url) if one.status >= 400 else None)
+            await page.goto(f"{portal.world.jobs}/")
+            await expect(page.get_by_role("alert")).to_contain_text("The Hub does not answer at the moment")
+            await expect(page.get_by_text("first").first).to_be_visible()
+            assert await page.evaluate("getComputedStyle(document.querySelector('.navbar')).display") == "flex"
+            assert await page.evaluate("document.documentElement.dataset.bsTheme") == "dark"
+            await page.wait_for_load_state("load")
+    assert broken <= {f"{portal.world.public}/hub/logo"}
 
 
 async def test_the_logo_is_drawn_on_a_light_ground_in_the_dark(portal: Portal) -> None:

@@ -39,7 +39,14 @@ class Targets:
         changes = method != "GET" and path.startswith("api/")
         job = self.old if changes and not path.endswith("keep-alive") else self.runs
         server = WAITS if "wait/" in path else SERVER
-        places = {"id": job, "notice": "f" * 16, "number": "1", "user": "alice", "server": server}
+        places = {
+            "id": job,
+            "notice": "f" * 16,
+            "number": "1",
+            "user": "alice",
+            "server": server,
+            "file": "js/darkmode.js",
+        }
         return path.format(**places)
 
 
@@ -181,6 +188,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET ssh-known-hosts": (302, 404, 404, 403, 403, 403, 404, 404, 404, 404),  # nobody has told the Manager
     "GET start": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST start": (403, None, None, 403, 404, 403, 403, None, None, None),
+    "GET static/{file}": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET teams": (302, 404, 200, 403, 404, 403, 404, 200, 200, 404),
     "GET tensorboard": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST tensorboard": (403, None, None, 403, 404, 403, 404, None, None, None),

@@ -201,7 +201,8 @@ class Workers:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "ssh_gateway.worker", str(theirs.fileno()), *self._settings),
+                # -P: nothing is imported from the folder that the gateway happens to be started in.
+                *(sys.executable, "-P", "-m", "ssh_gateway.worker", str(theirs.fileno()), *self._settings),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import aiohttp
@@ -164,6 +166,20 @@ async def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("ssh-gateway: environment variable JUPYTERHUB_API_TOKEN is not set\n") == 1
     assert "Traceback" not in done.stderr
+
+
+async def test_workers_import_nothing_from_the_folder_that_the_gateway_is_started_in(tmp_path: Path) -> None:
+    for name in ("ssh_gateway", "asyncssh"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else is here')")
+    arguments = ("--workers=2", "--Gateway.port=0", f"--Gateway.state_dir={tmp_path / 'state'}")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTERHUB", "KUBE"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "ssh_gateway", *arguments),
+        cwd=tmp_path, env=kept, stdin=PIPE, stdout=PIPE, stderr=PIPE,
+    )  # fmt: skip
+    done = await finish(process)
+    assert "environment variable JUPYTERHUB_API_TOKEN is not set" in done.err
+    assert "somebody else" not in done.err
 
 
 def test_workers_take_the_port_that_is_held_for_them_and_nobody_else_does() -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ssh_gateway.server import Server
 
 MOST_WAITING_PACKETS = 64
+MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
 LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
 MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
@@ -72,6 +73,7 @@ class Visit:
         self._connecting = False
         self._undecided = False
         self._asking = 0
+        self._proofs = 0
         self.proof = proof
         self.budget = audit.Budget()
         self.server_name: str | None = None
@@ -180,17 +182,9 @@ class Visit:
         self._server.activity.opened(self.proof.user, self.server_name or "")
 
     def _recorder(self, team: str) -> Recorder:
-        server = self._server
-        must = partial(server.records, team)
-        return Recorder(
-            server.recordings,
-            must,
-            self._terminal,
-            self._note_recording,
-            server.learn_recorded,
-            self.proof.user,
-            server.recorded,
-        )
+        server, must = self._server, partial(self._server.records, team)
+        note, learn = self._note_recording, server.learn_recorded
+        return Recorder(server.recordings, must, self._terminal, note, learn, self.proof.user, server.recorded)
 
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")
@@ -287,6 +281,9 @@ class Visit:
         """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
         if not self._connecting and (self._is_ours(kind, payload) or _is_for_any_end(kind, payload)):
             return False
+        if not self._connecting and _asks(kind, payload) == packets.PROVE_HOST_KEYS:
+            self._prove_host_keys(payload)
+            return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
             return True  # of a stream that is over
         if len(self._waiting) >= MOST_WAITING_PACKETS:
@@ -299,6 +296,13 @@ class Visit:
             self._leg.read_on(False)
             self._leg.create_task(self._connect_default(payload))
         return True
+
+    def _prove_host_keys(self, payload: bytes) -> None:
+        """Answer it; asyncssh would sign as often, and for as many keys, as a client likes."""
+        if packets.wants_reply(payload):
+            self._proofs += 1
+            proof = self._leg.prove_host_keys(payload) if self._proofs <= MOST_PROOFS else None
+            self._leg.send_payload(proof or bytes([packets.REQUEST_FAILURE]))
 
     async def _connect_default(self, asked: bytes) -> None:
         """Connect for the packet that asked for it; every packet that came before or since is passed on in order."""
@@ -375,8 +379,12 @@ class Visit:
 
 def _is_for_any_end(kind: int, payload: bytes) -> bool:
     """What asyncssh answers well enough, and nobody's wish for a pod."""
-    asked = packets.request_name(payload) if kind == packets.GLOBAL_REQUEST else None
-    return asked in {b"keepalive@openssh.com", packets.PROVE_HOST_KEYS}
+    return _asks(kind, payload) == b"keepalive@openssh.com"
+
+
+def _asks(kind: int, payload: bytes) -> bytes | None:
+    """The name of a GLOBAL_REQUEST."""
+    return packets.request_name(payload) if kind == packets.GLOBAL_REQUEST else None
 
 
 async def _need(question: Awaitable[Answer]) -> Answer:

@@ -9,7 +9,9 @@ import asyncssh
 import pytest
 
 from ssh_gateway.keys import Keys, KeysUnusable, load_or_make, packed, unpacked
-from ssh_gateway.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, Proofs, text
+from ssh_gateway.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, REQUEST_SUCCESS, Proofs, text
+from ssh_gateway.visit import MOST_PROOFS
+from tests.gateway.hostile import drop, logged_in
 from tests.gateway.peers import Client, FakePeople, FakePlaces, gateway
 
 FAILURE, PROOF = b"\x52", b"\x51proof"
@@ -88,6 +90,26 @@ async def test_a_key_that_is_not_the_gateways_is_not_proven(
         assert leg.prove_host_keys(asked(ours, others)) is None
         assert leg.prove_host_keys(asked(*[ours] * 100)) is None, "no work for nothing"
         assert leg.prove_host_keys(asked(ours)[:-1]) is None
+
+
+async def test_before_a_pod_is_connected_few_proofs_are_given_and_none_for_nothing(
+    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey
+) -> None:
+    following = asyncssh.generate_private_key("ssh-ed25519")
+    ours = text(following.public_data)
+    async with gateway(replace(keys, next_host=following), people, places) as running:
+        conn = await logged_in(running, alices_key, "alice")
+
+        async def proven(*wanted: bytes) -> bool:
+            kind, _ = await conn._make_global_request(PROVE_HOST_KEYS, *wanted)
+            return bool(kind == REQUEST_SUCCESS)
+
+        assert not await proven(*[ours] * 600), "no work for nothing"
+        assert [await proven(ours) for _ in range(100)] == [True] * (MOST_PROOFS - 1) + [False] * (101 - MOST_PROOFS)
+        with pytest.raises(asyncssh.ChannelOpenError, match="no job nowhere; yours: train"):
+            await conn.open_connection("nowhere", 22)  # it is served as before
+        drop(conn)
+        await conn.wait_closed()
 
 
 def request(name: bytes, wants_reply: int = 1) -> bytes:

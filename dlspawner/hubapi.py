@@ -59,6 +59,11 @@ class HubRefused(HubError):
         """Whether a start was refused because the user's login is too old (``Authenticator.refresh_pre_spawn``)."""
         return self.status in {400, 403} and bool(re.search(r"auth(entication)? has expired", str(self)))
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a start was refused because the server runs, or starts or stops just now."""
+        return self.status == 400 and bool(re.search(r" is (already running|pending \w+)\W*$", str(self)))
+
 
 class Kind(Enum):
     USER = "user"

@@ -6,8 +6,6 @@ from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import Job
 from dlspawner.manager.records import Stop
 
-AGAIN = "“Start again” starts it with the same options."
-
 # Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
 ENDS = {
     "denied": "It was denied",

@@ -1,7 +1,7 @@
 """The page of one's own jobs and its buttons.
 
     GET   .                  my jobs, and my teams' quota
-    POST  start              the server in the form starts with the options that the Hub keeps
+    POST  start              the job in the form starts again with its options; without one: those that the Hub keeps
     POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
     POST  jobs/{id}/stop     the end of a job, for whoever may act on it
     POST  jobs/{id}/keep     *keep alive*, for its owner
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dlspawner.core import naming
 from dlspawner.core.model import Team
 from dlspawner.hubapi import HubError, HubRefused, HubUser
+from dlspawner.manager import restarts
 from dlspawner.manager.access import Right
 from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
@@ -21,7 +22,7 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import CannotKeep
 from dlspawner.manager.portal.mine import TENSORBOARD, Facts, Row, latest, rows
 from dlspawner.manager.portal.shares import shares
-from dlspawner.manager.portal_page import Page
+from dlspawner.manager.portal_page import NO_JOB, Page
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
@@ -90,13 +91,15 @@ class Mine(Page):
 
     async def start_server(self, server: str, options: dict[str, object] | None = None) -> bool:
         """Ask the Hub for a start of one's own; whether it is ready at once. Its no is a sentence on the page."""
-        person = self.person()
+        person, desk = self.person(), self.desk()
         self.viewer(Right.ACT)
+        begun = desk.book.now()
         try:
             return await self.acting().hub.start_server(person.name, server, options)
         except HubRefused as no:
-            if self.desk().coming(person.name, server) is not None:
-                return False  # it has its place in the queue
+            comes = desk.coming(person.name, server) is not None
+            if comes and (no.is_there or desk.asked(person.name, server, begun)):
+                return False  # it has its place in the queue; what was refused otherwise is not what waits there
             raise Problem(409 if no.status < 500 else 503, str(no)) from no
         except HubError as problem:
             raise Problem(503, str(problem)) from problem
@@ -133,16 +136,27 @@ class _Button(Mine):
 
 
 class Start(_Button):
-    """*Start again*: the Hub kept the options."""
+    """*Start again*: the Hub kept the options, unless something else was asked for since."""
 
     async def post(self) -> None:
-        server = self.get_body_argument("server", "", strip=False)
+        server, job = (self.get_body_argument(name, "", strip=False) for name in ("server", "job"))
         try:
+            if job:
+                await self._check(job, server)
             await self.start_server(server)
         except Problem as problem:
             await self.answer(problem)
             return
         self.follow(server)
+
+    async def _check(self, job: str, server: str) -> None:
+        name, kept = self.person().name, await self.kept(job)
+        if (kept.user, kept.server) != (name, server):
+            raise Problem(404, NO_JOB)
+        try:
+            await restarts.check(self.acting(), kept)
+        except HubError as problem:
+            raise Problem(503, str(problem)) from problem
 
 
 class TensorBoard(_Button):

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import Kind
-from dlspawner.manager.access import Viewer
+from dlspawner.manager import restarts
 from dlspawner.manager.cancelling import BEFORE, unready
 from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.kept import Filter, Kept
+from dlspawner.manager.kept import Kept
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.resource import Resource
-from dlspawner.manager.rest.again import differences
 from dlspawner.manager.rest.once import Answer
 from dlspawner.manager.rest.starting import Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
@@ -25,10 +24,6 @@ from dlspawner.manager.stopping import stop
 from dlspawner.manager.web import Problem
 
 RUNS = "It runs: to stop it, delete it."
-NOT_ENDED = "It has not ended. Only what has ended can be started again."
-LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
-NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
-OTHERS = "The Hub has kept other options of this server since ({}): submit it anew."
 _BEFORE_IT_RUNS = frozenset(State) - {State.RUNNING, State.STOPPING, State.ENDED}
 
 
@@ -83,26 +78,7 @@ class Requeue(Starting):
         wanted = Wanted(kept.user, kept.server, None)
 
         async def work() -> Answer:
-            await self._check(kept)
+            await restarts.check(self.acting, kept)
             return await self.start(wanted)
 
         await self.carry_out(wanted, ["requeue", kept.id], work)
-
-    async def _check(self, kept: Kept) -> None:
-        """A problem where what would start now is not what this job was."""
-        if kept.state is not State.ENDED:
-            raise Problem(409, NOT_ENDED)
-        newest = await self.acting.ledger.page(
-            Viewer("", all=True), Filter(user=kept.user, server=kept.server), None, 1
-        )
-        if newest and newest[0].id != kept.id:
-            raise Problem(409, LATER)
-        user = await self.acting.hub.user(kept.user)
-        server = user.servers.get(kept.server) if user is not None else None
-        if server is None or not server.user_options:
-            raise Problem(409, NO_OPTIONS)
-        settings = self.acting.settings
-        teams = settings.teams.of(kept.user, tuple(user.groups if user else ()))
-        others = differences(kept, server.user_options, settings, teams)
-        if others:
-            raise Problem(409, OTHERS.format("; ".join(others)))

@@ -7,7 +7,6 @@ answers becomes a status and a sentence: a refusal 422, what runs already 409, a
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +27,6 @@ NO_USER = "The Hub has no user {user!r}, or no such server can be."
 _LOOKS, _LOOK_SECONDS = 100, 0.05
 _LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon as the machine has time
 _WAITING = {State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN}
-_IS_THERE = re.compile(r" is (already running|pending \w+)\W*$")  # the Hub's own words; a refusal is a 400 as well
 _BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
 _EVERYBODYS = Viewer("", all=True)
 
@@ -116,7 +114,7 @@ class Starter:
             raise Problem(403, LOG_IN.format(user=wanted.user))
         if no.status == 404:
             raise Problem(404, NO_USER.format(user=wanted.user))
-        if no.status == 400 and _IS_THERE.search(str(no)) and self._holds(wanted):
+        if no.is_there and self._holds(wanted):
             raise Problem(409, RUNS)
         if no.status in {403, 429}:
             raise Problem(no.status, str(no))

@@ -12,6 +12,7 @@ import pytest
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
@@ -268,6 +269,83 @@ async def test_a_start_that_has_to_wait_goes_to_its_place(portal: Portal) -> Non
         raise HubRefused(429, "It is number 1 in the queue.")
 
     portal.hub.starts = starts
+    answer = await portal.read("alice", "start", "POST", {"server": "train"})
+    assert (answer.status, answer.location) == (303, "/services/jobs/wait/alice/train")
+
+
+async def ended(portal: Portal, gpus: int) -> Question:
+    """A job of alice's server train that was cancelled, whose options the Hub has kept."""
+    question = await portal.waits(wants("alice", gpus=gpus, server="train"))
+    portal.knows("alice", "train")
+    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": gpus}
+    portal.hub.over.add(("alice", "train"))
+    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
+    return question
+
+
+async def test_what_starts_again_is_that_job_and_nothing_else(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    older = await ended(portal, 2)
+    for path in ("", f"jobs/{older.job}"):
+        assert f'name="job" value="{older.job}"' in (await portal.read("alice", path)).body
+    button = {"server": "train", "job": older.job}
+    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 8}  # of a start that was refused
+    answer = await portal.read("alice", "start", "POST", button)
+    assert (answer.status, "GPUs: 8, not 2" in answer.text) == (409, True), answer.text
+    portal.hub.kept["alice", "train"] = {}  # the server was removed
+    answer = await portal.read("alice", "start", "POST", button)
+    assert (answer.status, "kept no options" in answer.text) == (409, True)
+    newer = await ended(portal, 2)
+    answer = await portal.read("alice", "start", "POST", button)
+    assert (answer.status, "has had another job since" in answer.text) == (409, True)
+    assert portal.hub.started == []
+    assert (await portal.read("alice", "start", "POST", {**button, "job": newer.job})).status == 303
+    assert portal.hub.started == [("alice", "train")]
+
+
+async def test_a_job_that_turned_preemptible_with_its_teams_quota_starts_again_as_it_was_asked_for(
+    portal: Portal,
+) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    question = await portal.waits(wants("alice", gpus=2, server="train"))
+
+    def turn_it(turn: Turn) -> None:
+        record = turn.record(question.job)
+        assert record is not None
+        turn.write(replace(record, job=replace(record.job, preemptible=True), yields=turn.now), "turned-preemptible")
+
+    await portal.served.book.turn(turn_it)
+    portal.knows("alice", "train")
+    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 2}
+    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
+    answer = await portal.read("alice", "start", "POST", {"server": "train", "job": question.job})
+    assert answer.status == 303, answer.text
+
+
+async def test_nobody_starts_a_job_of_somebody_else_or_of_another_server_again(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    older = await ended(portal, 2)
+    for user, server in (("bob", "train"), ("vera", "train"), ("alice", "other")):
+        answer = await portal.read(user, "start", "POST", {"server": server, "job": older.job})
+        assert (answer.status, "no such job" in answer.text) == (404, True), user
+    assert portal.hub.started == []
+
+
+async def test_a_refusal_is_said_although_something_else_waits_for_that_server(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    await portal.waits(wants("alice", server="train"))
+
+    async def starts(user: str, server: str) -> None:
+        raise HubRefused(400, "No such image.")
+
+    portal.hub.starts = starts
+    answer = await portal.read("alice", "start", "POST", {"server": "train"})
+    assert (answer.status, "No such image." in answer.text) == (409, True)
+
+    async def pending(user: str, server: str) -> None:
+        raise HubRefused(400, "alice:train is pending spawn")
+
+    portal.hub.starts = pending
     answer = await portal.read("alice", "start", "POST", {"server": "train"})
     assert (answer.status, answer.location) == (303, "/services/jobs/wait/alice/train")
 

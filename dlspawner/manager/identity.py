@@ -32,6 +32,7 @@ from dlspawner.manager.notices import Audience
 
 OPEN_SERVERS = "access:servers"
 READ_KEYS = "custom:ssh-keys:read"
+SEE_ALL = "read:servers"
 READ_NOTICES = "custom:notices:read"
 DEADLINE_SECONDS = 10.0
 
@@ -209,9 +210,13 @@ def may_read_notices(identity: Identity) -> str | None:
     return NO_NOTICES
 
 
-def audience(identity: Identity) -> Audience:
-    """Whose notices: a person's; with a server's own token that server's; a service that may read any reads all."""
+def audience(identity: Identity, *, by_token: bool) -> Audience:
+    """Whose notices: a person's; with a server's own token that server's; a service that may read any reads all.
+
+    What administrators are told needs a browser, or a token that may see everybody's jobs.
+    """
     if identity.kind is Kind.SERVICE:
         return Audience(everything=True)
     server = own_server(identity)
-    return Audience(identity.name, server, admin=identity.admin and server is None)
+    whole = not by_token or has_scope(identity.scopes, SEE_ALL)
+    return Audience(identity.name, server, admin=identity.admin and server is None and whole)

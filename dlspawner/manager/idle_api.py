@@ -103,6 +103,8 @@ class Idle(_AboutUse):
         identity = self.known()
         if not identity.admin or own_server(identity) is not None:
             raise Problem(403, "This is for administrators of the Hub.")
+        if not self.viewer(Right.SEE).all:
+            raise Problem(403, f"This needs a token with the scope {Right.SEE.value}, for everybody's servers.")
         report = self.culler().report
         if report is None:
             raise Problem(503, NOT_YET)

@@ -102,7 +102,7 @@ class ForReaders(ApiHandler):
     def reader(self) -> Audience:
         identity = self.known()
         self.refuse(may_read_notices(identity))
-        return audience(identity)
+        return audience(identity, by_token=self.by_token)
 
     def own(self, id_: str) -> Notice:
         """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""

@@ -25,7 +25,8 @@ class Told(PageHandler):
         return self.identity
 
     def show_notices(self, status: int = 200, **values: object) -> None:
-        self.show("told.html", status, told=told_to(self.manager, self.person()), **values)
+        self.person()
+        self.show("told.html", status, told=told_to(self), **values)
 
 
 class Notices(Told):
@@ -43,7 +44,7 @@ class Keep(Told):
 
     async def post(self, id_: str) -> None:
         person, desk = self.person(), self.manager.acting.desk if self.manager.acting else None
-        open_ = desk.book.board.read(audience(person), self.manager.now()) if desk else ()
+        open_ = desk.book.board.read(audience(person, by_token=self.by_token), self.manager.now()) if desk else ()
         notice = next((one for one in open_ if one.id == id_), None)
         if notice is None:
             self.show_notices(404, problem=GONE)

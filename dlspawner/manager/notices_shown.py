@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlspawner.core.telling import told
-from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.hubapi import Kind, own_server
 from dlspawner.manager import notices
 from dlspawner.manager.approval.told import waiting_for
 from dlspawner.manager.identity import audience
 from dlspawner.manager.notices_api import level, page
-from dlspawner.manager.web import Manager
+from dlspawner.manager.web import Asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Told:
     page: str = ""  # of ours, that says more
 
 
-def told_to(
-    manager: Manager, identity: Identity | None, *, besides: frozenset[notices.Kind] = frozenset()
-) -> list[Told]:
-    """What this person is told now; nothing where nobody knows it, or a job asks with its token."""
+def told_to(handler: Asking, *, besides: frozenset[notices.Kind] = frozenset()) -> list[Told]:
+    """What whoever asks is told now; nothing where nobody knows it, or a job asks with its token."""
+    manager, identity = handler.manager, handler.identity
     desk = manager.acting.desk if manager.acting else None
     if desk is None or identity is None or identity.kind is not Kind.USER or own_server(identity) is not None:
         return []
     now, book = manager.now(), desk.book
-    asked = waiting_for(book, identity.name, admin=identity.admin)
+    reader = audience(identity, by_token=handler.by_token)
+    asked = waiting_for(book, identity.name, admin=reader.admin)
     return [
         Told(
             one.id,
@@ -43,6 +43,6 @@ def told_to(
             one.keep,
             page(one) or "",
         )
-        for one in (*book.board.read(audience(identity), now), *asked)
+        for one in (*book.board.read(reader, now), *asked)
         if one.kind not in besides
     ]

@@ -133,7 +133,7 @@ class Keys(PageHandler):
             ssh_hosts=self.manager.ssh_target is not None,
             start_on_connect=await self.manager.store.starts_by_login(person.name),
             ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
-            told=told_to(self.manager, person),
+            told=told_to(self),
             **values,
         )
 

@@ -85,5 +85,5 @@ class Page(PageHandler):
 
         ``path``: where to look again, when this is the answer to a button and its own address is none of a page.
         """
-        usual = {"told": told_to(self.manager, self.identity), "now": self.desk().book.now(), "every": EVERY_SECONDS}
+        usual = {"told": told_to(self), "now": self.desk().book.now(), "every": EVERY_SECONDS}
         self.show(template, status, **{**usual, **values})

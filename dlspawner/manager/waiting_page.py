@@ -152,7 +152,7 @@ class WaitPage(Waiting):
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
             + quote(self.page(user, server), safe=""),
             every=4,
-            told=told_to(self.manager, self.identity, besides=_SAID_HERE),
+            told=told_to(self, besides=_SAID_HERE),
         )
 
 

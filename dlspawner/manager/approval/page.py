@@ -69,7 +69,7 @@ class _Shows(PortalPage):
             at=at,
             longest=LONGEST_REASON,
             page=f"{self.manager.service.prefix}approvals",
-            told=told_to(self.manager, self.identity, besides=frozenset({notices.Kind.APPROVALS})),
+            told=told_to(self, besides=frozenset({notices.Kind.APPROVALS})),
         )
 
     async def _done(self, viewer: Viewer) -> Request | None:

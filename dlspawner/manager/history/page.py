@@ -67,7 +67,7 @@ class HistoryPage(Page):
             else "yours",
             now=self.manager.now(),
             every=_EVERY_SECONDS,
-            told=told_to(self.manager, self.identity),
+            told=told_to(self),
         )
 
     def _names(self, by: By) -> dict[str, str]:

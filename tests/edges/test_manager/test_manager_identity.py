@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.identity import ConfigurationMissing, read_service
+from dlspawner.manager.identity import ConfigurationMissing, audience, read_service
 from dlspawner.manager.web import PageUser, page_namespace
 
 MINIMAL = {
@@ -67,3 +67,19 @@ def test_a_name_stays_text_inside_the_pages_script(name: str) -> None:
     escaped = PageUser(name).json_escaped_name
     assert "<" not in escaped
     assert json.loads(f'"{escaped}"') == name
+
+
+@pytest.mark.parametrize(
+    ("scopes", "by_token", "told"),
+    [
+        pytest.param(frozenset(), False, True, id="in a browser"),
+        pytest.param(frozenset({"read:servers"}), True, True, id="a token that sees everybody's jobs"),
+        pytest.param(frozenset({"access:services!service=jobs"}), True, False, id="a token for this service alone"),
+        pytest.param(frozenset({"read:servers!user=ada"}), True, False, id="a token that sees their own jobs"),
+    ],
+)
+def test_what_administrators_are_told_needs_more_than_a_token_for_something_else(
+    scopes: frozenset[str], by_token: bool, told: bool
+) -> None:
+    admin = Identity("ada", Kind.USER, scopes, admin=True)
+    assert audience(admin, by_token=by_token).admin is told

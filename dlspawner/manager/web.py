@@ -273,7 +273,7 @@ class PageHandler(Asking):
         """Render a page; only scripts and styles that the templates themselves hold take effect."""
         self.set_status(status)
         nonce = secrets.token_urlsafe(16)
-        self.set_header("Content-Security-Policy", _policy(nonce, self.manager.service.hub_host))
+        self.set_header("Content-Security-Policy", policy(nonce, self.manager.service.hub_host))
         self.set_header("Content-Type", "text/html; charset=utf-8")
         namespace = {**page_namespace(self.manager.service, self.identity), **self._navigation()}
         xsrf = self.xsrf_token.decode("ascii")
@@ -348,9 +348,14 @@ def page_namespace(service: Service, identity: Identity | None) -> dict[str, obj
     }
 
 
-def _policy(nonce: str, hub_host: str) -> str:
-    """Content-Security-Policy of pages. Bootstrap's style sheet holds its icons as data: images."""
+def policy(nonce: str, hub_host: str) -> str:
+    """Content-Security-Policy of pages. Bootstrap's style sheet holds its icons as data: images.
+
+    Browsers hold what a form's answer redirects to against ``form-action`` as well: with a domain per user that is the
+    Hub's own, and from there the person's.
+    """
     here = f"'self' {hub_host}".strip()
+    people = hub_host.replace("://", "://*.", 1)
     return "; ".join(
         [
             "default-src 'none'",
@@ -359,7 +364,7 @@ def _policy(nonce: str, hub_host: str) -> str:
             f"img-src {here} data:",
             f"font-src {here}",
             f"connect-src {here}",
-            "form-action 'self'",
+            f"form-action {here} {people}".strip(),
             "base-uri 'none'",
             "frame-ancestors 'none'",
         ]

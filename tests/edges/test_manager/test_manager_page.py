@@ -91,7 +91,7 @@ def test_a_key_is_added_shown_and_removed_by_forms(browser: Browser) -> None:
     assert added.history[0].status_code == 303
     assert "Added <strong>my laptop</strong>" in added.text
     removed = browser.submit(added, r"/remove$")
-    assert "The key was removed" in removed.text
+    assert "The key was removed. SSH sessions that it let in end within a minute." in removed.text
     assert "my laptop" not in removed.text
 
 

@@ -68,10 +68,10 @@ def cell(text: str) -> str:
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A table for spreadsheets; what is not known is an empty cell."""
+    """A table for spreadsheets, some of which split at semicolons: every cell is quoted. Not known is an empty one."""
     written = io.StringIO()
-    writer = csv.writer(written)
-    writer.writerow(columns)
+    csv.writer(written).writerow(columns)
+    writer = csv.writer(written, quoting=csv.QUOTE_ALL)
     for row in rows:
         writer.writerow([_told(row.get(name)) for name in columns])
     return written.getvalue()

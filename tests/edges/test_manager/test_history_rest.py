@@ -69,6 +69,13 @@ def test_whatever_a_name_is_it_stays_one_cell() -> None:
     assert read == [["user", "held", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
 
 
+def test_a_spreadsheet_that_splits_at_semicolons_finds_no_formula_either() -> None:
+    table = write_csv(["user", "held"], [{"user": "x;=1+1", "held": 1.0}, {"user": "x\t=1+1", "held": 1.0}])
+    for delimiter in ";\t":
+        cells = [one for line in csv.reader(io.StringIO(table, newline=""), delimiter=delimiter) for one in line]
+        assert not [one for one in cells if one.startswith("=")]
+
+
 # Through the Hub
 
 

@@ -27,7 +27,7 @@ from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
 SAID = {
-    "stopping": "It is being stopped. Your files are kept.",
+    "stopping": "It is being stopped. Its files are kept.",
     "ended": "It had ended already.",
     "starting": "It is being started.",
 }

@@ -256,6 +256,14 @@ async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, 
     assert (status, "The request was denied by vera: <b>Not now</b>" in text) == (200, True)
 
 
+async def test_the_wait_page_speaks_to_its_person_and_of_them_to_an_admin(world: World, served: Served) -> None:
+    await waits(served)
+    _, own, _ = await read(served, world.token("alice"), "wait/alice/")
+    _, of_others, _ = await read(served, world.token("root-admin"), "wait/alice/")
+    assert ("You are told what they say" in own, "alice is told what they say" in own) == (True, False)
+    assert ("You are told" in of_others, "alice is told what they say" in of_others) == (False, True)
+
+
 async def test_whose_buttons_they_are_not(world: World, served: Served) -> None:
     request = asked(served.acting, await waits(served))
     assert request is not None

@@ -159,7 +159,7 @@ async def test_stop_asks_the_hub_and_the_page_says_it(portal: Portal) -> None:
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
     assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
     assert set(portal.hub.stopped) == {("alice", "train")}
-    assert "It is being stopped. Your files are kept." in (await portal.read("alice", "?said=stopping")).text
+    assert "It is being stopped. Its files are kept." in (await portal.read("alice", "?said=stopping")).text
     assert "alert-success" not in (await portal.read("alice", "?said=<b>what+you+will")).body
 
 

@@ -155,7 +155,7 @@ FITS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 MAY = (
     *(("PUT api/jobs/{id}", "hub"), ("POST api/jobs/{id}/released", "hub"), ("GET api/jobs/{id}/ending", "hub")),
     *(("GET api/users/{user}/keys", "gateway"), ("POST api/users/{user}/keys", "gateway")),
-    *(("GET api/users/{user}/notices", "gateway"), ("PUT api/users", "hub"), ("POST api/users", "hub")),
+    *(("GET api/users/{user}/notices", "hub"), ("PUT api/users", "hub"), ("POST api/users", "hub")),
     *(("GET api/users", "hub"), ("PUT api/kernels", "job"), ("PUT api/ssh-sessions", "gateway")),
     *(("POST api/ssh-access", "gateway"), ("GET api/ssh-starts", "gateway"), ("POST api/ssh-starts", "gateway")),
     *(("GET api/idle", "admin"), ("GET api/metrics", "admin"), ("GET all", "admin")),

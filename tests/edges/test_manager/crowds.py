@@ -83,12 +83,13 @@ def settle(hub: QuotaHub, users: list[str]) -> None:
     """
 
     def all_ask() -> bool:
+        calm = settled(hub)  # before it is known who is missing: a start that was lost ends at some moment
         known = {user for user, _, _ in live(hub)} | {name.rstrip("/") for name in hub.servers()}
         missing = [user for user in users if user not in known]
         if missing:
             hub.storm(missing, gpus=1)
         time.sleep(1)
-        return not missing and settled(hub)
+        return calm and not missing
 
     try:
         wait_for(all_ask, "everything has settled", 300)

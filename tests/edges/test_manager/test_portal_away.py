@@ -59,7 +59,7 @@ async def followed(portal: Portal) -> AsyncIterator[Followed]:
     await portal.runs(wants("alice", server="first"))
     async with wired(portal.served.manager.service.port) as wire, browsing(portal, "alice", forgives=MEANT) as page:
         await lead(portal.world, wire.url)
-        async with page.expect_response("**/api/events"):
+        async with page.expect_response("**/api/events", timeout=90_000):
             await page.goto(f"{portal.world.jobs}/")
         await expect(page.get_by_text("first").first).to_be_visible()
         went: list[str] = []

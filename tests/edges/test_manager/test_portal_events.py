@@ -222,7 +222,7 @@ async def test_an_open_page_follows_and_says_it(portal: Portal, monkeypatch: pyt
     monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # it does not poll
     await portal.runs(wants("holder", gpus=8, server="all"))
     async with browsing(portal, "alice") as page:
-        async with page.expect_response("**/api/events"):
+        async with page.expect_response("**/api/events", timeout=90_000):
             await page.goto(f"{portal.world.jobs}/")
         await expect(page.get_by_text("No jobs yet")).to_be_visible()
         portal.knows("alice", "train")

@@ -68,7 +68,7 @@ async def tab_to(page: Page, selector: str) -> None:
 
 async def opened(page: Page, portal: Portal, path: str) -> None:
     """A page that is told of changes."""
-    async with page.expect_response("**/api/events"):
+    async with page.expect_response("**/api/events", timeout=90_000):
         await page.goto(f"{portal.world.jobs}/{path}")
 
 
@@ -230,7 +230,7 @@ async def test_what_was_pressed_is_not_pressed_again_by_a_page_that_follows(port
         page.on("request", lambda one: pressed.append(one.url) if one.method == "POST" else None)
         await opened(page, portal, "")
         keep = f"{portal.world.jobs}/jobs/{job}/keep"
-        async with page.expect_response("**/api/events"), page.expect_navigation(url=keep):
+        async with page.expect_response("**/api/events", timeout=90_000), page.expect_navigation(url=keep):
             # Nobody judges its use here: the answer stands at the button's own address, and says no.
             await page.evaluate("(to) => { const form = document.forms[0]; form.action = to; form.submit(); }", keep)
         no = page.get_by_role("alert").first

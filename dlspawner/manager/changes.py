@@ -86,13 +86,24 @@ class Listener:
     share: Share
     news: News = field(default_factory=News)
     there_is: asyncio.Event = field(default_factory=asyncio.Event)
-    over: bool = False  # this Manager does not act any more
+    over: bool = False  # this Manager does not act any more, or the listener may not listen
 
     def take(self) -> News:
         """What is new since the last time."""
         news, self.news = self.news, News()
         self.there_is.clear()
         return news
+
+    def sees(self, viewer: Viewer) -> None:
+        """What this listener may see by now; of what waits nothing is told that they might not."""
+        if viewer != self.viewer:
+            self.viewer, self.news = viewer, News(more=True)
+            self.there_is.set()
+
+    def end(self) -> None:
+        """Nothing more is told."""
+        self.over = True
+        self.there_is.set()
 
     async def wait(self, seconds: float) -> None:
         """Until there is something new, or so long."""
@@ -144,8 +155,7 @@ class Changes:
     def end(self) -> None:
         """Nobody learns anything here any more."""
         for listener in self._everybody():
-            listener.over = True
-            listener.there_is.set()
+            listener.end()
 
     async def run(self) -> None:
         while True:

@@ -4,7 +4,7 @@ A request says who it comes from by a Hub token in its Authorization header or, 
 service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value, and that
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
-long a revoked token lives on here.
+long a revoked token lives on here; with what goes on for long, twice that (`lasting`).
 
 The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
 
@@ -168,6 +168,12 @@ async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | Non
             raise
         raise HubUnavailable("The Hub cannot say who you are. Try again soon.") from error
     return None if model is None else read_identity(model)
+
+
+async def identify_anew(auth: ServiceAuth, handler: RequestHandler) -> Identity | None:
+    """As `identify`, for an answer that goes on for long: HubOAuth asks once for a whole request."""
+    vars(handler).pop("_cached_hub_user", None)
+    return await identify(auth, handler)
 
 
 def is_hub(service: Service, header: str) -> bool:

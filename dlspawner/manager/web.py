@@ -27,7 +27,7 @@ from dlspawner.hubapi import HubError, Identity, Kind
 from dlspawner.manager import hub_static
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
-from dlspawner.manager.identity import Service, ServiceAuth, identify, is_hub, may_enter
+from dlspawner.manager.identity import Service, ServiceAuth, identify_anew, is_hub, may_enter
 from dlspawner.manager.locks import Locks
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.store import Store, StoreUnavailable
@@ -234,7 +234,11 @@ class Asking(HubOAuthenticated, Handler):
 
     async def prepare(self) -> None:
         super().prepare()
-        self.current_user = self.identity = await identify(self.manager.auth, self)
+        await self.recognise()
+
+    async def recognise(self) -> None:
+        """Who asks, also of an answer that has begun; 403 for who may not be here, HubUnavailable."""
+        self.current_user = self.identity = await identify_anew(self.manager.auth, self)
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))
 

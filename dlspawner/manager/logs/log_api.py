@@ -8,7 +8,8 @@ GET  jobs/{id}/log     one of them as text: the newest of people's own program, 
     previous=true         the run before that
     tail                  its last lines, 1,000 unless said; 0 for all that is kept
     search                only lines with these words, in capitals or not
-    follow=true           go on with what is printed, for ten minutes at most; not with tail or search
+    follow=true           go on with what is printed, for ten minutes at most; not with tail or search. Whoever may not
+                          read it any more is told so in its last line, within half a minute or so
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tornado.iostream import StreamClosedError
 from dlspawner.core.json_values import time
 from dlspawner.manager import podeventrows, query
 from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.lasting import until_it_is_over
 from dlspawner.manager.logs import text
 from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
 from dlspawner.manager.logs.turns import TooMany
@@ -144,7 +146,7 @@ class Log(LogResource):
             raise Problem(404, NO_LOG)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         if wish.follow and run.running:
-            await self._follow(run)
+            await self._follow(job, run)
             return
         found, body = await read(self.shelf, self.known().name, run, wish)
         if found.note:
@@ -155,23 +157,35 @@ class Log(LogResource):
         if self._following is not None:
             self._following.cancel()
 
-    async def _follow(self, run: Run) -> None:
+    async def _follow(self, job: str, run: Run) -> None:
         who, followers = self.known().name, self.shelf.followers
         if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
             sentence = "Too many logs are being followed: end one, or ask without follow."
             raise Problem(429, sentence, {"Retry-After": "60"})
         followers.append(who)
         self.manager.running.end()  # a stop of this process does not wait for streams
+        checking = asyncio.create_task(self._end(job), name=f"right of {who} to follow")
         try:
             # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
             task = self._following = asyncio.create_task(self._stream(run), name=f"follow for {who}")
-            await asyncio.wait({task})
+            await asyncio.wait({task, checking}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.manager.running.begin()
             followers.remove(who)
             self.on_connection_close()
-        if not task.cancelled():
+            checking.cancel()
+        if task.done() and not task.cancelled():
             task.result()
+        elif checking.done():
+            await self._say(checking.result())
+
+    async def _end(self, job: str) -> str:
+        return await until_it_is_over(self, lambda: self.runs(job))
+
+    async def _say(self, sentence: str) -> None:
+        with contextlib.suppress(StreamClosedError):
+            self.write(f"dlspawner: {sentence}\n")
+            await self.flush()
 
     async def _stream(self, run: Run) -> None:
         with contextlib.suppress(StreamClosedError):

@@ -3,9 +3,13 @@
     event: changed
     data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices": true}
 
+    event: ended
+    data: {"detail": "a sentence"}
+
 Each part is there when it has changed. Jobs are those that the reader may see; ``more``: there were too many to name.
 The first event, ``ready``, comes at once. A comment every few seconds keeps the connection; a stream ends in a while,
-so that nobody listens for longer than they may, and ``retry`` says when to come back. 429: this person's pages, this
+and ``retry`` says when to come back. Who listens is asked for every half a minute: whoever may not any more is told why
+by ``ended``, and a team's former admin is not told of its jobs. 429: this person's pages, this
 person's programs, or this service have too many of them open; 503: too many listen altogether, or this Manager does not
 decide now. Who cannot listen asks again now and then.
 """
@@ -22,6 +26,7 @@ from dlspawner.hubapi import Identity, Kind
 from dlspawner.manager.access import Right
 from dlspawner.manager.changes import PER_SHARE, Changes, Full, Listener, Share
 from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
+from dlspawner.manager.lasting import until_it_is_over
 from dlspawner.manager.web import ApiHandler, Problem
 
 RETRY_MILLISECONDS = 3000
@@ -51,13 +56,26 @@ class Events(ApiHandler):
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
         self.manager.running.end()  # a stop of this process does not wait for streams
+        checking = asyncio.create_task(self._end(listener), name=f"right of {share.name} to listen")
         try:
             await self._tell(listener)
+            if checking.done():
+                await self._send(f"event: ended\ndata: {json.dumps({'detail': checking.result()})}\n\n")
         except (StreamClosedError, TimeoutError):
             return
         finally:
+            checking.cancel()
             self.manager.running.begin()
             self._changes().leave(listener)
+
+    async def _end(self, listener: Listener) -> str:
+        async def allowed() -> None:
+            listener.sees(self.viewer(Right.SEE))
+
+        try:
+            return await until_it_is_over(self, allowed)
+        finally:
+            listener.end()
 
     def _share(self, identity: Identity) -> Share:
         if identity.kind is Kind.SERVICE:
@@ -76,8 +94,10 @@ class Events(ApiHandler):
         clock = asyncio.get_running_loop().time
         until = clock() + LONGEST_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - so that not all come back at once
         await self._send(f"retry: {RETRY_MILLISECONDS}\nevent: ready\ndata: {{}}\n\n")
-        while not listener.over and clock() < until:
+        while clock() < until:
             await listener.wait(min(BEAT_SECONDS, max(0.0, until - clock())))
+            if listener.over:
+                return
             news = listener.take()
             await self._send(f"event: changed\ndata: {json.dumps(news.as_json())}\n\n" if news else ": \n\n")
 
@@ -88,5 +108,4 @@ class Events(ApiHandler):
 
     def on_connection_close(self) -> None:
         if self._listener is not None:
-            self._listener.over = True
-            self._listener.there_is.set()
+            self._listener.end()

@@ -11,8 +11,15 @@ from typing import Any
 LONGEST = 32 * 2**20  # all counts of a worker, or all of its metrics
 
 
+def encoded(*message: Any) -> bytes:
+    """A message as it is sent: made once, however many are to have it."""
+    return json.dumps(message).encode("ascii") + b"\n"
+
+
 class Channel:
-    """One end. Nobody waits for what is sent to be read: both ends do nothing for long."""
+    """One end. Nobody waits for what is sent to be read: both ends do nothing for long. Whoever sends without being
+    asked looks at `unread` before.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -24,8 +31,12 @@ class Channel:
 
     def send(self, *message: Any) -> None:
         """Nothing when the other end is gone: `messages` says so."""
+        self.pass_on(encoded(*message))
+
+    def pass_on(self, message: bytes) -> None:
+        """`send` what is `encoded` already."""
         if not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode("ascii") + b"\n")
+            self._writer.write(message)
 
     async def receive(self) -> list[Any] | None:
         """The next message; ``None`` when the other end is gone."""

@@ -1,10 +1,15 @@
 """Certificates that were taken back: a text file, read again when it changes, in the words that ssh-keygen -k reads.
 
     serial: 17            certificates of these serial numbers, of every CA that is trusted
-    serial: 100-199
+    serial: 100-0xff      numbers are read as in C: 0x is hexadecimal, and 0 before a number octal
     id: alice@laptop      certificates of this key id
     hash: SHA256:w3…      this key: a person's, or a CA's with all that it has signed
-    key: ssh-ed25519 AA…  the same, written out; `key:` may be left away
+    key: ssh-ed25519 AA…  the same, written out; `sha1:`, `sha256:` or no word at all means the same here
+
+With no word before it, a certificate is taken back itself: its serial of its CA, or its key id where it has none. After
+one of these words it is its key. What was compared is ssh-keygen's own list (tests/gateway/test_revocations.py).
+
+Lists are long, so whether a certificate is in one is a look-up and no search through it.
 
 A file that cannot be read any more, or has something else in it, lets nobody in by a certificate until it can be read:
 who was to be kept out may be in it. Sessions that go on are judged by what it said last.
@@ -14,7 +19,9 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncssh
@@ -23,30 +30,42 @@ from ssh_gateway.access import Badge
 from ssh_gateway.keys import KeysUnusable
 from ssh_gateway.logs import say
 from ssh_gateway.watched import Watched, lines
+from ssh_gateway.wire import read_certificate
 
 REVOKED = "this certificate was revoked: get a new one"
 UNKNOWN = "certificates cannot be checked right now: use a registered key or a token, or try again later"
 MOST_SERIAL = 2**64 - 1
 
-_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
-_SERIALS = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
+_FINGERPRINT = re.compile(r"(SHA256:[A-Za-z0-9+/]{43})=?")
+_NUMBER = r"(0x[0-9a-f]{1,16}|[0-9]{1,25})"
+_SERIALS = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?", re.IGNORECASE)
+_KEYS = frozenset({"key", "sha1", "sha256"})
+_CERTIFICATE = re.compile(r"\S+-cert-v01@openssh\.com\s")
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What a file says: first and last of serials, key ids, and fingerprints of keys."""
+    """What a file says: first and last of serials, in order and apart, key ids, fingerprints of keys, and single
+    certificates, each by its CA and its serial, or its key id where it has no serial.
+    """
 
     serials: tuple[tuple[int, int], ...] = ()
     ids: frozenset[str] = frozenset()
     keys: frozenset[str] = frozenset()
+    single: frozenset[tuple[str, int | str]] = frozenset()
 
     def names(self, badge: Badge) -> bool:
         """Whether this certificate is taken back."""
         return (
             badge.key_id in self.ids
             or not self.keys.isdisjoint({badge.key, badge.ca})
-            or any(first <= badge.serial <= last for first, last in self.serials)
+            or not self.single.isdisjoint({(badge.ca, badge.serial), (badge.ca, badge.key_id)})
+            or self._has(badge.serial)
         )
+
+    def _has(self, serial: int) -> bool:
+        after = bisect_right(self.serials, (serial, MOST_SERIAL))
+        return after > 0 and serial <= self.serials[after - 1][1]
 
 
 class Revocations:
@@ -79,28 +98,73 @@ class Revocations:
         return True
 
 
-def read(text: str) -> Revoked:
-    """What the lines of a file say; ValueError or KeyImportError for something else."""
-    serials, ids, keys = list[tuple[int, int]](), set[str](), set[str]()
-    for line in (line.partition("#")[0].strip() for line in lines(text)):
+@dataclass(slots=True)
+class _Lines:
+    """What was read so far."""
+
+    serials: list[tuple[int, int]] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    single: set[tuple[str, int | str]] = field(default_factory=set)
+
+    def add(self, line: str) -> None:
+        """One more; ValueError or KeyImportError for something else."""
         word, colon, rest = line.partition(":")
-        kind, value = (word.strip().lower(), rest.strip()) if colon and " " not in word.strip() else ("key", line)
+        kind, value = (word.lower(), rest.strip()) if colon and not re.search(r"\s", word) else ("", line)
         if kind == "serial":
-            serials.append(_serials(value))
+            self.serials.append(_serials(value))
         elif kind == "id" and value:
-            ids.add(value)
-        elif kind == "key":
-            keys.add(asyncssh.import_public_key(value).get_fingerprint())
-        elif kind == "hash" and _FINGERPRINT.fullmatch(value):
-            keys.add(value)
+            self.ids.add(value)
+        elif kind == "hash" and (found := _FINGERPRINT.fullmatch(value)):
+            self.keys.add(found[1])
+        elif kind in _KEYS or not kind:
+            self._add_key(value, itself=not kind)
         else:
             raise ValueError(f"“{line[:80]}” is none of serial: 17, serial: 17-20, id: …, hash: SHA256:…, key: …")
-    return Revoked(tuple(serials), frozenset(ids), frozenset(keys))
+
+    def _add_key(self, written: str, *, itself: bool) -> None:
+        if _CERTIFICATE.match(written) is None:
+            self.keys.add(asyncssh.import_public_key(written).get_fingerprint())
+            return
+        badge = read_certificate(written).badge
+        if itself:
+            self.single.add((badge.ca, badge.serial or badge.key_id))
+        else:
+            self.keys.add(badge.key)
+
+
+def read(text: str) -> Revoked:
+    """What the lines of a file say; ValueError or KeyImportError for something else."""
+    found = _Lines()
+    for line in (line.partition("#")[0].strip() for line in lines(text)):
+        found.add(line)
+    return Revoked(tuple(_apart(found.serials)), frozenset(found.ids), frozenset(found.keys), frozenset(found.single))
+
+
+def _apart(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, those that overlap made one."""
+    found = list[tuple[int, int]]()
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
 
 
 def _serials(value: str) -> tuple[int, int]:
     found = _SERIALS.fullmatch(value)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    try:
+        first, last = (_number(found[1]), _number(found[2] or found[1])) if found else (1, 0)
+    except ValueError:
+        first, last = 1, 0
     if not first <= last <= MOST_SERIAL:
         raise ValueError(f"serial: “{value[:80]}” is no number, and no range such as 17-20")
     return first, last
+
+
+def _number(written: str) -> int:
+    """As C's strtoull reads it."""
+    if written[:2].lower() == "0x":
+        return int(written, 16)
+    return int(written, 8 if written.startswith("0") else 10)

@@ -225,7 +225,7 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return False
         if not msg:
             return True
-        certificate = _read_certificate(key_data)
+        certificate = _certificate_in(key_data)
         if certificate is not None:
             return await self._door().proven_by_certificate(username, certificate)
         return await self._door().proven(username, decode_ssh_public_key(key_data))
@@ -304,14 +304,24 @@ def _is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
     return any(certificate.public_data[:-size].endswith(end) for end in ends)
 
 
-def _read_certificate(key_data: bytes) -> Certificate | None:
-    """What an OpenSSH certificate says; None for a plain key."""
+def read_certificate(line: str) -> Certificate:
+    """What an OpenSSH certificate says that is written as in a file *-cert.pub; KeyImportError when it is none."""
+    found = asyncssh.import_certificate(line)
+    if not isinstance(found, SSHOpenSSHCertificate):
+        raise asyncssh.KeyImportError("an OpenSSH certificate expected")
+    return _read_certificate(found)
+
+
+def _certificate_in(key_data: bytes) -> Certificate | None:
+    """The same of one as SSH sends it; None for a plain key."""
     try:
         found = decode_ssh_certificate(key_data)
     except asyncssh.KeyImportError:
         return None
-    if not isinstance(found, SSHOpenSSHCertificate):
-        return None
+    return _read_certificate(found) if isinstance(found, SSHOpenSSHCertificate) else None
+
+
+def _read_certificate(found: SSHOpenSSHCertificate) -> Certificate:
     options: Mapping[str, Any] = found.options
     return Certificate(
         key_id=found._key_id,

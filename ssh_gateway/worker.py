@@ -9,12 +9,16 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ssh_gateway.channel import Channel
 from ssh_gateway.drain import Stop
+from ssh_gateway.penalties import Debts
 from ssh_gateway.server import Server
-from ssh_gateway.together import Together
+from ssh_gateway.together import Message, Tally, Together
+
+MOST_UNREAD = 8 * 2**20  # bytes that the other end may leave unread before nothing more is told
 
 
 @dataclass(slots=True)
@@ -23,12 +27,27 @@ class Worker:
 
     channel: Channel
     stop: Stop = field(default_factory=Stop)
+    _untold: bool = False
+
+    def join(self, tallies: Mapping[str, Tally], debts: Mapping[str, Debts]) -> Together:
+        """Count together with the others from now on."""
+        together = Together(tallies, debts, lambda message: self._tell(message, together))
+        return together
+
+    def _tell(self, message: Message, together: Together) -> None:
+        """Tell the others. While nobody passes it on, nothing: afterwards they hear what is counted here by then."""
+        if self.channel.unread() > MOST_UNREAD:
+            self._untold = True
+            return
+        if self._untold:
+            self._untold = False
+            self.channel.send("others", together.state())
+        else:
+            self.channel.send("others", message)
 
     async def follow(self, server: Server) -> None:
         """Serve together with the others, until whoever started this process is gone: then it ends at once."""
-        together = Together(
-            server.tallies, server.penalties.tables(), lambda message: self.channel.send("others", message)
-        )
+        together = self.join(server.tallies, server.penalties.tables())
         self.channel.send("ready")
         async for message in self.channel.messages():
             match message:

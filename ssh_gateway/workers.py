@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssh_gateway.channel import Channel
+from ssh_gateway.channel import Channel, encoded
 from ssh_gateway.drain import Stop
 from ssh_gateway.logs import say
 from ssh_gateway.meters import OfWorkers
@@ -227,10 +227,11 @@ class Workers:
                 self._tell("other", number, told, but=number)
 
     def _tell(self, *message: Any, but: int = 0) -> None:
+        told = encoded(*message)
         for number, worker in self._running.items():
             if number == but:
                 continue
-            worker.channel.send(*message)
+            worker.channel.pass_on(told)
             if worker.channel.unread() > MOST_UNREAD:
                 worker.kill()
 

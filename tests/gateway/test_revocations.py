@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import asyncssh
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ssh_gateway.access import Badge
 from ssh_gateway.authorities import Authorities
 from ssh_gateway.keys import Keys, KeysUnusable
 from ssh_gateway.revocations import REVOKED, UNKNOWN, Revocations, read
+from ssh_gateway.wire import read_certificate
 from tests.gateway.peers import FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_certificates import holder, keygen
 from tests.gateway.test_notices import seen
@@ -64,6 +69,8 @@ def test_a_line_names_a_certificate(line: str) -> None:
         "serial: x",
         "serial: 20-17",
         "serial: 18446744073709551616",
+        "serial: 0x10000000000000000",
+        "serial: 08",
         "id:",
         "hash: SHA256:x",
         "key: x",
@@ -77,12 +84,85 @@ def test_what_is_no_such_line_is_a_sentence_with_the_setting(line: str, tmp_path
         Revocations(tmp_path / "revoked").load()
 
 
-async def test_ssh_keygen_makes_a_krl_of_the_same_words(tmp_path: Path) -> None:
-    words = f"serial: 17\nserial: 20-30\nid: alice@laptop\nhash: {KEY.get_fingerprint()}\nkey: {WRITTEN}\n{WRITTEN}\n"
-    read(words)
-    (tmp_path / "revoked").write_text(words)
-    (tmp_path / "ca.pub").write_text(f"{CAS}\n")
-    await keygen("-k", "-f", str(tmp_path / "krl"), "-s", str(tmp_path / "ca.pub"), str(tmp_path / "revoked"))
+@dataclass(frozen=True)
+class Issued:
+    """Certificates of one CA, in a folder with it: of two serials and of none, each for a key of its own."""
+
+    folder: Path
+    names: tuple[str, ...] = ("seventeen", "fifteen", "without")
+
+    def filled(self, line: str) -> str:
+        """A line in which names stand for what is written in these files."""
+        words = {path.stem: path.read_text().strip() for path in self.folder.glob("*.pub")}
+        prints = {name: asyncssh.read_public_key(self.folder / f"{name}.pub").get_fingerprint() for name in self.names}
+        return line.format(**{name.replace("-", "_"): text for name, text in words.items()}, prints=prints)
+
+    def badge(self, name: str) -> Badge:
+        return read_certificate((self.folder / f"{name}-cert.pub").read_text()).badge
+
+    def taken_back(self, krl: Path) -> set[str]:
+        """Whom OpenSSH finds in a list."""
+        asked = {name: ("ssh-keygen", "-Q", "-f", krl, self.folder / f"{name}-cert.pub") for name in self.names}
+        return {name for name, command in asked.items() if subprocess.call(command, stdout=subprocess.DEVNULL) == 1}
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    found = Issued(tmp_path_factory.mktemp("issued"))
+    for name in ("ca", *found.names):
+        subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", found.folder / name), check=True)
+    for name, serial, id_ in zip(found.names, ("17", "15", "0"), ("alice@laptop", "bob", "eve the first"), strict=True):
+        ca, public = found.folder / "ca", found.folder / f"{name}.pub"
+        subprocess.run(("ssh-keygen", "-q", "-s", ca, "-I", id_, "-z", serial, "-n", "alice", public), check=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "serial: 17",
+        "serial:\t0x11 # hexadecimal",
+        "serial: 017",
+        "serial: 15-0X10",
+        "SERIAL: 1-18446744073709551615",
+        "id: alice@laptop",
+        "Id:eve the first",
+        "hash: {prints[fifteen]}",
+        "hash: {prints[fifteen]}=",
+        "key: {seventeen}",
+        "sha1: {seventeen}",
+        "sha256: {seventeen}",
+        "{seventeen}",
+        "{ca}",
+        "{seventeen_cert}",
+        "key: {seventeen_cert}",
+        "sha256: {without_cert}",
+        "{without_cert}",
+        "  serial: 16\n\n# and\nserial: 14-15\nserial: 17",
+    ],
+)
+def test_a_line_takes_back_what_it_does_in_ssh_keygens_list(line: str, issued: Issued, tmp_path: Path) -> None:
+    written = issued.filled(line)
+    (tmp_path / "revoked").write_text(f"{written}\n")
+    making = ("ssh-keygen", "-q", "-k", "-f", tmp_path / "krl", "-s", issued.folder / "ca.pub", tmp_path / "revoked")
+    subprocess.run(making, check=True)
+    found = read(written)
+    assert {name for name in issued.names if found.names(issued.badge(name))} == issued.taken_back(tmp_path / "krl")
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6))))
+def test_ranges_that_overlap_name_what_each_of_them_names(ranges: list[tuple[int, int]]) -> None:
+    found = read("\n".join(f"serial: {first}-{first + more}" for first, more in ranges))
+    named = {serial for serial in range(50) if found.names(replace(ELSE, serial=serial))}
+    assert named == {serial for first, more in ranges for serial in range(first, first + more + 1)}
+    assert all(ends < begins for (_, ends), (begins, _) in pairwise(found.serials))
+
+
+def test_a_round_over_many_sessions_searches_no_long_list() -> None:
+    found = read("\n".join(f"serial: {2 * number}-{2 * number}" for number in range(1, 50_001)))
+    began = time.process_time()
+    assert sum(found.names(replace(ELSE, serial=serial)) for serial in range(1, 2001)) == 1000
+    assert time.process_time() - began < 1.0  # by search 2,000 × 50,000 comparisons take about 5
 
 
 @pytest.fixture

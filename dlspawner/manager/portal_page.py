@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import quote
 
 from tornado.httputil import url_concat
@@ -9,13 +11,17 @@ from tornado.httputil import url_concat
 from dlspawner.hubapi import HubError, HubUser, Identity, Kind
 from dlspawner.manager.access import Right
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.book import Book
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Kept
+from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.records import OF_POD, Record
 from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+
+T = TypeVar("T")
 
 EVERY_SECONDS = 5  # between two looks of a page that is open
 NO_JOB = "There is no such job, or it has ended."
@@ -45,6 +51,13 @@ class Page(PageHandler):
         if desk is None:
             raise Problem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
         return desk
+
+    async def on_disk(self, read: Callable[[Book], T]) -> T:
+        """What the book says, once all of it is in the database, which is asked afterwards."""
+        try:
+            return await self.desk().book.turn(lambda turn: read(turn.book))
+        except Fenced:
+            raise Problem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS}) from None
 
     def record(self, job: str, right: Right) -> Record:
         """A job that has not ended and that this reader may see, and act on where that is wanted."""

@@ -56,8 +56,9 @@ class Mine(Page):
     async def facts(self, name: str, user: HubUser | None) -> Facts:
         """What the rows of somebody's jobs are made of."""
         acting, desk = self.acting(), self.desk()
-        book, settings, culler = desk.book, acting.settings, acting.culler
-        records = latest(book.records, name)
+        settings, culler = acting.settings, acting.culler
+        # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
+        records = await self.on_disk(lambda book: latest(book.records, name))
         jobs = [one.job for one in records.values()]
         policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
         return Facts(

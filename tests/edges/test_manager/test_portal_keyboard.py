@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Dialog, Page, expect
+from playwright.async_api import Dialog, Page, Route, expect
 
 from dlspawner.core.endpoints import read_target
 from tests.accessible import DRAWN, JUMPS, SHOWN
@@ -190,6 +190,72 @@ async def test_who_has_the_keyboard_on_what_goes_is_at_the_name_of_its_job(porta
         await expect(page.get_by_role("button", name="Cancel: train")).to_have_count(0)
         name = "section[data-server=train] h2"
         await expect(page.locator(f"{name}:focus, {name} :focus")).to_have_count(1)
+
+
+BUTTON = '<form action="stop"><button id="stop-train" aria-label="Cancel: train">Cancel</button></form>'
+
+
+def section(name: str = "train", inside: str = "", number: int = 1) -> str:
+    """A job as the page lists it; like there, the id of its heading is its place in the list."""
+    return f'<section data-server="{name}"><h2 id="job-{number}">{name}</h2>{inside}</section>'
+
+
+LINKED = section("train").replace(">train<", '><a href="/jobs/j-2">train</a><')
+OTHER = section("other", BUTTON.replace("train", "other"))
+AT_NAME = "section[data-server=train] h2:focus, section[data-server=train] h2 :focus"
+ORDERS = {
+    "its button goes": ([section()], AT_NAME),
+    "its button goes, and more changes": ([section(), section(inside="<p>a</p>"), section(inside="<p>b</p>")], AT_NAME),
+    "its button goes, its name becomes a link": ([section(), LINKED, LINKED], AT_NAME),
+    "its button goes, another comes before it": ([section(), OTHER + section(number=2), section()], AT_NAME),
+    "it goes, and comes back": (["", "<p>No jobs yet.</p>", section(), section(inside="<p>a</p>")], AT_NAME),
+    "it goes, and comes back with its button": (["", section(inside=BUTTON)], AT_NAME),
+    "it goes, another comes": (["", OTHER, OTHER + "<p>a</p>"], "[data-live=jobs]:focus"),
+    "its button moves": ([OTHER + section(inside=BUTTON, number=2), section(inside=BUTTON)], "#stop-train:focus"),
+}
+
+
+async def test_the_keyboard_is_not_lost_whatever_changes_in_whatever_order(portal: Portal) -> None:
+    shown, number = "", 0
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(body=f'<main><div data-live="jobs">{shown}</div></main>', content_type="text/html")
+
+    async def look(page: Page, jobs: str) -> None:
+        nonlocal shown, number
+        number += 1
+        shown = f"{jobs}<p id=number>Look {number}</p>"
+        await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await expect(page.locator("#number")).to_have_text(f"Look {number}")
+        await page.evaluate(DRAWN)  # the browser takes the keyboard away when it draws what cannot have it
+
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, "")
+        await page.route(lambda url: url == f"{portal.world.jobs}/", answer)
+        for name, (order, where) in ORDERS.items():
+            await look(page, section(inside=BUTTON))
+            await page.locator("#stop-train").focus()
+            for jobs in order:
+                await look(page, jobs)
+                await expect(page.locator(":focus"), name).to_have_count(1)
+            await expect(page.locator(where), name).to_have_count(1)
+
+
+async def test_what_waits_of_ones_own_comes_to_the_open_queue_and_goes_with_the_keyboard_at_its_place(
+    portal: Portal,
+) -> None:
+    await runs(portal, "bob", "all", gpus=8)
+    portal.knows("alice", "train")
+    async with browsing(portal, "alice") as page:
+        await opened(page, portal, "queue")
+        mine = page.get_by_role("heading", name="Mine")
+        await expect(page.get_by_text("Nothing waits.")).to_be_visible()
+        await portal.waits(wants("alice", server="train"))
+        await expect(mine).to_be_visible()
+        await tab_to(page, "main a[href$='/wait/alice/train']")
+        assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
+        await expect(mine).to_have_count(0)
+        await expect(page.locator("[data-live=mine]:focus")).to_have_count(1)
 
 
 async def test_many_changes_are_few_words(portal: Portal) -> None:

@@ -1,0 +1,50 @@
+"""What the portal shows while a change is on its way to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.edges.test_manager.office import until, wants
+from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def busy(portal: Portal) -> AsyncIterator[None]:
+    """Somebody else is writing to the database, which is read meanwhile."""
+    begun, over = threading.Event(), threading.Event()
+    other = asyncio.create_task(portal.served.manager.store.write(lambda _: (begun.set(), over.wait(20))))
+    await until(begun.is_set, "it is being written")
+    try:
+        yield
+    finally:
+        over.set()
+        await other
+
+
+async def test_a_job_that_is_being_cancelled_is_on_the_page_until_it_is_there_as_cancelled(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8, server="all"))
+    portal.knows("alice", "train")
+    portal.hub.over.add(("alice", "train"))
+    question = await portal.waits(wants("alice", server="train"))
+    await portal.read("alice")
+    async with busy(portal):
+        cancelling = asyncio.create_task(portal.read("alice", "wait/alice/train/cancel", "POST"))
+        await until(lambda: question.job not in portal.served.book.records, "it is decided")
+        reading = asyncio.create_task(portal.read("alice"))
+        await asyncio.wait({reading}, timeout=1)  # it may wait for what is being written
+    assert (await cancelling).status == 303
+    assert "It was cancelled before it ran." in (await reading).text

@@ -179,7 +179,7 @@ def test_a_certificate_tells_what_is_read_of_it_and_ends_in_its_signature() -> N
         key, "badge", serial=7, principals=["alice"], valid_after=100, valid_before=200, force_command="date",
         source_address=["192.0.2.0/24"], permit_pty=False, sig_alg="rsa-sha2-256",
     )  # fmt: skip
-    read = wire._read_certificate(made.public_data)
+    read = wire._certificate_in(made.public_data)
     assert read is not None
     assert (read.key_id, read.serial, read.for_users, read.principals) == ("badge", 7, True, ("alice",))
     assert (read.valid_after, read.valid_before, [str(one) for one in read.addresses]) == (100, 200, ["192.0.2.0/24"])
@@ -187,4 +187,4 @@ def test_a_certificate_tells_what_is_read_of_it_and_ends_in_its_signature() -> N
     assert "pty" not in read.bounds.permits
     assert "port-forwarding" in read.bounds.permits
     assert wire._is_signed_well(decode_ssh_certificate(made.public_data))
-    assert wire._read_certificate(key.public_data) is None
+    assert wire._certificate_in(key.public_data) is None

@@ -51,8 +51,8 @@ test: $(VENV)/.tests
 test-all: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not kubernetes"
 
-# The contract, the cluster's own tests, the product in containers, and last what takes the node away; then the embedded node on a
-# real control plane, without root.
+# The contract, the cluster's own tests, the product in containers, and last what takes the node away; then, without root, the
+# embedded node on a real control plane, and the Manager's tests with a Hub on control planes of their own.
 test-kubernetes: FOR_TESTS := --test-images
 test-kubernetes: LOST := tests/kubernetes/test_lost_node.py
 test-kubernetes: $(VENV)/.tests
@@ -62,6 +62,7 @@ endif
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes --ignore $(LOST) && $(BIN)/pytest -m "not slow and not launcher" tests/e2e && $(BIN)/pytest $(LOST)'
 ifneq ($(CLUSTER),kubeconfig)
 	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
+	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile -m real tests/edges/test_manager
 endif
 
 # Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.

@@ -7,6 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.kubernetes import planes
+
 COMPLETE = "DLSPAWNER_TESTS_COMPLETE"  # set by the Makefile, which installs everything that tests need
 
 
@@ -23,3 +25,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests on a real cluster run on the one of $KUBECONFIG, and nowhere else."""
     if item.get_closest_marker("kubernetes") and not os.environ.get("KUBECONFIG"):
         pytest.skip("no KUBECONFIG: `make test-kubernetes` starts a cluster")
+
+
+def pytest_sessionfinish() -> None:
+    """The real control planes of this worker are for all of its tests."""
+    planes.stop_all()

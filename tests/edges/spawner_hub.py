@@ -1,4 +1,8 @@
-"""A real Hub with its real proxy and our configuration, on the embedded cluster or another; no Manager, no gateway."""
+"""A real Hub with its real proxy and our configuration, on the embedded cluster or another; no Manager, no gateway.
+
+With `DLSPAWNER_TESTS_CLUSTER=kubernetes` the embedded nodes join a real control plane (tests/kubernetes/planes.py), and
+every test that starts a cluster runs there unchanged.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +25,7 @@ import requests
 
 from dlspawner import settings
 from tests.e2e.people import wait_for
+from tests.kubernetes import planes
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +57,7 @@ class Hub:
     cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
     nodes: Path | None = None  # what the embedded one's nodes are, if not the usual ones
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    plane: planes.ControlPlane | None = None  # the real one beneath its nodes
 
     @property
     def url(self) -> str:
@@ -62,6 +69,8 @@ class Hub:
 
     @property
     def kubectl_program(self) -> str:
+        if self.plane:
+            return planes.kubectl()
         return os.environ.get("DLSPAWNER_KUBECTL", "kubectl") if self.cluster else "kubectl"
 
     @property
@@ -102,10 +111,14 @@ class Hub:
             self.running[name] = subprocess.Popen(command, env=self.env(), cwd=ROOT, stdout=log, stderr=log)
 
     def start_cluster(self) -> None:
-        nodes = [f"--nodes={self.nodes}"] if self.nodes else []
-        self.run("cluster", sys.executable, "-m", "dlspawner.devcluster", f"--state={self.state / 'cluster'}", *nodes)
+        given = [f"--nodes={self.nodes}"] if self.nodes else []
+        module = ["dlspawner.devcluster"]
+        if planes.WANTED:
+            self.join_real()
+            module = ["dlspawner.devcluster.node", f"--kubeconfig={self.kubeconfig}"]
+        self.run("cluster", sys.executable, "-m", *module, f"--state={self.state / 'cluster'}", *given)
         wait_for(self.kubeconfig.exists, "the kubeconfig", 30)
-        ready = ["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
+        ready = [self.kubectl_program, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
 
         def nodes() -> bool:
             return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
@@ -119,10 +132,24 @@ class Hub:
         for name in filter(None, {classes.guaranteed, classes.preemptible}):
             self.apply("scheduling.k8s.io/v1", "PriorityClass", name, value=0, preemptionPolicy="Never")
 
+    def join_real(self) -> None:
+        """Have a real control plane; the one from before where that was killed."""
+        if self.plane:
+            self.plane.start()
+            return
+        self.plane = planes.take()
+        self.kubeconfig.parent.mkdir()
+        shutil.copy(self.plane.kubeconfig, self.kubeconfig)
+
+    def leave_real(self) -> None:
+        if self.plane:
+            planes.give_back(self.plane)
+            self.plane = None
+
     def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
         """kubectl apply of an object in the jobs' namespace."""
         manifest = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
-        command = ["kubectl", "-n", self.namespace, "apply", "-f", "-"]
+        command = [self.kubectl_program, "-n", self.namespace, "apply", "-f", "-"]
         subprocess.run(command, env=self.env(), input=json.dumps(manifest).encode(), check=True, capture_output=True)
 
     def start_proxy(self) -> None:
@@ -168,6 +195,9 @@ class Hub:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait(5)
+        finally:
+            if name == "cluster":
+                self.leave_real()
 
     def kubectl(self, *arguments: str) -> str:
         command = [self.kubectl_program, "-n", self.namespace, *arguments]

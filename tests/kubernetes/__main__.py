@@ -23,7 +23,7 @@ from types import FrameType
 
 from tests.kubernetes import build, cluster, machine, packages, product, user_images
 from tests.kubernetes.images import Image
-from tests.kubernetes.instance import ENVIRONMENT, MOST, PROJECT, CannotRun, Instance
+from tests.kubernetes.instance import ENVIRONMENT, MOST, CannotRun, Instance
 from tests.kubernetes.record import start_time
 
 
@@ -94,7 +94,7 @@ def up(instance: Instance, wanted: list[Image]) -> int:
 
 def with_cluster(instance: Instance, wanted: list[Image], options: argparse.Namespace, lock: int) -> int:
     """Start it, run the command on it, stop it, however the command or we are ended."""
-    with guarded(instance.number, lock):
+    with cluster.guarded(instance.number, lock):
         try:
             cluster.start(instance, wanted, say, keep=options.keep)
             announce(instance)
@@ -102,15 +102,6 @@ def with_cluster(instance: Instance, wanted: list[Image], options: argparse.Name
         finally:
             say("Stopping Kubernetes …")
             cluster.stop(instance.number)
-
-
-@contextmanager
-def guarded(number: int, lock: int) -> Iterator[None]:
-    """A process of its own that does nothing but stop the cluster when we were killed: our end closes its pipe."""
-    command = [sys.executable, "-m", "tests.kubernetes", "--instance", str(number), "guard"]
-    # with the lock, so that nobody takes the instance before it is clean
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[lock], cwd=PROJECT):
-        yield
 
 
 def guard(number: int) -> int:

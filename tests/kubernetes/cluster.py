@@ -19,7 +19,7 @@ from tests.contract.client import Client
 from tests.kubernetes import build, certificates, controlplane, images, machine, packages, provisioner
 from tests.kubernetes.build import Binaries, Say
 from tests.kubernetes.images import Image
-from tests.kubernetes.instance import ENVIRONMENT, HERE, CannotRun, Instance, cache
+from tests.kubernetes.instance import ENVIRONMENT, HERE, PROJECT, CannotRun, Instance, cache
 from tests.kubernetes.node import Node
 from tests.kubernetes.processes import Starter
 from tests.kubernetes.record import Record
@@ -128,6 +128,15 @@ def kubectl(instance: Instance, binaries: Binaries, *arguments: str, input: str 
 def stop(number: int) -> None:
     """Undo whatever the last run of this instance did."""
     record(number).undo()
+
+
+@contextmanager
+def guarded(number: int, lock: int) -> Iterator[None]:
+    """A process of its own that does nothing but stop the cluster when we were killed: our end closes its pipe."""
+    command = [sys.executable, "-m", "tests.kubernetes", "--instance", str(number), "guard"]
+    # with the lock, so that nobody takes the instance before it is clean
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[lock], cwd=PROJECT):
+        yield
 
 
 def _node() -> Node:

@@ -151,6 +151,8 @@ class QuotaHub(Hub):
         process = self.running.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait(30)
+        if name == "cluster" and self.plane:
+            self.plane.kill()
 
     # What tests ask of the Hub
 

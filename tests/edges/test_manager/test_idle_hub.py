@@ -12,7 +12,7 @@ import requests
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import QuotaHub, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 NOTEBOOK = {
     "title": "Notebook",

@@ -24,7 +24,7 @@ from tests.edges.test_manager import metrics
 from tests.edges.test_manager.quota import running
 from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SECONDS = 240.0
 # A fifth of a CPU is a fifth of a pretended GPU.

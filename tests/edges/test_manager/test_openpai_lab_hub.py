@@ -11,7 +11,7 @@ from tests.edges.test_manager.openpai_lab import LabHub, LabStories
 from tests.edges.test_manager.preempt_story import EXTRA
 from tests.edges.test_manager.quota import running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.edges.test_manager import crowds
 from tests.edges.test_manager.quota import GPU, GPUS, QuotaHub, running
 from tests.edges.test_manager.test_manager_page import FLAGS, Forms
 
+pytestmark = pytest.mark.real
 # Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
 # login is in the file is too old.
 # One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).

@@ -14,7 +14,7 @@ from tests.e2e.people import wait_for
 from tests.edges.test_manager.crowds import places, queue, serve, turns
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 WAITING = 30
 SETTINGS = (
     "--Manager.lease_seconds=3",

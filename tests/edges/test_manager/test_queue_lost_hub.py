@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import GPUS, QuotaHub, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 # While a file is there the Hub's requests for pods take for ever; a reservation lasts longer than the test.
 SLOW = """
 import asyncio

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
+pytestmark = pytest.mark.real
 MORE = """
 async def greedy(spawner, pod):
     if "greedy" in spawner.user.name:

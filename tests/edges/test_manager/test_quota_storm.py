@@ -18,7 +18,7 @@ from tests.e2e.people import wait_for
 from tests.edges.test_manager.crowds import SETTINGS, Killer, serve, settle
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 CROWD = 200
 
 

@@ -19,7 +19,7 @@ from tests.edges.test_manager.crowds import live
 from tests.edges.test_manager.quota import TEMPLATE, QuotaHub, running
 from tests.edges.test_manager.test_queue_hub import ask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 # Its pod does not run, and takes its grace period to end.
 SLOW = {"name": "slow", "image": "any", "command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]}
 INTERRUPTED = "Interrupting spawner torn"

@@ -17,7 +17,7 @@ from tests.edges.test_manager.crowds import live
 from tests.edges.test_manager.quota import GPUS, QuotaHub, running
 from tests.edges.test_manager.test_queue_hub import Plain, ask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 HOOKS = """
 import asyncio
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
@@ -26,6 +27,7 @@ T = TypeVar("T")
 EVERY_SECONDS = 5  # between two looks of a page that is open
 NO_JOB = "There is no such job, or it has ended."
 _AGAIN_SECONDS = "5"
+JOB_ID = re.compile(r"j-[a-z2-7]{12}")
 
 
 class Page(PageHandler):

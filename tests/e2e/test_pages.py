@@ -134,3 +134,20 @@ def test_who_is_new_and_who_is_admin_see_accessible_pages(looks: Looks, stack: S
     looks.page.get_by_text(re.compile("iris")).first.wait_for()
     looks.here("admin", "Add Users")
     assert not looks.wrong, "\n".join(looks.wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_without_javascript_a_job_is_named_and_its_form_comes(browser: Browser, stack: Stack) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    log_in(page, stack, "noor")
+    page.get_by_label("Start a new job").fill("train")
+    page.get_by_role("button", name="Choose what to run").click()
+    expect(page).to_have_url(f"{stack.url}/hub/spawn/noor/train")
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
+    page.goto(f"{stack.url}/hub/home")
+    page.get_by_role("link", name="Quota and queue").last.click()
+    expect(page.get_by_role("heading", name="My jobs")).to_be_visible()
+    context.close()

@@ -7,12 +7,14 @@ Every page is made of the Hub's templates, works without JavaScript, and says no
 from __future__ import annotations
 
 from dlspawner.manager.portal import events, job, lists, pages
+from dlspawner.manager.portal_page import JOB_ID
 from dlspawner.manager.web import Routes
 
-JOB = r"(j-[a-z2-7]{12})"
+JOB = f"({JOB_ID.pattern})"
 
 ROUTES: Routes = (
     ("", pages.MyJobs),
+    ("new", pages.New),
     ("start", pages.Start),
     ("tensorboard", pages.TensorBoard),
     ("api/events", events.Events),

@@ -1,6 +1,7 @@
 """The page of one's own jobs and its buttons.
 
-    GET   .                  my jobs, and my teams' quota
+    GET   .                  my jobs, and my teams' quota; with `stopped`, a job, what has become of that
+    GET   new                the Hub's form for the `server` that is named: where a form without JavaScript leads to
     POST  start              the job in the form starts again with its options; without one: those that the Hub keeps
     POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
     POST  jobs/{id}/stop     the end of a job, for whoever may act on it
@@ -11,7 +12,10 @@ A button is answered by a redirect to a page that says what has happened; what t
 
 from __future__ import annotations
 
+import re
+
 from dlspawner.core import naming
+from dlspawner.core.jobs import State
 from dlspawner.core.model import Team
 from dlspawner.hubapi import HubError, HubRefused, HubUser
 from dlspawner.manager import restarts
@@ -22,15 +26,16 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import CannotKeep
 from dlspawner.manager.portal.mine import TENSORBOARD, Facts, Row, latest, rows
 from dlspawner.manager.portal.shares import shares
-from dlspawner.manager.portal_page import NO_JOB, Page
+from dlspawner.manager.portal_page import JOB_ID, NO_JOB, Page
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
-SAID = {
-    "stopping": "It is being stopped. Its files are kept.",
-    "ended": "It had ended already.",
-    "starting": "It is being started.",
+_STOPPED = {
+    State.STOPPING: "{} is being stopped. Its files are kept.",
+    State.ENDED: "{} has ended. Its files are kept.",
 }
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
 NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not shown, and none can be started."
 
 
@@ -49,8 +54,7 @@ class Mine(Page):
             jobs=[(row, self.links(person.name, row, user)) for row in listed],
             shares=shares(desk.book.world, self._teams(person.name, user)),
             trouble="" if user is not None else NO_HUB,
-            path="" if self.request.method == "GET" else self.manager.service.prefix,
-            **{"said": SAID.get(self.get_query_argument("said", ""), ""), **values},
+            **{"path": "" if self.request.method == "GET" else self.manager.service.prefix, **values},
         )
 
     async def facts(self, name: str, user: HubUser | None) -> Facts:
@@ -122,7 +126,27 @@ class MyJobs(Mine):
         if self.manager.acting is None:
             self.redirect(f"{self.manager.service.prefix}keys")
             return
-        await self.show_jobs()
+        await self.show_jobs(said=await self._said())
+
+    async def _said(self) -> str:
+        """What has become of the job that was to end; links may name any, so it says what is true of it now."""
+        person, job = self.person(), self.get_query_argument("stopped", "")
+        kept = await self.acting().ledger.seen(self.viewer(Right.SEE), job) if JOB_ID.fullmatch(job) else None
+        if kept is None:
+            return ""
+        name = kept.server or "The default server"
+        return _STOPPED.get(kept.state, "").format(name if kept.user == person.name else f"{name} of {kept.user}")
+
+
+class New(Mine):
+    """On the way from a name to the Hub's form, for browsers that make no address of it themselves."""
+
+    async def get(self) -> None:
+        person, server = self.person(), self.get_query_argument("server", "").strip().lower()
+        if server and not _NAME.fullmatch(server):
+            await self.show_jobs(422, problem=NO_NAME, path=self.manager.service.prefix)
+            return
+        self.redirect(self.hub("spawn", person.name, server))
 
 
 class _Button(Mine):
@@ -199,10 +223,10 @@ class Stop(_Button):
         record = self.record(job, Right.ACT)
         ender = Ender(self.desk().book, self.acting().hub)
         try:
-            done = await ender.end(record, self.person().name)
+            await ender.end(record, self.person().name)
         except Fenced:
             raise Problem(503, NOT_YET) from None
-        self.back(said="stopping" if done else "ended")
+        self.back(stopped=job)
 
 
 class Keep(_Button):

@@ -235,6 +235,6 @@ async def test_an_open_page_follows_and_says_it(portal: Portal, monkeypatch: pyt
         await expect(page.get_by_role("button", name="Cancel: later")).to_be_visible()
         await expect(page.get_by_role("button", name="Cancel: train")).to_be_focused()
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
+        await expect(page.get_by_role("status").first).to_contain_text("train has ended")
         assert question.job not in portal.served.book.records
         assert second.job in portal.served.book.records

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -157,10 +158,37 @@ async def test_a_manager_that_does_not_act_says_so_and_looks_again(portal: Porta
 async def test_stop_asks_the_hub_and_the_page_says_it(portal: Portal) -> None:
     question = await portal.runs(wants("alice", server="train"))
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
-    assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
+    assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={question.job}")
     assert set(portal.hub.stopped) == {("alice", "train")}
-    assert "It is being stopped. Its files are kept." in (await portal.read("alice", "?said=stopping")).text
-    assert "alert-success" not in (await portal.read("alice", "?said=<b>what+you+will")).body
+    assert "train is being stopped. Its files are kept." in (await portal.read("alice", answer.location[15:])).text
+    vera = await portal.read("vera", f"?stopped={question.job}")
+    assert "train of alice is being stopped. Its files are kept." in vera.text
+
+
+async def test_a_link_cannot_say_that_something_was_stopped_that_was_not(portal: Portal) -> None:
+    runs = await portal.runs(wants("alice", server="train"))
+    for stopped in (runs.job, "j-222222222222", "<b>what+you+will", "stopping"):
+        page = await portal.read("alice", f"?stopped={stopped}&said=stopping")
+        assert (page.status, "alert-success" in page.body) == (200, False), stopped
+    await portal.read("alice", f"jobs/{runs.job}/stop", "POST")
+    assert "alert-success" not in (await portal.read("bob", f"?stopped={runs.job}")).body
+
+
+@pytest.mark.parametrize(
+    ("server", "leads"),
+    [
+        pytest.param("train", "/hub/spawn/alice/train", id="a name"),
+        pytest.param(" Train", "/hub/spawn/alice/train", id="a name as somebody types it"),
+        pytest.param("", "/hub/spawn/alice", id="no name"),
+        pytest.param("-train", "", id="no name that may be"),
+        pytest.param("../bob/train", "", id="a way to somebody else"),
+        pytest.param("x" * 31, "", id="too long"),
+    ],
+)
+async def test_a_name_leads_to_the_hubs_form_or_back_with_a_sentence(portal: Portal, server: str, leads: str) -> None:
+    answer = await portal.read("alice", f"new?server={quote(server)}")
+    assert (answer.status, answer.location) == ((302, leads) if leads else (422, ""))
+    assert ("at most 30 small letters" in answer.text) is (not leads)
 
 
 LATER = "2040-01-01T00:00:00Z"  # the program ends after its pod was asked to
@@ -203,7 +231,7 @@ async def test_a_stop_that_the_hub_does_not_carry_out_is_decided_all_the_same(
     monkeypatch.setattr(portal.hub, "stop_server", fails)
     question = await portal.runs(wants("alice", server="train"))
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
-    assert (answer.status, answer.location) == (303, "/services/jobs/?said=stopping")
+    assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={question.job}")
     assert portal.served.book.records[question.job].job.state is State.STOPPING
 
 
@@ -211,8 +239,10 @@ async def test_a_job_that_waits_is_cancelled(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     question = await portal.waits(wants("alice", server="train"))
     portal.knows("alice", "train")
-    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
+    answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    assert answer.status == 303
     assert question.job not in portal.served.book.records
+    assert "train has ended. Its files are kept." in (await portal.read("alice", answer.location[15:])).text
 
 
 async def test_a_team_admin_stops_a_job_and_its_owner_reads_who_did(portal: Portal) -> None:

@@ -97,7 +97,7 @@ async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal
         await expect(page.get_by_role("button", name="Stop: train")).to_be_focused()
         assert portal.served.book.records[job].stop is None, "who says no keeps the job"
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("status").first).to_contain_text("It is being stopped")
+        await expect(page.get_by_role("status").first).to_contain_text("train is being stopped")
         await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
     assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
 

@@ -1,17 +1,26 @@
-"""A job with special permissions through the real Hub: asked for, approved by a Hub admin, made in its namespace."""
+"""A job with special permissions through the real Hub: asked for, approved by a Hub admin, made in its namespace.
+
+And one that is over its person's soft cap as well, which two people have to approve, each in a browser of their own.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import requests
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.people import wait_for
-from tests.edges.test_manager.quota import TEMPLATE, QuotaHub, running
+from tests.edges.test_manager.asking import TEAMS
+from tests.edges.test_manager.quota import GPU, TEMPLATE, QuotaHub, running
+from tests.edges.test_manager.test_approval_hub import at, chromium
+
+__all__ = ["chromium"]
 
 pytestmark = pytest.mark.slow
 SECOND = "jobs-special"
@@ -47,6 +56,9 @@ class SpecialHub(QuotaHub):
         (self.templates / "jobs" / "scratch.yaml").write_text(json.dumps(template))
         cluster = self.config / "cluster.yaml"
         cluster.write_text(f"{cluster.read_text()}special_permissions: [host_paths]\n")
+
+    def set_quota(self, gpus: int) -> None:
+        (self.config / "teams.yaml").write_text(TEAMS % (2, 6))
 
     def env(self) -> dict[str, str]:
         return {**super().env(), "DLSPAWNER_SPECIAL_NAMESPACE": SECOND}
@@ -157,3 +169,67 @@ def test_what_a_hook_adds_is_refused_before_anybody_is_asked(hub: SpecialHub, te
     assert not [one for one in hub.requests() if one["user"] == "sly"]
     assert hub.made() == {}
     assert "Traceback" not in hub.log
+
+
+# A job that two have to approve
+
+
+def asks_for_both(page: Page, hub: SpecialHub, user: str) -> None:
+    """The form of a template with special permissions, and more GPUs than the soft cap; nothing starts."""
+    page.goto(f"{hub.url}/hub/spawn/{user}")
+    page.check("#template-scratch", force=True)
+    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill("3")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("heading", name="waits for an approval")).to_be_visible()
+    main = page.locator("main")
+    expect(main).to_contain_text("vera or victor can approve it for team Everybody.")
+    expect(main).to_contain_text("It needs special permissions (host paths)")
+
+
+def presses(page: Page, hub: SpecialHub, button: str, reason: str = "") -> None:
+    """An admin decides one request, whose button has these words."""
+    page.goto(f"{hub.url}/services/jobs/approvals")
+    pressed = page.get_by_role("button", name=re.compile(f"^{button}$"))
+    if reason:
+        page.locator("article", has=pressed).get_by_label(re.compile("^Reason, for")).fill(reason)
+    pressed.click()
+    expect(page.get_by_text(f"You have {'approved' if button.startswith('Approve') else 'denied'} ")).to_be_visible()
+
+
+@pytest.mark.browser
+def test_a_job_that_two_have_to_approve_starts_when_both_have_pressed(hub: SpecialHub, chromium: Browser) -> None:
+    with at(chromium, hub, "carol") as carol, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
+        asks_for_both(carol, hub, "carol")
+        vera.goto(f"{hub.url}/services/jobs/approvals")
+        assert vera.get_by_role("button", name=re.compile("^Approve")).count() == 1, "special permissions are not hers"
+        presses(vera, hub, "Approve 3 GPUs.* for carol", "The paper is due.")
+        expect(carol.locator("main")).to_contain_text("It needs special permissions (host paths)")
+        expect(carol.locator("main")).not_to_contain_text("vera or victor can approve it")
+        assert hub.made() == {}, "one of them is not enough"
+        presses(admin, hub, "Approve Special permissions.* for carol", "For the driver.")
+        carol.wait_for_url(re.compile(r"/(user/carol|hub/spawn-pending/carol|hub/user/carol)"))
+    ready(hub, "carol")
+    assert hub.made() == {SECOND: {"jupyter-carol"}}
+    (pod,) = json.loads(hub.kubectl("-n", SECOND, "get", "pods", "-o", "json"))["items"]
+    assert [one["resources"]["limits"][GPU] for one in pod["spec"]["containers"] if one["name"] == "notebook"] == ["3"]
+    stopped(hub, "carol")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("denied", ["3 GPUs", "Special permissions"], ids=["the team's admin", "the Hub's admin"])
+def test_one_no_of_two_ends_the_request_and_its_person_reads_why(
+    hub: SpecialHub, chromium: Browser, denied: str
+) -> None:
+    user, who = {"3 GPUs": ("dora", "vera"), "Special permissions": ("dina", "admin")}[denied]
+    with at(chromium, hub, user) as person, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
+        asks_for_both(person, hub, user)
+        if who == "admin":
+            presses(vera, hub, f"Approve 3 GPUs.* for {user}")
+        presses(vera if who == "vera" else admin, hub, f"Deny {denied}.* to {user}", "Not this week.")
+        expect(person.locator("main")).to_contain_text(f"The request was denied by {who}: Not this week.")
+        person.goto(f"{hub.url}/hub/home")
+        expect(person.locator("body")).to_contain_text(f"Denied: {denied}")
+        expect(person.locator("body")).to_contain_text("The request has ended.")
+        admin.goto(f"{hub.url}/services/jobs/approvals")
+        expect(admin.get_by_text("Nothing waits for your approval.")).to_be_visible()
+    assert hub.made() == {}

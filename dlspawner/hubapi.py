@@ -197,6 +197,14 @@ def _text(value: object) -> str:
     return value
 
 
+class _Again(Enum):
+    """Whether a request that brought no answer is made again."""
+
+    ALWAYS = "always"
+    IF_UNSENT = "if nothing was sent"
+    NEVER = "never"
+
+
 class HubApi:
     """The Hub's REST API with one token; an async context manager that owns its connections.
 
@@ -305,13 +313,17 @@ class HubApi:
         content: Mapping[str, object] | None = None
         if options is not None:
             content = {"user_options": options} if await self._major_version() >= 6 else options
-        status, body = await self._call("POST", _known(server_path(user, server)), content, repeatable=False)
+        status, body = await self._call("POST", _known(server_path(user, server)), content, again=_Again.IF_UNSENT)
         _expect(status, body, 201, 202)
         return status == 201
 
     async def stop_server(self, user: str, server: str = "") -> bool:
-        """Ask for a stop; True when the server is stopped, False when it is on its way."""
-        status, body = await self._call("DELETE", _known(server_path(user, server)))
+        """Ask once for a stop; True when the server is stopped, False when it is on its way.
+
+        HubUnavailable at the first trouble, and not after many tries: by then another job may run on this server, and
+        whoever asks again has to see whose it is.
+        """
+        status, body = await self._call("DELETE", _known(server_path(user, server)), again=_Again.NEVER)
         _expect(status, body, 202, 204)
         return status == 204
 
@@ -332,22 +344,24 @@ class HubApi:
         content: Mapping[str, object] | None = None,
         *,
         token: str | None = None,
-        repeatable: bool = True,
+        again: _Again = _Again.ALWAYS,
     ) -> tuple[int, bytes]:
-        """Status and body of one request, repeated while that is harmless and the deadline allows."""
+        """Status and body of one request, made again while it may be and the deadline allows."""
         try:
             async with asyncio.timeout(self._deadline):
                 for delay in delays(FIRST_DELAY, LONGEST_DELAY):
-                    answer = await self._try(method, path, content, token or self._token, repeatable)
+                    answer = await self._try(method, path, content, token or self._token, again)
                     if answer is not None:
                         return answer
+                    if again is _Again.NEVER:
+                        raise HubUnavailable("The Hub does not answer.")
                     await self._sleep(delay)
         except TimeoutError:
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
         raise AssertionError("delays never end")
 
     async def _try(
-        self, method: str, path: str, content: Mapping[str, object] | None, token: str, repeatable: bool
+        self, method: str, path: str, content: Mapping[str, object] | None, token: str, again: _Again
     ) -> tuple[int, bytes] | None:
         """One request; None when it may be made again."""
         body = None if content is None else json.dumps(content).encode()
@@ -356,13 +370,13 @@ class HubApi:
             async with self._client().request(
                 method, URL(self._url + path, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as response:
-                if repeatable and response.status in RETRIED:
+                if again is _Again.ALWAYS and response.status in RETRIED:
                     return None
                 return response.status, await response.read()
         except aiohttp.ClientConnectorError:
             return None  # nothing was sent
         except (aiohttp.ClientError, OSError) as error:
-            if repeatable:
+            if again is _Again.ALWAYS:
                 return None
             raise HubUnavailable("The connection to the Hub broke; it may have begun what was asked.") from error
 

@@ -40,6 +40,7 @@ ADMINISTRATIVELY_PROHIBITED = 1
 
 REFUSED_REQUEST = b"refused@dlspawner.dev"
 PROVE_HOST_KEYS = b"hostkeys-prove-00@openssh.com"
+KEEPALIVE = b"keepalive@openssh.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,11 @@ def wants_reply(payload: bytes) -> bool:
 def request_name(payload: bytes) -> bytes | None:
     """The name of a GLOBAL_REQUEST or CHANNEL_REQUEST."""
     return text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)[0]
+
+
+def asked(kind: int, payload: bytes) -> bytes | None:
+    """The name of a GLOBAL_REQUEST; None for any other packet."""
+    return request_name(payload) if kind == GLOBAL_REQUEST else None
 
 
 def refused(payload: bytes) -> bytes:

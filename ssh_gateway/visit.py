@@ -23,7 +23,7 @@ from ssh_gateway import audit, packets, pod, routing, wire
 from ssh_gateway.access import Proof
 from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
-from ssh_gateway.directory import Unavailable
+from ssh_gateway.directory import Target, Unavailable
 from ssh_gateway.drain import STOPPING
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
@@ -76,6 +76,7 @@ class Visit:
         self._proofs = 0
         self.proof = proof
         self.budget = audit.Budget()
+        self.recording_budget = audit.Budget()  # of its own: who uses up the other one hides no recording
         self.server_name: str | None = None
         self.job: str | None = None
 
@@ -110,8 +111,8 @@ class Visit:
 
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""
-        self.server_name = name = await self._resolve(wanted, self._bring_up)
-        target = await _need(self._server.places.target(self.proof.user, name))
+        self.server_name, target = await self._find(wanted)
+        name = self.server_name
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
         try:
@@ -135,6 +136,23 @@ class Visit:
             job=target.job,
             pod=f"{target.host}:{target.port}",
         )
+
+    async def _find(self, wanted: str) -> tuple[str, Target | None]:
+        """The server that is meant, and where it is: looked up at the same time, if that is its name and it runs."""
+        looking = asyncio.create_task(self._server.places.target(self.proof.user, wanted), name="look for a job")
+
+        async def start(name: str) -> bool:
+            looking.cancel()  # afterwards it is elsewhere
+            return await self._bring_up(name)
+
+        try:
+            name = await self._resolve(wanted, start)
+            if name == wanted and not looking.cancelling():
+                return name, await _need(looking)
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        return name, await _need(self._server.places.target(self.proof.user, name))
 
     def client_gone(self) -> None:
         if self._relay is not None:
@@ -204,14 +222,13 @@ class Visit:
     def _note_recording(self, event: str, *, level: int, **fields: Any) -> None:
         if event == "refused":
             self._server.meters.refused("request")
-        if self.budget.take(self._server.now()):
+        if self.recording_budget.take(self._server.now()):
             say(event, level=level, conn=self._number, user=self.proof.user, server=self.server_name, **fields)
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)
         if self._relay is not None:
             self._server.activity.closed(self.proof.user, self.server_name or "")
-        if self._relay is not None:
             self._relay.pod_gone()
 
     async def _resolve(self, wanted: str, start: Callable[[str], Awaitable[bool]]) -> str:
@@ -279,9 +296,10 @@ class Visit:
 
     def _before_pod(self, kind: int, payload: bytes) -> bool:
         """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
-        if not self._connecting and (self._is_ours(kind, payload) or _is_for_any_end(kind, payload)):
+        # Keepalives are nobody's wish for a pod, and asyncssh answers them well enough.
+        if not self._connecting and (self._is_ours(kind, payload) or packets.asked(kind, payload) == packets.KEEPALIVE):
             return False
-        if not self._connecting and _asks(kind, payload) == packets.PROVE_HOST_KEYS:
+        if not self._connecting and packets.asked(kind, payload) == packets.PROVE_HOST_KEYS:
             self._prove_host_keys(payload)
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
@@ -375,16 +393,6 @@ class Visit:
         self._server.meters.refused("stream")
         if self.budget.take(self._server.now()):
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=why)
-
-
-def _is_for_any_end(kind: int, payload: bytes) -> bool:
-    """What asyncssh answers well enough, and nobody's wish for a pod."""
-    return _asks(kind, payload) == b"keepalive@openssh.com"
-
-
-def _asks(kind: int, payload: bytes) -> bytes | None:
-    """The name of a GLOBAL_REQUEST."""
-    return packets.request_name(payload) if kind == packets.GLOBAL_REQUEST else None
 
 
 async def _need(question: Awaitable[Answer]) -> Answer:

@@ -98,7 +98,7 @@ class Visitor(Door):
             seconds=time.monotonic() - self._since,
             up=visit.bytes_up if visit else None,
             down=visit.bytes_down if visit else None,
-            unlogged=(visit.budget.unlogged or None) if visit else None,
+            unlogged=(visit.budget.unlogged + visit.recording_budget.unlogged or None) if visit else None,
             why=self.leg.farewell[1] if self.leg.farewell else exc,
         )
 

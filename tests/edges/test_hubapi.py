@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from dlspawner.hubapi import (
     HubApi,
+    HubError,
     HubFailed,
     HubRefused,
     HubUnavailable,
@@ -23,6 +25,7 @@ from dlspawner.hubapi import (
     read_identity,
     read_user,
 )
+from tests.ports import free_port
 
 ACCESS = {
     "everything": ({"access:servers"}, True),
@@ -193,6 +196,23 @@ async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[Fak
     with pytest.raises(HubUnavailable):
         await api.start_server("alice", "train")
     assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize("fault", [(503, None), (429, None)])
+async def test_a_stop_is_asked_for_once_because_the_next_time_another_job_may_run_there(
+    hub: tuple[FakeHub, HubApi], fault: Any
+) -> None:
+    fake, api = hub
+    fake.answers = [fault, (204, None)]
+    with pytest.raises(HubError):
+        await api.stop_server("alice", "train")
+    assert len(fake.asked) == 1
+
+
+async def test_a_stop_that_reaches_no_hub_is_not_asked_for_later() -> None:
+    async with HubApi(f"http://127.0.0.1:{free_port()}/hub/api", "own", deadline_seconds=60) as api:
+        with pytest.raises(HubUnavailable):
+            await asyncio.wait_for(api.stop_server("alice", "train"), 30)
 
 
 async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub: tuple[FakeHub, HubApi]) -> None:

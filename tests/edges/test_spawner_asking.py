@@ -183,6 +183,27 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
     assert heard == ["interrupted", asks]
 
 
+async def test_a_person_who_is_removed_with_many_servers_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "ENDING_SECONDS", 1.0)
+    servers = {f"server-{number}" for number in range(20)}
+    away, all_told = True, asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if not away:
+            servers.discard((await request.json())["server"])
+            if not servers:
+                all_told.set()
+        return web.json_response({}, status=503 if away else 200)
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        began = asyncio.get_running_loop().time()
+        for server in sorted(servers):
+            await Manager(url, "token", log).interrupted("zoe", server, None)
+        assert 0.9 < asyncio.get_running_loop().time() - began < 10
+        away = False
+        await asyncio.wait_for(all_told.wait(), 60)
+
+
 async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
 

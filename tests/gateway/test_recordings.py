@@ -192,6 +192,25 @@ async def test_every_terminal_of_a_shared_connection_has_a_recording_of_its_own(
     assert sorted(cast.shown for cast in casts) == wanted
 
 
+async def test_who_uses_up_the_lines_of_a_connection_hides_no_recording(
+    recorded: Recorded, tmp_path: Path, logged: list[dict[str, str]]
+) -> None:
+    shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
+    first = await recorded.client.start(
+        "ssh", *shared, "-o", "ControlMaster=yes", "-tt", "alice+train@gateway", "echo one; read x"
+    )
+    await seen(first, b"one")
+    (visitor,) = recorded.running.server.visitors
+    assert visitor.visit is not None
+    visitor.visit.budget.left = -1e6
+    assert b"two" in (await recorded.client.ssh(*shared, "-tt", "alice+train@gateway", "echo two")).out
+    await finish(first, b"x\n")
+    await recorded.written(2)
+    assert [len(of(logged, event)) for event in ("recording", "recorded", "exec")] == [2, 2, 1]
+    await until(lambda: of(logged, "close"))
+    assert int(of(logged, "close")[0]["unlogged"]) >= 2
+
+
 async def test_a_terminal_too_many_is_refused_and_those_that_are_open_say_why(
     recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

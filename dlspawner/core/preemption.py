@@ -57,8 +57,11 @@ def goes_on_until(job: Job, world: World, now: datetime) -> datetime | None:
 
 
 def in_order(candidates: Iterable[Job], world: World, now: datetime) -> list[Job]:
-    """Who is asked to leave first is first: before everything else those that may leave the soonest."""
-    return sorted(candidates, key=lambda job: (leaves_at(job, world, now), *_order(job, world)))
+    """Who is asked to leave first is first: of those who borrow, and then of the team's own, who may leave the soonest.
+
+    All who have run for the minimum time may leave equally soon, so that the rest of the order decides.
+    """
+    return sorted(candidates, key=lambda job: (not job.preemptible, leaves_at(job, world, now), *_order(job, world)))
 
 
 def choose_victims(

@@ -73,6 +73,15 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
         "big",
     ),
     "a job of several pods, by what it has there": ([borrows("j", "b", [4, 4], "n1", "n2")], 4, "j"),
+    "a borrower who has just begun before the team's own who has too": (
+        [
+            runs("own", "a", 4, "n1", age=2 * HOUR),
+            runs("late", "a", 4, "n1", age=9 * MINUTE),
+            borrows("later", "b", 4, "n1", age=2 * MINUTE),
+        ],
+        6,
+        "later own",
+    ),
     "a borrower before the team's own": ([runs("own", "a", 4, "n1", idle=True), borrows("j", "b", 4, "n1")], 4, "j"),
 }
 

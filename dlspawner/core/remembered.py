@@ -27,6 +27,16 @@ class Remembered:
         else:
             self.rooms[name] = before
 
+    def recall(self, room: Room, since: datetime | None) -> None:
+        """A node of which somebody has written down what it was, and when it was missed first, if it was."""
+        self.rooms[room.node.name] = room
+        if since is not None:
+            self._since[room.node.name] = since
+
+    def since(self, name: str) -> datetime | None:
+        """When a node was missed first; ``None`` before somebody has looked for those who are too long gone."""
+        return self._since.get(name)
+
     def forget(self, now: datetime) -> bool:
         """Forget who is too long gone; whether there was any."""
         late = [name for name in self.rooms if now - self._since.setdefault(name, now) > _LONGEST]

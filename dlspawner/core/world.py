@@ -160,6 +160,11 @@ class World:
         self._forget()
         self._shares = None
 
+    def recall(self, node: Node, since: datetime | None) -> None:
+        """A node as it once was, before any node is put: what has all that it had then need not be remembered."""
+        self.away.recall(self._room(node), since)
+        self._forget()
+
     def configure(self, cluster: Cluster, teams: Teams) -> None:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams

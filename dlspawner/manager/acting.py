@@ -42,12 +42,14 @@ from dlspawner.manager.logs.shelf import Shelf
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.metrics.meters import Meters
 from dlspawner.manager.namespaces import Namespaces
+from dlspawner.manager.news import TOGETHER_SECONDS
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.owners import Owners
 from dlspawner.manager.preempting import Preempting, begin
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
+from dlspawner.manager.sizes import Sizes
 from dlspawner.manager.starts import Starts
 from dlspawner.manager.stopping import Stopper
 from dlspawner.manager.store import StoreUnavailable
@@ -87,6 +89,7 @@ class Acting:
     idle_look_seconds: float = 30.0
     special_namespace: str = ""
     orphan_seconds: float = 900.0
+    news_seconds: float = TOGETHER_SECONDS
     retention: Retention = field(default_factory=Retention)
     meters: Meters = field(default_factory=Meters)
     keeping: Keeping = field(default_factory=Keeping)
@@ -119,6 +122,11 @@ class Acting:
         finally:
             with contextlib.suppress(StoreUnavailable):
                 await self.ledger.give_up(self.holder)
+
+    async def caught_up(self) -> None:
+        """What was seen of pods by now is known, for somebody who looks at jobs, or decides about one."""
+        if self.desk is not None:
+            await asyncio.gather(*(catch_up() for catch_up in self.desk.book.behind))
 
     async def _act_until_it_ends(self, epoch: int) -> None:
         # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
@@ -161,6 +169,9 @@ class Acting:
                 group.create_task(self._renew(epoch), name="renew the lease")
                 await self._read_files(book)
                 await book.load()
+                sizes = Sizes(book, self.ledger)
+                await sizes.load()
+                group.create_task(sizes.run(), name="write down what nodes have")
                 group.create_task(book.run(), name="the book's writer")
                 await put_right(book, self.ledger, self._jump)
                 self._jump = timedelta(0)
@@ -221,6 +232,7 @@ class Acting:
                 Namespaces(self.namespace or cluster.namespace, self.special_namespace),
                 clock,
                 self.other_namespaces,
+                news_seconds=self.news_seconds,
             )
             stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
             logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, clock, self.keeping)

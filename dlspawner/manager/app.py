@@ -136,9 +136,9 @@ class Manager(Application):
         20,
         min=1,
         max=1000,
-        help="""How many jobs whose turn has come the Hub is told to start at one time; the others' turns come as these
-        get going. Default: 20. It is no use to make it larger than JupyterHub.concurrent_spawn_limit, unless that is 0.
-        """,
+        help="""How many jobs whose turn has come the Hub starts at one time, until their pods are there; the others'
+        turns come as these get going. Default: 20. It is no use to make it larger than
+        JupyterHub.concurrent_spawn_limit, unless that is 0.""",
     ).tag(config=True)
     owner_look_seconds = Float(
         30.0,

@@ -163,6 +163,7 @@ class Book:
         self.world = World(settings.cluster, settings.teams)
         self.board = Board()
         self.hears: list[Callable[[Sequence[Entry]], None]] = []  # of entries on the disk; none: of nodes, files
+        self.behind: list[Callable[[], Awaitable[None]]] = []  # have all that was seen written down, if it was not yet
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
@@ -181,6 +182,7 @@ class Book:
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.world.away = old.away
         self.requests = {}
         for one in requests:
             self.requests[one.job] = (*self.requests.get(one.job, ()), one)
@@ -216,6 +218,10 @@ class Book:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((work, future))
         return await future
+
+    async def still_acts(self) -> None:
+        """Fenced when another Manager acts by now: asked before what others do at our word who know of no epochs."""
+        await self._ledger.check(self.epoch)
 
     def put_node(self, node: Node) -> None:
         """A node as it is now; what is said of nodes is never written down."""

@@ -10,8 +10,10 @@ from dlspawner.core.jobs import Job, State
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.cancelling import cancel
+from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import Record
 from dlspawner.manager.stopping import BY_OWNER, stop
+from dlspawner.manager.store import StoreUnavailable
 
 BY_ANOTHER = "stopped-by-another"  # who may act on the job, and is not its owner
 BY_OWNER_SAID = "Its owner has stopped this job. The files are kept."
@@ -49,9 +51,10 @@ class Ender:
         if not await self.book.turn(lambda turn: stop(turn, job.id, BY_OWNER, BY_OWNER_SAID)):
             return False
         try:
+            await self.book.still_acts()
             if await self.hub.stop_server(job.user, job.server):
                 await self._is_seen(job)
-        except HubError as problem:  # it is decided: `stopping` asks until it is done
+        except (HubError, StoreUnavailable, Fenced) as problem:  # it is decided: `stopping` asks until it is done
             log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
         return True
 

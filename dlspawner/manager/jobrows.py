@@ -205,6 +205,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "pods": write_pods(record.pods),
         "due": record.due,
         "turns": record.turns,
+        "failures": record.failures,
         "folded": False,
     }
 
@@ -232,4 +233,4 @@ def record(row: Row[Any]) -> Record:
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
     found = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
-    return replace(found, due=row.due, turns=row.turns)
+    return replace(found, due=row.due, turns=row.turns, failures=row.failures)

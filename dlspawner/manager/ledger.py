@@ -81,6 +81,10 @@ class Ledger:
 
         await self._store.write(expire)
 
+    async def check(self, epoch: int) -> None:
+        """Fenced when a later epoch has begun: before what no database can refuse."""
+        await self._store.read(lambda connection: _check(connection, epoch))
+
     async def load(self) -> list[Record]:
         """Every job that has not ended."""
         query = select(jobs).where(jobs.c.state != State.ENDED.value)

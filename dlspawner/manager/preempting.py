@@ -4,7 +4,8 @@
   time, and the waiting job is promised the nodes.
 * `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
   whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more, nor for one
-  that the Hub would not start without a fresh login, or fails to start: just before, it is asked to.
+  that the Hub would not start without a fresh login, or fails to start: it is asked to when others have been told to
+  leave for it, now and then until they do, and just before; once it says no they are told that they go on.
 * Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
   are nobody's victims, so that nothing is planned with what they hold. When the quota has room for them again they are
   guaranteed again.
@@ -36,6 +37,7 @@ from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 1.0
 _SURE = timedelta(minutes=1)  # for which it is taken for granted that the Hub would start a job
+_LOOK_SECONDS = 1.0  # between looks for a job of which it is not
 _BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
 _UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
 _REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
@@ -205,24 +207,55 @@ class Preempting:
     """Reviews one book whenever there may be something to do; `run` never ends by itself.
 
     ``probe`` has the Hub try the start of a job that waits for others to leave, and takes its promise back when that
-    would come to nothing.
+    would come to nothing; False when nobody knows.
     """
 
     book: Book
     now: Callable[[], datetime]
-    probe: Callable[[Job], Awaitable[None]]
+    probe: Callable[[Job], Awaitable[bool]]
     _probed: dict[str, datetime] = field(default_factory=dict)  # jobs that wait, and when
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_at_promised(), name="look whether the Hub would start whom others leave for")
+            await self._review()
+
+    async def _look_at_promised(self) -> None:
+        """One after the other, so that the Hub has little of it; who was told to leave for it in vain soon knows."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._forget()
+            waits = (one.job for one in self.book.records.values() if one.job.promised)
+            job = next((job for job in waits if job.id not in self._probed), None)
+            try:
+                async with self._asking:
+                    if job is not None and await self.probe(job):
+                        self._probed[job.id] = self.now()
+            except StoreUnavailable as problem:
+                log.warning("who has a promise is not asked for: %s", problem.__cause__)
+
+    def _forget(self) -> None:
+        now = self.now()
+        self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
+
+    async def _review(self) -> None:
         while True:
             if self._is_due():
                 by = self.now()  # whose notice is over later has not been asked for
                 try:
-                    await asyncio.gather(*map(self.probe, self._unsure(by)))
+                    await self._make_sure(by)
                     await self.book.turn(partial(review, by=by))
                 except StoreUnavailable as problem:
                     log.warning("who has to leave waits for the database: %s", problem.__cause__)
             await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _make_sure(self, by: datetime) -> None:
+        if self._unsure(by):
+            async with self._asking:
+                unsure = self._unsure(by)  # one of them may just have been asked for
+                await asyncio.gather(*map(self.probe, unsure))
+                self._probed |= {job.id: by for job in unsure}
 
     def _unsure(self, now: datetime) -> list[Job]:
         """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
@@ -231,7 +264,7 @@ class Preempting:
         due = [job for job in due if job.state in _BEFORE_STOP]
         if not due:
             return []
-        self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
+        self._forget()
         notices = [book.board.pending((job.id, Kind.PREEMPTED)) for job in due]
         # Whoever they were told to leave for, or has been promised their place since.
         causes, nodes = (
@@ -239,9 +272,7 @@ class Preempting:
             {node for job in due for node in job.nodes},
         )
         waits = [one.job for one in book.records.values() if one.job.promised and one.job.id not in self._probed]
-        found = [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
-        self._probed |= {job.id: now for job in found}
-        return found
+        return [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
 
     def _is_due(self) -> bool:
         memo = self.book.world.memo

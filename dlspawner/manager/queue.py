@@ -2,9 +2,10 @@
 
 A *pass* is made after every change that may have freed something, before anybody new is let in, and every few seconds,
 because time alone lets jobs start, too. What a turn gives is reserved in the same transaction: the job is *due*, and
-``starts`` tells the Hub. At most ``at_once`` jobs are due at one time, so that a Hub is not asked for more than it
-takes and no reservation ends before its start was asked for. A pass ends early, too, when it has made enough promises:
-everybody else in this process waits for it, and the next one follows at once.
+``starts`` tells the Hub. At most ``at_once`` such starts are under way at one time, from the turn until the pods are
+there, so that a Hub is not asked for more than it takes and no reservation ends before its start was asked for; what a
+node does after that, such as pulling a large image, is in nobody's way. A pass ends early, too, when it has made enough
+promises: everybody else in this process waits for it, and the next one follows at once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 3.0
+_CUT_SECONDS = 0.5  # between passes that left turns to the next one, because enough starts were under way
 _PROMISES = 20  # in one pass
 log = logging.getLogger("dlspawner.manager")
 
@@ -47,7 +49,7 @@ class Queue:
         """Make passes until it is cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_SECONDS):
+                async with asyncio.timeout(_CUT_SECONDS if self.cut else _EVERY_SECONDS):
                     await self.book.stirred.wait()
             try:
                 await self.book.turn(self.give_turns)
@@ -64,7 +66,7 @@ class Queue:
         if not world.queues:
             return
         world.tick(now)
-        room, promises = self.at_once - sum(record.due for record in self.book.records.values()), _PROMISES
+        room, promises = self.at_once - sum(one.under_way for one in self.book.records.values()), _PROMISES
         for job, found in quota.turns(world, now):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):

@@ -41,6 +41,7 @@ from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.neighbours import Neighbours
+from dlspawner.manager.news import TOGETHER_SECONDS, News
 from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.records import MOST_TURNS, OF_POD, Record, ended
 from dlspawner.manager.sight import Pod
@@ -68,6 +69,7 @@ class Reconciler:
     now: Callable[[], datetime]
     other_namespaces: bool = True
     tell: Sequence[Callable[[Change], None]] = ()  # are told of every change of a pod, before it is written down
+    news_seconds: float = TOGETHER_SECONDS
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, Pod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
@@ -144,12 +146,28 @@ class Reconciler:
     # Pods
 
     async def _watch_pods(self, namespace: str) -> None:
-        async for change in self.cluster.watch(PODS, namespace):
+        async def note(change: Change) -> None:
             if change.type == "SYNCED":
                 self._unseen.discard(namespace)
-            for tell in self.tell:
-                tell(change)
             await self._persist(change)
+
+        news = News(note, self._may_wait, self.news_seconds)
+        self.book.behind.append(news.caught_up)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(news.run(), name=f"write down what pods in {namespace} do")
+            async for change in self.cluster.watch(PODS, namespace):
+                for tell in self.tell:
+                    tell(change)
+                await news.put(change)
+
+    def _may_wait(self, change: Change) -> bool:
+        """Whether a change says nothing of what is held: its job is starting, and it is neither over nor leaving."""
+        if change.type in {"DELETED", "SYNCED"}:
+            return False
+        metadata, status = change.object["metadata"], change.object.get("status") or {}
+        record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
+        starts = record is not None and record.job.state is State.STARTING and not record.waits
+        return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
 
     async def _persist(self, change: Change) -> None:
         """Write down what a change means, however long the database is away."""

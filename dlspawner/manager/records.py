@@ -50,6 +50,7 @@ class Record:
     nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
     turns preemptible, because its team has less quota now. ``due``: its turn has come, and the Hub has to be told:
     nobody was told yet that it may have a pod. ``turns``: how often that was so, 0 for a job that never waited.
+    ``failures``: at how many of its starts the Hub itself has failed.
     """
 
     job: Job
@@ -60,6 +61,7 @@ class Record:
     yields: datetime | None = None
     due: bool = False
     turns: int = 0
+    failures: int = 0
 
     @property
     def seen(self) -> tuple[PodRef, ...]:
@@ -71,6 +73,11 @@ class Record:
         if self.job.state is State.STOPPING:
             return not self.seen
         return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the Hub is at work on a start whose turn has come: until its pods are seen."""
+        return self.due or (self.turns > 0 and self.reserved and self.job.state is State.STARTING)
 
     @property
     def admitted(self) -> bool:

@@ -150,6 +150,7 @@ jobs = Table(
     Column("pods", Text, nullable=False, server_default="[]"),
     Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
+    Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
     Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
     Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON
@@ -348,4 +349,13 @@ leases = Table(
     Column("holder", String(64), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires", UtcDateTime, nullable=False),
+)
+
+# Nodes as they were when they had all that they ever had, as JSON; `since`: missed since then, or less than that now.
+node_sizes = Table(
+    "node_sizes",
+    metadata,
+    Column("name", String(253), primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("since", UtcDateTime),
 )

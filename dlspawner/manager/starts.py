@@ -9,7 +9,10 @@ cancelled, leaves nothing behind: the job is in its place again.
   next one comes after a pause, so that nothing is held for a Hub that takes nobody.
 * It fails (500) before its spawner asks for the job, as with a hook that raises: the turn is over at once, and the next
   one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after a few
-  (``consecutive_failure_limit``): so the third one ends the job.
+  (``consecutive_failure_limit``): so the third one ends the job, whichever Manager counts.
+* It has taken the start (202) and does not start it any more, and its spawner has not asked for the job: that may be
+  such a failure, or a refusal that passes. The turn is over at once, with a longer pause each time, and the job ends
+  after many.
 * It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
@@ -59,6 +62,7 @@ class _Later(Enum):
     FULL = "full"
     BUSY = "busy"
     FAILED = "failed"
+    NOTHING = "nothing"  # it had begun to, and does not any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,7 @@ class Starts:
     _going: set[str] = field(default_factory=set)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
-    # How often this epoch has found the Hub full for a job's whole turn, and failing to start it.
-    _in_vain: Counter[tuple[str, _Later]] = field(default_factory=Counter)
+    _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -110,37 +113,40 @@ class Starts:
             return  # this epoch is over; the next one goes on
         finally:
             self._going.discard(job)
-            self._in_vain = Counter({one: n for one, n in self._in_vain.items() if n and one[0] in self.book.records})
+            self._full = Counter({one: n for one, n in self._full.items() if n and one in self.book.records})
 
     async def _until_asked(self, job: str) -> None:
-        begun, full = False, False
+        begun, taken, full = False, False, False
         for delay in delays(0.5, 10.0):
             record = self.book.records.get(job)
             if record is None or not record.due or record.deadline is None:
                 return
             left = (record.deadline - self.book.now()).total_seconds()
-            if left <= 0 or (full and self._in_vain[job, _Later.FULL]):
+            if left <= 0 or (full and self._full[job]):
                 await self._over(job, begun=begun, full=full)
                 return
             try:
-                said = await self._tell(record.job)
+                said = await self._tell(record.job, taken=taken)
             except HubError as problem:
                 log.warning("job=%s start has to wait: %s", job, problem)
                 said = _Later.FAILED if isinstance(problem, HubFailed) else _Later.BUSY
-            begun, full = begun or said in {State.STARTING, State.RUNNING}, said is _Later.FULL
-            if isinstance(said, _End):
+            begun, full = begun or isinstance(said, State), said is _Later.FULL
+            taken = taken or said is State.SUBMITTED
+            if said is _Later.NOTHING:
+                await self._over(job, begun=True, full=False)
+            elif isinstance(said, _End):
                 await self.book.turn(partial(_end, job=job, end=said))
             elif said is _Later.FAILED:
                 await self._failed(job)
             elif said is State.WAITING_LOGIN:
                 await self.book.turn(partial(_wait_for_login, job=job))
-            if not full or not self._in_vain[job, _Later.FULL]:
+            if not full or not self._full[job]:
                 await asyncio.sleep(min(delay, left))
 
-    async def probe(self, job: Job) -> None:
-        """Before others are stopped for it: ask for its start, which has to wait as long as they are there.
+    async def probe(self, job: Job) -> bool:
+        """While others are asked to leave for it: ask for its start, which has to wait as long as they are there.
 
-        Who has to log in first, or whose start fails, gives the promised place back.
+        Who has to log in first, or whose start fails, gives the promised place back. False: the Hub did not answer.
         """
         try:
             said: object = await self._tell(job)
@@ -150,27 +156,29 @@ class Starts:
             await self.book.turn(partial(_wait_for_login, job=job.id))
         elif said is _Later.FAILED:
             await self._failed(job.id)
+        return said is not None
 
     async def _failed(self, job: str) -> None:
         """The Hub could not start it; when its spawner has asked nevertheless, that is told by other means."""
-        failed = self._in_vain[job, _Later.FAILED] + 1
 
-        def note(turn: Turn) -> bool:
+        def note(turn: Turn) -> None:
             record = turn.record(job)
             if record is None or not (record.due or record.job.promised):
-                return False
+                return
+            failed = record.failures + 1
             if failed >= _MOST_FAILED:
                 turn.write(ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
-                return True
+                return
             self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
-            turn.wait_again(record, "start-failing")
-            return True
+            turn.wait_again(replace(record, failures=failed), "start-failing")
 
-        if await self.book.turn(note):
-            self._in_vain[job, _Later.FAILED] = failed
+        await self.book.turn(note)
 
-    async def _tell(self, job: Job) -> State | _End | _Later:
-        """Ask the Hub for the start: as what it knows the server then, or why it has not begun to start it."""
+    async def _tell(self, job: Job, *, taken: bool = False) -> State | _End | _Later:
+        """Ask the Hub for the start: as what it knows the server then, or why it has not begun to start it.
+
+        *Submitted* is what it has just taken; ``taken``: it had, a moment ago.
+        """
         server = await self._server(job)
         if server is None:
             return _REMOVED
@@ -178,6 +186,8 @@ class Starts:
             return _End("runs-already", "The server runs already.") if self._replaced(job) else State.RUNNING
         if server.pending:
             return State.STARTING if server.pending == "spawn" else _Later.BUSY
+        if taken:
+            return _Later.NOTHING
         where = (job.user, job.server)
         self.queue.telling[where] = job.id
         try:
@@ -187,7 +197,7 @@ class Starts:
         finally:
             if self.queue.telling.get(where) == job.id:
                 del self.queue.telling[where]
-        return State.STARTING
+        return State.SUBMITTED
 
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""
@@ -259,7 +269,7 @@ class Starts:
 
     async def _over(self, job: str, *, begun: bool, full: bool) -> None:
         """The turn is over; ``full``: it was the Hub that took nobody."""
-        vain = self._in_vain[job, _Later.FULL] + full
+        vain = self._full[job] + full
 
         def note(turn: Turn) -> None:
             record = turn.record(job)
@@ -276,7 +286,7 @@ class Starts:
             turn.wait_again(record, "turn-over")
 
         await self.book.turn(note)
-        self._in_vain[job, _Later.FULL] = vain if full else 0
+        self._full[job] = vain if full else 0
 
 
 def _lost(turn: Turn, *, record: Record) -> None:

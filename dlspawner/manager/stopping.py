@@ -6,7 +6,8 @@ asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the person. 
 servers, the pod itself is asked to end, and administrators are told.
 
 A stop is of one job and not of its server: when the Hub has another job there by now, or none, the pod itself is asked
-to end. What becomes of a job whose pod is gone is `gone`'s to say.
+to end; and before each question to the Hub it is made sure that no other Manager acts, which would know of more. What
+becomes of a job whose pod is gone is `gone`'s to say.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def gone(turn: Turn, record: Record, reason: str) -> None:
     if record.stop is None or record.stop.reason != PREEMPTED or not job.requeue:
         turn.write(replace(record, job=replace(job, state=State.ENDED)), reason)
         return
-    turn.wait_again(replace(record, turns=1), "requeued")
+    turn.wait_again(replace(record, turns=1, failures=0), "requeued")
     withdraw(turn, job.id)
     waits = turn.record(job.id)
     if waits is not None:
@@ -134,7 +135,11 @@ class Stopper:
         """Whether the Hub has no such server running now."""
         job = record.job
         try:
+            await self.book.still_acts()  # or by now the server may be one that nobody wants to stop
             return await self.hub.stop_server(job.user, job.server)
+        except StoreUnavailable as problem:
+            log.warning("job=%s its stop waits for the database: %s", job.id, problem.__cause__)
+            return False
         except HubRefused as no:
             log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
             if no.status in _FORBIDDEN:

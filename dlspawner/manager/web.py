@@ -241,6 +241,8 @@ class Asking(HubOAuthenticated, Handler):
         self.current_user = self.identity = await identify_anew(self.manager.auth, self)
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))
+            if self.manager.acting is not None:
+                await self.manager.acting.caught_up()
 
     @staticmethod
     def refuse(sentence: str | None) -> None:

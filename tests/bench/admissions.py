@@ -31,17 +31,16 @@ from dlspawner.core import naming
 from dlspawner.manager.database import open_engine
 from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.refusal import Refused
-from tests.bench import spawn
+from tests.bench import added
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server
 from tests.edges.test_manager import databases
 from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
-from tests.edges.test_manager.quota import QuotaHub, running
 from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
 
 ROUNDS, EACH, AT_ONCE = 5, 200, 4
 NODES, GPUS_EACH = 32, 64
-PAIRS = 40
+SECONDS = 300  # of starts with a Manager and without
 ROOT = Path(__file__).parents[2]
 NO_HUB = "http://127.0.0.1:9/hub/api"
 TOKEN = "secret-token"
@@ -164,30 +163,6 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     ]
 
 
-def added_time(state: Path) -> list[Figure]:
-    """POST to ready of one job, with the Manager and without, in turn, each as often the first."""
-    hubs, seconds = {}, {"with": [], "without": []}  # type: ignore[var-annotated]
-    with contextlib.ExitStack() as stack:
-        for name, extra in (("with", ""), ("without", 'c.DLSpawner.manager_url = ""\n')):
-            (state / name).mkdir()
-            made = QuotaHub(state / name, db_url=f"sqlite:///{state / name / 'manager.sqlite'}", extra=extra)
-            stack.enter_context(running(made))
-            made.add_users(["bench"])
-            hubs[name] = spawn.Hub(made.url, "tests-token", {"user_options": {"gpus": 1}})
-        for round_ in range(PAIRS + 2):
-            # What one leaves behind (a pod that ends, what is written of it) is in the way of the next.
-            for name, hub in [*hubs.items()][:: 1 if round_ % 2 else -1]:
-                taken = spawn.one_at_a_time(hub, "bench")
-                if round_ > 1:
-                    seconds[name].append(taken)
-    more = [a - b for a, b in zip(seconds["with"], seconds["without"], strict=True)]
-    return [
-        Figure("POST to ready with the Manager", median(seconds["with"]), "s"),
-        Figure("POST to ready without", median(seconds["without"]), "s"),
-        Figure("added by the Manager: median of the differences", 1000 * median(more), "ms", "lower", 10, "no Manager"),
-    ]
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
@@ -206,7 +181,7 @@ def main() -> None:
         finally:
             server.stop()
         if "--rest" not in sys.argv:
-            figures += added_time(state)
+            figures += added.measure(state, SECONDS)
     publish(figures, ROOT / "build" / "bench-admissions.json")
 
 

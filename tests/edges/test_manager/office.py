@@ -139,6 +139,7 @@ class Office:
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
     prometheus: Prometheus | None = None
     keeping: Keeping = field(default_factory=Keeping)
+    news_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
@@ -163,6 +164,7 @@ class Office:
             orphan_seconds=self.orphan_seconds,
             special_namespace=self.special_namespace,
             keeping=self.keeping,
+            news_seconds=self.news_seconds,
         )
         task = asyncio.create_task(acting.run())
         try:

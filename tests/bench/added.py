@@ -1,0 +1,133 @@
+"""What the Manager adds to a start: from POST to ready of one job, at a Hub with a Manager and at one without any.
+
+`python -m tests.bench.added`, for as many seconds as `--seconds` says (300). Two Hubs on a cluster each start one job
+after the other, in turn, the order drawn anew for each round, because what one leaves behind is in the way of the next.
+One pair says nothing on a machine that does something else as well, so there are as many as fit into the time, and what
+is told is the median of their differences, and the bounds between which the true one is, 95 times of 100.
+
+Beside it, because the clock of a busy machine hides what a start costs: the processor time of each process, and what
+the machine's load was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.bench import spawn
+from tests.bench.figures import Figure, publish
+from tests.edges.test_manager.quota import QuotaHub
+
+ROOT = Path(__file__).parents[2]
+ALONE = 'c.DLSpawner.manager_url = ""\n'
+WARM = 3  # rounds that do not count
+PARTS = ("hub", "manager", "cluster", "proxy")
+
+
+@dataclass
+class Side:
+    """A Hub and what its starts took: seconds, and processor seconds of each of its processes."""
+
+    made: QuotaHub
+    hub: spawn.Hub
+    seconds: list[float] = field(default_factory=list)
+    used: list[dict[str, float]] = field(default_factory=list)
+
+    def start_once(self) -> None:
+        before = self._processors()
+        self.seconds.append(self.hub.spawn("bench"))
+        self.used.append({name: used - before[name] for name, used in self._processors().items()})
+        self.hub.stop("bench")
+
+    def _processors(self) -> dict[str, float]:
+        return {name: with_threads(self.made.running[name].pid) for name in PARTS if name in self.made.running}
+
+
+def with_threads(pid: int) -> float:
+    """Seconds that all threads of a process have run, to the nanosecond, which ``/proc/PID/stat`` does not tell."""
+    total = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+@contextlib.contextmanager
+def side(state: Path, *, manager: bool) -> Iterator[Side]:
+    """A cluster with its Hub; without a Manager nothing of one runs."""
+    state.mkdir()
+    made = QuotaHub(state, db_url=f"sqlite:///{state / 'manager.sqlite'}", extra="" if manager else ALONE)
+    made.prepare()
+    try:
+        made.start_cluster()
+        if manager:
+            made.start_manager()
+        made.start_proxy()
+        made.start_hub()
+        made.add_users(["bench"])
+        yield Side(made, spawn.Hub(made.url, "tests-token", {"user_options": {"gpus": 1}}))
+    finally:
+        for name in [*made.running][::-1]:
+            made.stop(name)
+
+
+def bounds(values: list[float]) -> tuple[float, float]:
+    """Between which of the values their median is 95 times of 100, whatever their distribution is."""
+    ordered, size = sorted(values), len(values)
+    below = max(0, math.floor(size / 2 - 0.98 * math.sqrt(size)))
+    return ordered[below], ordered[size - 1 - below]
+
+
+def measure(state: Path, seconds: float) -> list[Figure]:
+    """Starts in turn for so long."""
+    loads, chance = [os.getloadavg()[0]], random.Random()
+    with side(state / "with", manager=True) as ours, side(state / "without", manager=False) as bare:
+        until, rounds = time.monotonic() + seconds, 0
+        while time.monotonic() < until or rounds < WARM + 10:
+            for one in chance.sample([ours, bare], 2):
+                one.start_once()
+            rounds += 1
+            loads.append(os.getloadavg()[0])
+    return figures(ours, bare, loads)
+
+
+def figures(ours: Side, bare: Side, loads: list[float]) -> list[Figure]:
+    more = [1000 * (a - b) for a, b in zip(ours.seconds[WARM:], bare.seconds[WARM:], strict=True)]
+    least, most = bounds(more)
+    found = [
+        Figure("pairs", len(more), ""),
+        Figure("load of the machine, lowest", min(loads), ""),
+        Figure("load of the machine, highest", max(loads), ""),
+        Figure("POST to ready with the Manager", 1000 * median(ours.seconds[WARM:]), "ms"),
+        Figure("POST to ready without", 1000 * median(bare.seconds[WARM:]), "ms"),
+        Figure("added by the Manager: median of the differences", median(more), "ms", "lower", 10, "no Manager"),
+        Figure("added by the Manager: at least (95 %)", least, "ms"),
+        Figure("added by the Manager: at most (95 %)", most, "ms"),
+    ]
+    for part in PARTS:
+        for name, one in (("with", ours), ("without", bare)):
+            used = [times[part] for times in one.used[WARM:] if part in times]
+            if used:
+                found.append(Figure(f"processor time of a start, {part}, {name}", 1000 * median(used), "ms"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=300)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        publish(measure(Path(folder), wanted.seconds), ROOT / "build" / "bench-added.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A Manager that was stopped for a while: what it asks the Hub for would be about the server's next job by now."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from dlspawner.hubapi import HubUnavailable
+from dlspawner.manager import stopping
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.ends import Ender
+from tests.edges.test_manager.leaving import StoppingHub
+from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.queued import desk, record
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+
+
+async def run(office: Office, acting: Acting) -> str:
+    """A job that runs."""
+    question = wants()
+    await ask(acting, question)
+    await office.bind(await office.make_pod(question))
+    await until(lambda: (found := record(acting, question)) and found.pods and found.pods[0].running, "it runs")
+    return question.job
+
+
+def take_over(office: Office) -> None:
+    """Another Manager acts from now on; the one of before has slept and has not noticed yet."""
+    engine = create_engine(office.db_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE leases SET holder = 'another', epoch = epoch + 1"))
+    engine.dispose()
+
+
+async def test_who_has_lost_the_lease_asks_the_hub_for_no_stop_that_was_decided_before(
+    office: Office, db_url: str
+) -> None:
+    office.hub = hub = StoppingHub(cluster=office.cluster, troubles=[HubUnavailable("It is away.")] * 10_000)
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await desk(acting).book.turn(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+        await until(lambda: hub.asked, "the Hub is asked")
+        take_over(office)
+        asked = len(hub.asked)
+        await until(lambda: acting.desk is None, "it notices")
+
+        assert len(hub.asked) <= asked + 1, "but for the one that was on its way"
+
+
+async def test_an_owners_stop_that_meets_the_end_of_the_lease_is_left_to_who_acts_by_then(office: Office) -> None:
+    office.hub = hub = StoppingHub(cluster=office.cluster)
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        book, decided = desk(acting).book, []
+        turn = book.turn
+
+        async def then_taken_over(work):  # type: ignore[no-untyped-def]
+            decided.append(await turn(work))
+            take_over(office)
+            return decided[-1]
+
+        book.turn = then_taken_over  # type: ignore[method-assign]
+
+        assert await Ender(book, hub).end(book.records[job], "alice")  # type: ignore[arg-type]
+        assert decided == [True]
+        assert hub.asked == []

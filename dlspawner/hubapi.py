@@ -225,6 +225,7 @@ class HubApi:
         self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
         self._major: int | None = None
+        self.heard: Callable[[bool], None] = lambda answers: None  # called with whether the Hub answered, of each try
 
     async def __aenter__(self) -> Self:
         return self
@@ -327,6 +328,10 @@ class HubApi:
         _expect(status, body, 202, 204)
         return status == 204
 
+    async def greet(self) -> None:
+        """What costs the Hub least; HubUnavailable when it does not answer."""
+        await self._call("GET", "/")
+
     async def _major_version(self) -> int:
         if self._major is None:
             status, body = await self._call("GET", "/")
@@ -357,6 +362,7 @@ class HubApi:
                         raise HubUnavailable("The Hub does not answer.")
                     await self._sleep(delay)
         except TimeoutError:
+            self.heard(False)
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
         raise AssertionError("delays never end")
 
@@ -372,10 +378,14 @@ class HubApi:
             ) as response:
                 if again is _Again.ALWAYS and response.status in RETRIED:
                     return None
-                return response.status, await response.read()
+                found = response.status, await response.read()
+                self.heard(True)
+                return found
         except aiohttp.ClientConnectorError:
+            self.heard(False)
             return None  # nothing was sent
         except (aiohttp.ClientError, OSError) as error:
+            self.heard(False)
             if again is _Again.ALWAYS:
                 return None
             raise HubUnavailable("The connection to the Hub broke; it may have begun what was asked.") from error

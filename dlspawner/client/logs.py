@@ -1,28 +1,26 @@
 """``dlspawner logs``: what a job has printed, and what it prints from now on.
 
-The service ends every log that it follows after ten minutes, and begins the next one with the last lines. A log that is
-followed is searched here, line by line.
+The service ends every log that it follows after ten minutes, and goes on with the very next line when it is asked to.
+A log that is followed is searched here, line by line.
 """
 
 from __future__ import annotations
 
 import argparse
+import http
 import json
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dlspawner.client import text
 from dlspawner.client.commands import find
 from dlspawner.client.service import ClientProblem, Refused, Service, part
 
-_LAST = 10  # lines that the service begins with when it follows
-_ITS_SECONDS = 590.0  # what has gone on for so long has ended because of its time
 _LOOK_SECONDS, _LOOKS = 2.0, 15  # for the end of a job whose log has ended
 
-AGAIN = "The service ends what it follows after ten minutes. Asking again; lines may come twice."
 GOES_ON = "The log has ended and the job has not: a container starts again, or the service did. Ask again to go on."
 NO_TAIL = "A log that is followed begins with its last lines: --tail is for a log that is only read."
 
@@ -59,37 +57,22 @@ def _lines(given: argparse.Namespace, service: Service, job: dict[str, Any], que
 
 def _follow(given: argparse.Namespace, service: Service, job: dict[str, Any]) -> None:
     """Until the job has ended; ClientProblem when only its log has."""
-    last = deque[bytes](maxlen=_LAST)
-    while True:
+    place = uuid.uuid4().hex
+    wanted, quick = {"place": place}, 0
+    while quick < _LOOKS:
         began = time.monotonic()
-        lines = not_yet(_lines(given, service, job, {"follow": "true"}), list(last))
-        _print(given, _kept(lines, last))
-        in_time = time.monotonic() - began < _ITS_SECONDS
-        if _has_ended(service, job, _LOOKS if in_time else 1):
-            return
-        if in_time:
-            raise ClientProblem(GOES_ON, 5)
-        print(f"dlspawner: {AGAIN}", file=sys.stderr)
-
-
-def _kept(lines: Iterable[bytes], last: deque[bytes]) -> Iterator[bytes]:
-    for line in lines:
-        last.append(line)
-        yield line
-
-
-def not_yet(lines: Iterator[bytes], last: Sequence[bytes]) -> Iterator[bytes]:
-    """The lines without those at their beginning that are the last ones of before, as many as may be."""
-    held: list[bytes] = []
-    known: list[int] = []
-    for line in lines if last else ():
-        held.append(line)
-        # How many of them may be known: so many of the last ones begin as what has come.
-        known = [many for many in range(len(last), 0, -1) if held[:many] == [*last[-many:]][: len(held)]]
-        if not known or known[0] <= len(held):
+        try:
+            _print(given, _lines(given, service, job, {"follow": "true", **wanted}))
+        except Refused as no:
+            if no.status != http.HTTPStatus.GONE:
+                raise
             break
-    yield from held[next((many for many in known if many <= len(held)), 0) :]
-    yield from lines
+        wanted = {"after": place}
+        quick = quick + 1 if time.monotonic() - began < _LOOK_SECONDS else 0
+        if quick > 1:  # the cluster is away
+            service.sleep(_LOOK_SECONDS)
+    if not _has_ended(service, job, _LOOKS):
+        raise ClientProblem(GOES_ON, 5)
 
 
 def _has_ended(service: Service, job: dict[str, Any], looks: int) -> bool:

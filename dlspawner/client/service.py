@@ -30,6 +30,8 @@ _MOST = 16 * 1024 * 1024  # of JSON
 _NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, UnicodeError)  # the last: of a host's name
 _ITS_OWN = {"application/json", "application/problem+json"}
 _ITS_LOG = "text/plain"
+_HUB = "Dlspawner-Hub"  # the service says by it that the Hub does not answer
+_NO_HUB = "The Hub does not answer at the moment: nothing starts until it does. Jobs that run go on."
 
 _Answer = TypeVar("_Answer")
 Query = Mapping[str, str | list[str]]
@@ -92,6 +94,7 @@ class Service:
     url: str
     token: str = field(repr=False)
     sleep: Callable[[float], None] = time.sleep
+    _said: set[str] = field(default_factory=set, repr=False)
 
     def get(self, path: str, query: Query | None = None) -> Any:
         """The JSON at a path below ``/services/jobs/api/``."""
@@ -187,7 +190,16 @@ class Service:
         if _kind(opened) not in {*_ITS_OWN, asked.kind}:
             opened.close()
             raise _Away(self.url, "it sent a page")
+        self._tell(opened)
         return opened
+
+    def _tell(self, answer: Any) -> None:
+        """Say once that the Hub has gone, while the service goes on without it."""
+        if not answer.headers.get(_HUB):
+            self._said.discard(_NO_HUB)
+        elif _NO_HUB not in self._said:
+            self._said.add(_NO_HUB)
+            print(f"dlspawner: {_NO_HUB}", file=sys.stderr)
 
 
 def part(name: str) -> str:

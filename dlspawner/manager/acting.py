@@ -46,6 +46,7 @@ from dlspawner.manager.news import TOGETHER_SECONDS
 from dlspawner.manager.notices import Kind, post_to_admins, withdraw
 from dlspawner.manager.owners import Owners
 from dlspawner.manager.preempting import Preempting, begin
+from dlspawner.manager.presence import Presence
 from dlspawner.manager.prometheus import Prometheus
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.reconcile import Reconciler
@@ -94,6 +95,7 @@ class Acting:
     meters: Meters = field(default_factory=Meters)
     keeping: Keeping = field(default_factory=Keeping)
     changes: Changes = field(default_factory=Changes)
+    presence: Presence = field(init=False)
     desk: Desk | None = None
     culler: Culler | None = None
     logs: Shelf | None = None
@@ -103,6 +105,8 @@ class Acting:
     _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
 
     def __post_init__(self) -> None:
+        self.presence = Presence(self.changes.hub_moved)
+        self.hub.heard = self.presence.heard
         self.meters.world = lambda: self.desk.book.world if self.desk is not None else None
 
     async def run(self) -> None:
@@ -257,6 +261,7 @@ class Acting:
                 group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 group.create_task(logs.run(), name="keep logs")
+                group.create_task(self.presence.run(self.hub.greet), name="look for the Hub")
                 group.create_task(hearing.run(), name="hear what happens to pods")
                 self.logs = Shelf(logs)
                 owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)

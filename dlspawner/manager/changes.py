@@ -40,13 +40,14 @@ class News:
     queue: bool = False
     cluster: bool = False
     notices: bool = False
+    hub: bool = False
     more: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.jobs) or self.queue or self.cluster or self.notices or self.more
+        return bool(self.jobs) or self.queue or self.cluster or self.notices or self.hub or self.more
 
     def as_json(self) -> dict[str, Any]:
-        flags = {name: True for name in ("queue", "cluster", "notices", "more") if getattr(self, name)}
+        flags = {name: True for name in ("queue", "cluster", "notices", "hub", "more") if getattr(self, name)}
         return {**({"jobs": list(self.jobs.values())} if self.jobs else {}), **flags}
 
     def put(self, entries: Mapping[str, Entry]) -> None:
@@ -134,6 +135,12 @@ class Changes:
             self._readers |= {one.notice.user for one in changes}
             if self._readers:
                 self._heard.set()
+
+    def hub_moved(self) -> None:
+        """The Hub has gone, or is back: everybody learns it now."""
+        for listener in self._everybody():
+            listener.news.hub = True
+            listener.there_is.set()
 
     def join(self, viewer: Viewer, share: Share) -> Listener | Full:
         """Somebody listens from now on, unless their share, or everything, is full."""

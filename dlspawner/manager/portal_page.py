@@ -80,6 +80,8 @@ class Page(PageHandler):
 
     async def hub_user(self, name: str) -> HubUser | None:
         """What the Hub says of somebody; ``None`` when it does not answer, so that pages show the rest."""
+        if self.acting().presence.away:
+            return None
         try:
             return await self.acting().hub.user(name)
         except HubError:

@@ -23,8 +23,8 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.core.endpoints import Target
-from dlspawner.hubapi import HubError, Identity, Kind
-from dlspawner.manager import hub_static
+from dlspawner.hubapi import HubError, HubUnavailable, Identity, Kind
+from dlspawner.manager import hub_static, presence
 from dlspawner.manager.access import Right, Viewer, viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.identity import Service, ServiceAuth, identify_anew, is_hub, may_enter
@@ -147,6 +147,8 @@ class Handler(RequestHandler):
                 self.set_header(name, value)
             self.write_problem(status_code, error.detail, error.more)
         elif isinstance(error, (HubError, StoreUnavailable)):
+            if isinstance(error, HubUnavailable):
+                self.set_header(presence.HEADER, presence.AWAY)
             self.write_problem(status_code, str(error), {})
         else:
             self.write_problem(status_code, _sentence(status_code), {})
@@ -238,7 +240,12 @@ class Asking(HubOAuthenticated, Handler):
 
     async def recognise(self) -> None:
         """Who asks, also of an answer that has begun; 403 for who may not be here, HubUnavailable."""
-        self.current_user = self.identity = await identify_anew(self.manager.auth, self)
+        try:
+            self.current_user = self.identity = await identify_anew(self.manager.auth, self)
+        except HubUnavailable:
+            if self.manager.acting is not None:
+                self.manager.acting.presence.heard(False)
+            raise
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))
             if self.manager.acting is not None:
@@ -253,6 +260,11 @@ class Asking(HubOAuthenticated, Handler):
 
 class ApiHandler(Json, Asking):
     """A resource for programs."""
+
+    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        if self.manager.acting is not None and self.manager.acting.presence.away:
+            self.set_header(presence.HEADER, presence.AWAY)
+        super().reply(content, status)
 
     def known(self) -> Identity:
         """Who asks; anonymous requests end here."""

@@ -10,12 +10,16 @@ GET  jobs/{id}/log     one of them as text: the newest of people's own program, 
     search                only lines with these words, in capitals or not
     follow=true           go on with what is printed, for ten minutes at most; not with tail or search. Whoever may not
                           read it any more is told so in its last line, within half a minute or so
+    place                 a name for where that ends: 32 hexadecimal digits
+    after                 go on at the place of this name, with the very next line; 410 where the log does not go on
+                          there, or nobody remembers: after more than some minutes, or with another Manager
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +30,7 @@ from dlspawner.manager import podeventrows, query
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.lasting import until_it_is_over
 from dlspawner.manager.logs import text
+from dlspawner.manager.logs.places import Place
 from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
 from dlspawner.manager.logs.turns import TooMany
 from dlspawner.manager.resource import Resource
@@ -40,7 +45,12 @@ TAIL, LONGEST_SEARCH = 1000, 200
 NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
-_PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow")
+PLACE = re.compile(r"[0-9a-f]{32}")
+NO_PLACE = (
+    "Nobody remembers where this log was followed to, or it has ended; without after it begins with its last lines."
+)
+NOT_FOLLOWED_ON = "A place is 32 hexadecimal digits, of a log that is followed: place and after need follow."
+_PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow", "place", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class Wish:
     tail: int = TAIL
     search: str = ""
     follow: bool = False
+    place: str = ""
+    after: str = ""
 
     @property
     def lines(self) -> int:
@@ -69,8 +81,11 @@ def read_wish(given: Mapping[str, Sequence[str]], *more: str) -> Wish:
     if any(len(value) > LONGEST_SEARCH or "\0" in value for value in texts):
         raise query.Wrong(f"What is searched for, and names, have at most {LONGEST_SEARCH} letters.")
     run, tail = _number(found, "run"), _number(found, "tail")
-    (pod, container, search), previous = texts, _flag(found, "previous")
-    return Wish(pod, container, run, previous, TAIL if tail is None else tail, search, _flag(found, "follow"))
+    (pod, container, search), previous, follow = texts, _flag(found, "previous"), _flag(found, "follow")
+    places = [found.get(name, "") for name in ("place", "after")]
+    if any(place and not (follow and PLACE.fullmatch(place)) for place in places):
+        raise query.Wrong(NOT_FOLLOWED_ON)
+    return Wish(pod, container, run, previous, TAIL if tail is None else tail, search, follow, *places)
 
 
 def shown(body: bytes, wish: Wish) -> str:
@@ -141,12 +156,19 @@ class Log(LogResource):
                 raise query.Wrong(NOT_FOLLOWED)
         except query.Wrong as problem:
             raise Problem(422, str(problem)) from None
-        run = choose(await self.runs(job), wish.container, wish.pod, wish.run, wish.previous)
+        runs = await self.runs(job)
+        if wish.after:
+            await self._go_on(job, runs, wish.after)
+            return
+        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
         if run is None:
             raise Problem(404, NO_LOG)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         if wish.follow and run.running:
-            await self._follow(job, run)
+            place = Place(run.key)
+            if wish.place:
+                self.shelf.places.keep(self.known().name, wish.place, place)
+            await self._follow(job, run, place)
             return
         found, body = await read(self.shelf, self.known().name, run, wish)
         if found.note:
@@ -157,7 +179,15 @@ class Log(LogResource):
         if self._following is not None:
             self._following.cancel()
 
-    async def _follow(self, job: str, run: Run) -> None:
+    async def _go_on(self, job: str, runs: Sequence[Run], after: str) -> None:
+        place = self.shelf.places.find(self.known().name, after)
+        run = next((one for one in runs if place is not None and one.running and one.key == place.key), None)
+        if place is None or run is None:
+            raise Problem(410, NO_PLACE)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        await self._follow(job, run, place)
+
+    async def _follow(self, job: str, run: Run, place: Place) -> None:
         who, followers = self.known().name, self.shelf.followers
         if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
             sentence = "Too many logs are being followed: end one, or ask without follow."
@@ -167,7 +197,7 @@ class Log(LogResource):
         checking = asyncio.create_task(self._end(job), name=f"right of {who} to follow")
         try:
             # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
-            task = self._following = asyncio.create_task(self._stream(run), name=f"follow for {who}")
+            task = self._following = asyncio.create_task(self._stream(run, place), name=f"follow for {who}")
             await asyncio.wait({task, checking}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.manager.running.begin()
@@ -187,10 +217,10 @@ class Log(LogResource):
             self.write(f"dlspawner: {sentence}\n")
             await self.flush()
 
-    async def _stream(self, run: Run) -> None:
+    async def _stream(self, run: Run, place: Place) -> None:
         with contextlib.suppress(StreamClosedError):
             await self.flush()
-            async with contextlib.aclosing(self.shelf.follow(run, FOLLOW_SECONDS)) as pieces:
+            async with contextlib.aclosing(self.shelf.follow(run, place, FOLLOW_SECONDS)) as pieces:
                 async for piece in pieces:
                     self.write(text.readable(piece))
                     await self.flush()  # the next piece is read when this one has been taken

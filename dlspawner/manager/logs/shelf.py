@@ -15,6 +15,7 @@ from datetime import datetime
 from dlspawner.cluster import ClusterError, NotFound, Printed, Refused
 from dlspawner.manager.logs import rows
 from dlspawner.manager.logs.keeper import LogKeeper
+from dlspawner.manager.logs.places import Place, Places
 from dlspawner.manager.logs.rows import Kept, Key
 from dlspawner.manager.logs.sources import Source, main_container
 from dlspawner.manager.logs.tail import LINES, Mark, Ring, Stamped
@@ -65,6 +66,7 @@ class Shelf:
     def __init__(self, keeper: LogKeeper) -> None:
         self.keeper = self._keeper = keeper
         self.followers: list[str] = []  # who follows a log now, as often as they do
+        self.places = Places()
         self.turns = Turns()
         self._seats = asyncio.Semaphore(_READERS)
 
@@ -90,15 +92,19 @@ class Shelf:
                 return await self._kept(run, OLD)
         return await self._kept(run, "")
 
-    async def follow(self, run: Run, seconds: float) -> AsyncGenerator[bytes, None]:
-        """The last lines, and what is printed from now on, until the container or the time ends."""
+    async def follow(self, run: Run, place: Place, seconds: float) -> AsyncGenerator[bytes, None]:
+        """The last lines, or what comes after a place, and what is printed from now on.
+
+        Until the container or the time ends; then the place says where it goes on.
+        """
         if run.source is None:
             return
         with contextlib.suppress(ClusterError):  # whoever follows asks again
-            last, mark = await self._last(run, run.source)
-            if last:
-                yield last
-            async with contextlib.aclosing(self._after(run, run.source, mark, seconds)) as pieces:
+            if place.mark is None:
+                last, place.mark = await self._last(run, run.source)
+                if last:
+                    yield last
+            async with contextlib.aclosing(self._after(run, run.source, place, seconds)) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -111,16 +117,21 @@ class Shelf:
         body, mark, _ = reader.take(ended=False)
         return b"\n".join(body.split(b"\n")[-_LAST - 1 :]), mark
 
-    async def _after(self, run: Run, source: Source, mark: Mark, seconds: float) -> AsyncGenerator[bytes, None]:
+    async def _after(self, run: Run, source: Source, place: Place, seconds: float) -> AsyncGenerator[bytes, None]:
+        mark = place.mark or Mark()
         reader = Stamped(mark, source.secrets, self._keeper.keeping.most, 0)
         tail = None if mark.stamp else _LAST + _BEFORE
         wanted = Printed(run.container, follow=True, timestamps=True, tail=tail, since=mark.stamp, seconds=seconds)
-        with contextlib.suppress(ClusterError):  # the time is over, or the cluster away
+        try:
             async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
                 reader.feed(piece)
                 if shown := reader.news():
                     yield shown
-        yield reader.take(ended=True)[0]
+        except ClusterError:  # the time is over, or the cluster away: what has no end yet is read again, whole
+            shown, place.mark, _ = reader.take(ended=False)
+        else:
+            shown, place.mark = reader.take(ended=True)[0], None
+        yield shown
 
     async def _read(self, run: Run, source: Source, lines: int) -> Text:
         """Its last lines, and some before them."""

@@ -23,6 +23,7 @@ BOOLEAN: Schema = {"type": "boolean"}
 TIME: Schema = {"type": "string", "format": "date-time"}
 OBJECT: Schema = {"type": "object"}
 NAME: Schema = {"type": "string", "maxLength": 255}
+PLACE: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 JOB_ID: Schema = {"type": "string", "pattern": "^j-[a-z2-7]{12}$"}
 STATES = [state.value for state in State]
 
@@ -105,6 +106,8 @@ _LOG = (
     Parameter("tail", WHOLE, "The last lines, 1,000 unless said; 0: all that is kept."),
     Parameter("search", {"type": "string", "maxLength": 200}, "Only lines with these words."),
     Parameter("follow", BOOLEAN, "Go on with what is printed, for ten minutes at most; not with tail or search."),
+    Parameter("place", PLACE, "A name of yours for where a followed log ends."),
+    Parameter("after", PLACE, "Go on at the place of this name; with follow."),
 )
 _SHARES = closed({"gpu_type": TEXT, "jobs": WHOLE, "gpus": NUMBER})
 _AMOUNTS = closed({"total": NUMBER, "free": NUMBER})
@@ -188,7 +191,7 @@ _USAGE = closed(
 )
 # Of each event; what is in ``data`` is JSON itself.
 _NEWS = closed(
-    {"event": {"type": "string", "enum": ["ready", "changed"]}, "data": TEXT, "retry": WHOLE},
+    {"event": {"type": "string", "enum": ["ready", "changed", "ended"]}, "data": TEXT, "retry": WHOLE},
     optional=frozenset({"event", "data", "retry"}),
 )
 _SSH_CONFIG = closed({"user": TEXT, "host": TEXT, "port": WHOLE, "servers": several(TEXT), "host_keys": several(TEXT)})
@@ -238,7 +241,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "jobs/{id}/pod-events", "ListPodEvents", "What Kubernetes tells of it", _ANY, (404,)),
     Operation("GET", "jobs/{id}/logs", "ListJobLogs", "Which logs there are", _ANY, (403, 404)),
     Operation(
-        *("GET", "jobs/{id}/log", "GetJobLog", "What it has printed", {200: TEXT}, (403, 404, 422, 429), _LOG),
+        *("GET", "jobs/{id}/log", "GetJobLog", "What it has printed", {200: TEXT}, (403, 404, 410, 422, 429), _LOG),
         kind="text/plain",
     ),
     Operation("POST", "jobs/{id}/cancel", "CancelJob", "End what waits or starts", _ENDS, (404, 409)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,22 @@ def here(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.0)
 
 
-def test_a_log_whose_time_is_over_is_asked_for_again(
-    server: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+GONE = (410, {"detail": "Nobody remembers."})
+
+
+def test_a_log_whose_time_is_over_is_asked_for_from_there_on(
+    server: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "_ITS_SECONDS", 0.0)
-    server.answers = [RUNS, (LOG, "1\n2\n3\n"), RUNS, (LOG, "2\n3\n4\n"), ENDED]
+    server.answers = [RUNS, (LOG, "1\n2\n"), (LOG, "2\n2\n"), GONE, ENDED]
     assert cli.main(["logs", "-f", ID]) == 0
-    told = capsys.readouterr()
-    assert told.out == "1\n2\n3\n4\n"
-    assert told.err == f"dlspawner: {logs.AGAIN}\n"
+    assert capsys.readouterr() == ("1\n2\n2\n2\n", "")
+    first, *rest = [path.partition("/log?")[2] for _, path, *_ in server.asked[1:4]]
+    place = first.removeprefix("follow=true&place=")
+    assert rest == [f"follow=true&after={place}"] * 2
 
 
-def test_a_log_that_ends_before_its_time_and_its_job_is_5(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    server.answers = [RUNS, (LOG, "1\n"), RUNS]
+def test_a_log_that_ends_before_its_job_is_5(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [RUNS, (LOG, "1\n"), GONE, RUNS]
     assert cli.main(["logs", "-f", ID]) == 5
     told = capsys.readouterr()
     assert (told.out, told.err) == ("1\n", f"dlspawner: {logs.GOES_ON}\n")
@@ -51,17 +53,17 @@ def test_a_log_that_ends_before_its_time_and_its_job_is_5(server: Scripted, caps
 def test_a_log_ends_with_its_job_although_that_is_known_later(
     server: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.answers = [RUNS, (LOG, "1\n"), RUNS, RUNS, ENDED]
+    server.answers = [RUNS, (LOG, "1\n"), GONE, RUNS, RUNS, ENDED]
     assert cli.main(["logs", "-f", ID]) == 0
     assert capsys.readouterr() == ("1\n", "")
 
 
 def test_a_log_that_is_followed_is_searched_as_it_comes(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    server.answers = [RUNS, (LOG, "Loss 1\nepoch\nloss 2\n"), ENDED]
+    server.answers = [RUNS, (LOG, "Loss 1\nepoch\nloss 2\n"), GONE, ENDED]
     assert cli.main(["logs", "-f", "--search", "LOSS", "--json", ID]) == 0
     printed = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["Loss 1", "loss 2"]
-    assert server.asked[1][1].endswith("/log?follow=true")
+    assert "search" not in server.asked[1][1]
 
 
 def test_the_last_lines_are_no_wish_of_who_follows(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,33 +98,3 @@ def test_a_job_without_such_a_log_is_not_a_job_that_there_is_not(
     server.answers = [RUNS, (404, {"detail": "There is no such log."})]
     assert cli.main(["logs", "-c", "other", ID]) == 1
     assert capsys.readouterr().err == "dlspawner: There is no such log.\n"
-
-
-@pytest.mark.parametrize(
-    ("last", "lines", "new"),
-    [
-        ("", "ab", "ab"),
-        ("abc", "bcd", "d"),
-        ("abc", "abc", ""),
-        ("aaa", "aaab", "b"),
-        ("abc", "xyz", "xyz"),
-        ("abab", "abax", "ax"),
-        ("abc", "c", ""),
-        ("abc", "ab", "ab"),
-        ("abc", "", ""),
-    ],
-    ids=[
-        "at the beginning",
-        "some are new",
-        "nothing is new",
-        "the same line again and again",
-        "all are new",
-        "a shorter overlap than it seemed",
-        "less than was known",
-        "another log that begins alike",
-        "nothing comes",
-    ],
-)
-def test_lines_that_were_the_last_ones_come_once(last: Sequence[str], lines: str, new: str) -> None:
-    known = [letter.encode() for letter in last]
-    assert b"".join(logs.not_yet(iter([letter.encode() for letter in lines]), known)).decode() == new

@@ -14,7 +14,7 @@ import pytest
 from dlspawner.cluster import Cluster, Printed
 from dlspawner.core.jobs import State
 from dlspawner.manager.desk import Question
-from dlspawner.manager.logs import turns
+from dlspawner.manager.logs import log_api, turns
 from tests.edges.test_manager.noticing import serving
 from tests.edges.test_manager.office import ask, until
 from tests.edges.test_manager.portals import TEAMS, Portal, Read
@@ -126,6 +126,8 @@ async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading)
         pytest.param("?follow=maybe", 422, id="neither true nor false"),
         pytest.param("?follow=true&tail=5", 422, id="the last lines of what is followed"),
         pytest.param("?follow=true&search=x", 422, id="a search in what is followed"),
+        pytest.param(f"?place={'a' * 32}", 422, id="a place in what is not followed"),
+        pytest.param("?follow=true&after=here", 422, id="a place that is none"),
         pytest.param(f"?search={'x' * 201}", 422, id="too many words"),
         pytest.param("?typo=1", 422, id="a parameter that is none"),
         pytest.param("?search=%FF", 422, id="no text"),
@@ -178,6 +180,21 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
         await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
         assert await answers[0].content.read() == b"goodbye\n"
     await until(lambda: not shelf.followers, "nobody follows")
+
+
+async def test_where_a_log_goes_on_is_its_readers_own_and_ends_with_it(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_api, "FOLLOW_SECONDS", 0.5)
+    question, place = await reading.prints("echo hello"), "a" * 32
+    assert (await reading.log("alice", question, f"?follow=true&place={place}")).body == "hello\ndone\n"
+    assert (await reading.log("alice", question, f"?follow=true&after={place}")).body == ""
+    assert (await reading.log("vera", question, f"?follow=true&after={place}")).status == 410
+    assert (await reading.log("bob", question, f"?follow=true&after={place}")).status == 404
+    assert (await reading.log("alice", question, f"?follow=true&after={'b' * 32}")).status == 410
+    await reading.ended(question)
+    gone = await reading.log("alice", question, f"?follow=true&after={place}")
+    assert (gone.status, "begins with its last lines" in gone.body) == (410, True)
 
 
 async def test_a_private_key_is_shown_neither_to_who_reads_its_end_nor_to_who_follows(reading: Reading) -> None:

@@ -120,8 +120,8 @@ class Culler:
             raise notices.CannotKeep("This job does not run any more.")
         try:
             kept = await self.keep(record)
-        except HubError:
-            raise notices.CannotKeep("The Hub does not answer at the moment; try again soon.") from None
+        except HubError as problem:
+            raise notices.CannotKeep(str(problem)) from None
         if kept.longest:
             raise notices.CannotKeep(kept.sentence)
         return kept.sentence
@@ -136,7 +136,7 @@ class Culler:
             log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
             await self._follow([evidence.judge(job, now)] if evidence.listed(job) else [])
         if not evidence.listed(job):  # or not any more: a round may have ended meanwhile
-            raise HubUnavailable("The Hub has not told yet whether this job is used.")
+            raise HubUnavailable("The Hub has not told yet whether this job is used: try again in a minute.")
         policy, since = evidence.policy(job), evidence.judge(job, now).verdict.idle_since
         if since is None or policy.window is None:
             return Kept(None, False, "Nothing stops this job for being unused now.")

@@ -16,7 +16,7 @@ from typing import Any
 from dlspawner.core.idle import Keep, Stop, Warn
 from dlspawner.core.jobs import State
 from dlspawner.core.json_values import time
-from dlspawner.hubapi import HubError, has_scope, own_server
+from dlspawner.hubapi import has_scope, own_server
 from dlspawner.manager.access import Right
 from dlspawner.manager.activity import Session
 from dlspawner.manager.api import as_name, fields
@@ -91,7 +91,7 @@ class KeepAlive(_AboutUse):
             raise Problem(409, "This job does not run.")
         try:
             kept = await culler.keep(record)
-        except (HubError, Fenced):
+        except Fenced:
             raise Problem(503, NOT_YET) from None
         self.reply({"until": time(kept.until), "longest": kept.longest, "sentence": kept.sentence})
 

@@ -39,11 +39,11 @@ def run_cell(page: Page, code: str, until: str) -> str:
     launcher.or_(page.locator(".jp-NotebookPanel:visible")).first.wait_for()
     if page.locator(".jp-NotebookPanel:visible").count() == 0:
         launcher.click()
-    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=60_000)
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=180_000)
     cell = page.locator(".jp-NotebookPanel:visible .jp-CodeCell").last
     cell.locator(".cm-content").click()
     page.keyboard.insert_text(code)
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output", has_text=until).last
-    output.wait_for(timeout=60_000)
+    output.wait_for(timeout=180_000)
     return output.inner_text()

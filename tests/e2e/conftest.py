@@ -11,20 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.chromium import LAUNCH, PATIENCE
 from tests.e2e.deployed import WANTED, deployed
 from tests.e2e.people import Person, Stack
 from tests.e2e.stack import ROOT, running
-
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +51,7 @@ def bob(stack: Stack) -> Iterator[Person]:
 def browser() -> Iterator[Browser]:
     """Of a module, not of the session: while it lives, Playwright's own event loop runs, and no asyncio test can."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(**LAUNCH)
         yield browser
         browser.close()
 
@@ -71,6 +61,6 @@ def page(browser: Browser) -> Iterator[Page]:
     """A browser window of its own."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(PATIENCE)
     yield page
     context.close()

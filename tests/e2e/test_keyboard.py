@@ -65,7 +65,7 @@ def test_a_template_gpus_and_a_team_are_chosen_and_the_job_started(page: Page, s
     tab_to(page, "#new-job-name")
     page.keyboard.type("keys")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Start a job")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("heading", name="Start a job")).to_be_visible()
 
     tab_to(page, "input[name=template]")
     for _ in range(page.locator("input[name=template]").count()):

@@ -13,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.accessible import TOO_WIDE, VIEWS, violations
+from tests.chromium import PATIENCE
 from tests.e2e.browsing import choose, log_in
 from tests.e2e.people import Person, Stack, wait_for
 
@@ -40,7 +41,7 @@ class Looks:
             self.page.set_viewport_size(wishes["viewport"])
             self.page.emulate_media(color_scheme=wishes.get("color_scheme", "light"), reduced_motion="reduce")
             said = self.page.locator("body").get_by_text(says, exact=True).first
-            expect(said, f"{name}, {view}").to_be_visible(timeout=30_000)
+            expect(said, f"{name}, {view}").to_be_visible()
             self.page.screenshot(path=PICTURES / f"{name}-{view}.png", full_page=True)
             found = violations(Axe().run(self.page).response)
             wide = self.page.evaluate(TOO_WIDE)
@@ -55,7 +56,7 @@ def looks(browser: Browser, stack: Stack) -> Iterator[Looks]:
     context = browser.new_context()
     context.add_init_script(STILL)
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(PATIENCE)
     yield Looks(page, stack)
     context.close()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.chromium import LAUNCH
 from tests.e2e.browsing import choose, log_in, run_cell
-from tests.e2e.conftest import CHROMIUM, FLAGS
 from tests.e2e.people import Stack, wait_for
 from tests.e2e.stack import running
 
@@ -74,7 +74,7 @@ def main() -> None:
         running(Path(folder) / "state") as stack,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(**LAUNCH)
         tour(browser.new_context(viewport={"width": 1000, "height": 760}).new_page(), stack)
         browser.close()
 

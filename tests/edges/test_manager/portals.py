@@ -15,7 +15,7 @@ import aiohttp
 from playwright.async_api import Page, async_playwright
 
 from dlspawner.manager.desk import Question
-from tests.e2e.conftest import CHROMIUM, FLAGS
+from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import FakeHub, Office, ask, until
 from tests.edges.test_manager.world import World
@@ -126,10 +126,10 @@ async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (),
     """
     complaints: list[str] = []
     async with proxied(portal), async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = await playwright.chromium.launch(**LAUNCH)
         made = await chromium.new_context(reduced_motion="reduce", **context)
         page = await made.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(PATIENCE)
         await page.goto(f"{portal.world.public}/hub/login?next=/hub/token")
         await page.fill("#username_input", user)
         await page.fill("#password_input", "any")

@@ -12,15 +12,14 @@ import pytest
 import requests
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.chromium import LAUNCH, PATIENCE
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Person
 from tests.edges.test_manager import crowds
 from tests.edges.test_manager.asking import TEAMS
 from tests.edges.test_manager.quota import QuotaHub, running
-from tests.edges.test_manager.test_manager_page import FLAGS
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=60_000)
 SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
 
 
@@ -70,7 +69,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = playwright.chromium.launch(**LAUNCH)
         yield browser
         browser.close()
 
@@ -80,7 +79,7 @@ def at(browser: Browser, hub: QuotaHub, user: str) -> Iterator[Page]:
     """Somebody at a browser of their own."""
     context = browser.new_context(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENCE)
     page.goto(f"{hub.url}/hub/login")
     page.get_by_label("Username").fill(user)
     page.get_by_label("Password").fill(hub.env()["DLSPAWNER_ADMIN_PASSWORD"] if user == "admin" else hub.password)

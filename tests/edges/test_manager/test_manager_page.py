@@ -13,11 +13,10 @@ import pytest
 import requests
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.world import World
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-FLAGS += ["--disable-component-update", "--disable-quic"]
 
 
 def make_key(comment: str = "laptop") -> str:
@@ -213,9 +212,9 @@ def test_an_address_that_is_not_there_is_told_to_people_and_programs(world: Worl
 @pytest.fixture
 def page(world: World) -> Iterator[Page]:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        chromium = playwright.chromium.launch(**LAUNCH)
         page = chromium.new_context(viewport={"width": 1200, "height": 1000}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(PATIENCE)
         yield page
         chromium.close()
 

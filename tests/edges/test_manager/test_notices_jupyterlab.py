@@ -19,9 +19,9 @@ from playwright.async_api import Page, async_playwright, expect
 
 from dlspawner.core.jobs import Job
 from dlspawner.manager.notices import CannotKeep, Kind, Notice, post, withdraw
+from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until
-from tests.edges.test_manager.test_manager_page import FLAGS
 from tests.edges.test_manager.world import World, free_port
 
 pytestmark = pytest.mark.slow
@@ -100,10 +100,9 @@ async def answers(lab: Lab) -> bool:
 @pytest.fixture
 async def page(lab: Lab) -> AsyncIterator[Page]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = await playwright.chromium.launch(**LAUNCH)
         window = await browser.new_page(viewport={"width": 1200, "height": 800})
-        window.set_default_timeout(60_000)
-        expect.set_options(timeout=60_000)
+        window.set_default_timeout(PATIENCE)
         await window.goto(f"{lab.url}/lab?token={TOKEN}")
         yield window
         await browser.close()

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 AWAY = re.compile(r"The service does not answer at the moment; this page is as of \d\d:\d\d\.")
 # What Chromium says of answers that are errors, or that do not come.
 MEANT = ("Failed to load resource", "net::ERR")
-SECONDS = 60_000
+SECONDS = 150_000
 
 
 @dataclass

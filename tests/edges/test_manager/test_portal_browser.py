@@ -166,7 +166,7 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
             problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
             part, many = filled.full.get(path, ("main", 1))
             try:
-                await page.locator(part).nth(many - 1).wait_for(state="attached", timeout=10_000)
+                await page.locator(part).nth(many - 1).wait_for(state="attached")
             except TimeoutError:
                 said = await page.inner_text("main")
                 problems.append(f"{path} ({answer.status}) has fewer than {many} of {part}: {said[:500]}")

@@ -13,11 +13,12 @@ import pytest
 import requests
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.chromium import LAUNCH, PATIENCE
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Person
 from tests.edges.test_manager import crowds
 from tests.edges.test_manager.quota import GPU, GPUS, QuotaHub, running
-from tests.edges.test_manager.test_manager_page import FLAGS, Forms
+from tests.edges.test_manager.test_manager_page import Forms
 
 pytestmark = pytest.mark.real
 # Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
@@ -49,7 +50,6 @@ c.JupyterHub.load_roles.append({{"name": "guests", "groups": ["guests"], "scopes
 c.Authenticator.refresh_pre_spawn = c.Authenticator.auth_refresh_strict = True
 """
 PICTURES = Path("build/manager")
-expect.set_options(timeout=60_000)
 ADMIN = "an admin password of thirty-two letters"
 
 
@@ -100,9 +100,9 @@ def stop(hub: QuotaHub, user: str) -> None:
 @pytest.fixture
 def browser() -> Iterator[Page]:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        chromium = playwright.chromium.launch(**LAUNCH)
         page = chromium.new_context(viewport={"width": 1100, "height": 800}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE)
         yield page
         chromium.close()
 

@@ -50,6 +50,12 @@ class Targets:
         return path.format(**places)
 
 
+def is_looked_at(hub: RestHub, job: str) -> None:
+    """Until then nobody can keep it alive: 503."""
+    path = f"jobs/{job}/keep-alive"
+    rest.wait_for(lambda: hub.ask("alice", "POST", path).ok, "somebody has looked whether it is used", 120)
+
+
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
     for hub in rest.made(tmp_path_factory.mktemp("access"), settings=("--Manager.idle_look_seconds=1",)):
@@ -58,6 +64,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
         hub.until("alice", "ended", SERVER)
         rest.wait_for(lambda hub=hub: f"alice/{SERVER}" not in hub.servers(), "the Hub knows")
         runs = hub.runs("alice", 4, SERVER)["id"]
+        is_looked_at(hub, runs)
         waits = hub.ask("alice", "POST", "jobs", {"server": WAITS, "options": {"template": "tiny", "gpus": 2}})
         people: dict[str, str | None] = {name: hub.token(name) for name in ("alice", "bob", "lars", "vera", "admin")}
         own = ("users:activity!user=alice", f"access:servers!server=alice/{SERVER}", SERVICE)

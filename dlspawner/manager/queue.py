@@ -27,7 +27,7 @@ from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
 _EVERY_SECONDS = 3.0
-_CUT_SECONDS = 0.5  # between passes that left turns to the next one, because enough starts were under way
+_CUT_SECONDS = 1.0  # between passes that left turns to the next one, because enough starts were under way
 _PROMISES = 20  # in one pass
 log = logging.getLogger("dlspawner.manager")
 

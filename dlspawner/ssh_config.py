@@ -8,7 +8,8 @@ The same text is made by the Manager, for a download, and by the command line, f
 OpenSSH runs programs from is put together on the person's machine, out of values that can name none.
 
 Which keys prove who one is, is left to the person. The gateway's host key is pinned in a file of its own, under the
-name that OpenSSH itself would look it up by, so that ``ssh -p 2222 alice+train@gateway`` may use that file, too.
+name that OpenSSH itself would look it up by, so that ``ssh -p 2222 alice+train@gateway`` may use that file, too. A key
+that is to follow it is learned from the gateway, which OpenSSH does by itself only in files of its own choice.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def config(access: Access) -> str:
         others = f"Host *{DOMAIN}\n    User {_word(user)}\n    ProxyJump {JUMP}\n"
         blocks.append(f"# Any other job, by the name of its server.\n{others}")
     files = f"~/.ssh/{KNOWN_HOSTS_FILE} ~/.ssh/known_hosts"
-    known = f"Host {JUMP} *{DOMAIN}\n    HostKeyAlias {_place(access)}\n    UserKnownHostsFile {files}\n"
+    pins = (f"HostKeyAlias {_place(access)}", f"UserKnownHostsFile {files}", "UpdateHostKeys yes")
+    known = "\n    ".join((f"Host {JUMP} *{DOMAIN}", *pins)) + "\n"
     return "\n".join(
         (f"# Jobs of {user}, through the SSH gateway. Made by dlspawner; change the file beside it.", *blocks, known)
     )

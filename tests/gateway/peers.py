@@ -100,7 +100,8 @@ class Sshd:
         )
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                self.as_person(f"{find_sshd()} -D -e -f {directory}/sshd_config"),
+                # It ends with the test: who is killed stops nothing any more. Set last: a new namespace forgets it.
+                self.as_person(f"setpriv --pdeathsig KILL {find_sshd()} -D -e -f {directory}/sshd_config"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

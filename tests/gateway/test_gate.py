@@ -69,7 +69,7 @@ async def test_who_guesses_waits_and_reads_how_long(strict: Running, person: Cli
     assert strict.people.guesses == 13
 
 
-async def test_thirteen_thousand_guesses_are_a_few_dozen(strict: Running) -> None:
+async def test_thousands_of_guesses_are_a_few_dozen(strict: Running) -> None:
     before = resident()
 
     async def try_for_long() -> None:
@@ -79,6 +79,41 @@ async def test_thirteen_thousand_guesses_are_a_few_dozen(strict: Running) -> Non
     for _ in range(10):
         await asyncio.gather(*(try_for_long() for _ in range(10)))
     assert strict.people.guesses <= 12 + 10 * 2
+    assert resident() - before < 64 * MIB
+
+
+@pytest.mark.slow
+async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_in_and_memory_stays(
+    strict: Running, person: Client
+) -> None:
+    """Each connection would guess once more, were it not told to wait."""
+    strict.people.tokens["right"] = Bearer("alice", everything)
+    assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"  # she is known from here
+    before, most_at_once, sent_away = resident(), asyncio.Semaphore(64), 0
+
+    async def guess_if_let_in(source: str) -> None:
+        nonlocal sent_away
+        async with most_at_once:
+            heard = await first_words(strict.port, source)
+            if heard is None or b"too many" in heard:
+                sent_away += 1
+            else:
+                await guesses(strict, "alice+train", source=source)
+
+    async def attack(source: str) -> None:
+        await asyncio.gather(*(guess_if_let_in(source) for _ in range(1300)))
+
+    attacking = [asyncio.create_task(attack(f"127.0.7.{last}")) for last in range(1, 11)]
+    logins = 0
+    while not all(task.done() for task in attacking):
+        assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
+        status, out, err = await with_token(person, "right", "alice+train", *PASSWORD)
+        assert (status, out) == (0, "in\n"), err
+        logins += 2
+    await asyncio.gather(*attacking)
+    assert logins >= 2
+    assert sent_away > 12_000, "the others were let in, and guessed"
+    assert strict.people.guesses - logins // 2 <= 24 + 10 * 2, "of all of them"
     assert resident() - before < 64 * MIB
 
 
@@ -137,6 +172,17 @@ async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one
     assert "too many connections from your address: try again in" in done.err
     lines = [record.getMessage() for record in caplog.records if "what=connection" in record.getMessage()]
     assert len(lines) == 1
+
+
+async def first_words(port: int, source: str) -> bytes | None:
+    """What somebody reads first who connects from there; None for who is dropped without words."""
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        try:
+            return await asyncio.wait_for(reader.read(4096), 20) or None
+        finally:
+            writer.close()
+    return None
 
 
 async def knock(port: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -11,7 +12,7 @@ import pytest
 
 from dlspawner.ssh_config import Access, config, known_hosts
 from ssh_gateway.keys import Keys
-from tests.gateway.peers import Done, FakePlaces, Running, Sshd, finish
+from tests.gateway.peers import Done, FakePeople, FakePlaces, Running, Sshd, finish, gateway
 
 
 async def own_ssh(running: Running, key: asyncssh.SSHKey, pinned: asyncssh.SSHKey, host: str, folder: Path) -> Done:
@@ -57,3 +58,17 @@ async def test_another_host_key_is_refused(
     done = await own_ssh(running, alices_key, asyncssh.generate_private_key("ssh-ed25519"), host, tmp_path)
     assert (done.status, done.out) == (255, b"")
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.err
+
+
+@pytest.mark.parametrize("host", ["train.dl", "newer.dl"])
+async def test_a_host_key_that_will_follow_is_learned_in_the_file_of_its_own(  # noqa: PLR0917  (fixtures)
+    host: str, keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> None:
+    following = asyncssh.generate_private_key("ssh-ed25519")
+    async with gateway(replace(keys, next_host=following), people, places) as running:
+        done = await own_ssh(running, alices_key, keys.host, host, tmp_path)
+        assert (done.status, done.text) == (0, "in\n"), done.err
+    pinned = (tmp_path / ".ssh" / "dlspawner_known_hosts").read_text()
+    assert {line.split()[2] for line in pinned.splitlines()} == {
+        key.export_public_key().decode().split()[1] for key in (keys.host, following)
+    }

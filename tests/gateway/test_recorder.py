@@ -16,8 +16,8 @@ from ssh_gateway.proxy import Relay
 from ssh_gateway.recorder import MOST_OF_CONNECTION, RECORDED, Recorder
 from ssh_gateway.recordings import BEHIND, Recordings
 from tests.gateway.peers import until
+from tests.gateway.recorded import read
 from tests.gateway.test_proxy import FakeLeg, close, confirmation, data, number
-from tests.gateway.test_recordings import read
 from tests.gateway.test_terminals import WINDOW, answer, opening
 
 

@@ -38,12 +38,16 @@ def postgresql() -> Iterator[str]:
         os.chown(directory, 65534, 65534)
     command = [*_nobody(), _PROGRAMS / "initdb", "-D", directory / "data", "-U", "postgres", "-A", "trust", "-N"]
     subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=60)
-    control(str(directory), "start")
-    try:
-        yield str(directory)
-    finally:
-        control(str(directory), "stop")
-        shutil.rmtree(directory)
+    # Who is killed stops nothing any more: what waits for the end of its input does it then.
+    last = 'read _; kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")" && rm -rf "$0"'
+    watching = ["sh", "-c", last, directory]
+    with subprocess.Popen(watching, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+        control(str(directory), "start")
+        try:
+            yield str(directory)
+        finally:
+            control(str(directory), "stop")
+            shutil.rmtree(directory)
 
 
 def create(directory: str) -> str:

@@ -59,8 +59,9 @@ def kubectl() -> str:
 @contextlib.contextmanager
 def _started() -> Iterator[ControlPlane]:
     cluster.sweep(range(1, MOST + 1), _quiet)
+    cluster.instances().mkdir(parents=True, exist_ok=True)
     unused = (number for number in range(1, MOST + 1) if machine.free(Instance(number, Path(), node=False)))
-    state = Path(tempfile.mkdtemp(prefix="control-plane-"))
+    state = Path(tempfile.mkdtemp(prefix="plane-", dir=cluster.instances()))
     try:
         with cluster.held(unused) as (number, lock), cluster.guarded(number, lock):
             try:

@@ -16,6 +16,7 @@ from dlspawner.devcluster.api import start
 from tests.edges.test_manager import databases
 from tests.edges.test_manager.office import Office, make_namespace, prepare
 from tests.edges.test_manager.world import World, running
+from tests.kubernetes import planes
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +41,12 @@ def postgres() -> Iterator[str]:
         yield directory
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+KINDS = [*([] if planes.WANTED else ["sqlite"]), pytest.param("postgresql", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=KINDS)
 def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind that the Manager must work with."""
+    """An empty database of each kind that the Manager must work with; on a real control plane what is usual there."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'manager.sqlite'}"
     directory = request.getfixturevalue("postgres")

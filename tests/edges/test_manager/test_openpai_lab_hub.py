@@ -1,4 +1,4 @@
-"""The OpenPAI lab's experiments through the real Hub, its Manager and the embedded cluster."""
+"""The OpenPAI lab's experiments through the real Hub and its Manager, on the embedded and on a real control plane."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def lab(tmp_path: Path) -> Iterator[LabHub]:
         assert "Traceback" not in made.log
 
 
-class TestOnTheEmbeddedCluster(LabStories):
+class TestLab(LabStories):
     """All three of them."""

@@ -18,7 +18,7 @@ from tests.e2e.people import wait_for
 from tests.edges.test_manager.crowds import SETTINGS, Killer, serve, settle
 from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = pytest.mark.slow
 CROWD = 200
 
 
@@ -48,6 +48,7 @@ def test_of_200_people_eight_get_a_gpu_and_the_others_when_it_is_their_turn(hub:
     assert "Traceback" not in hub.log
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("victim", ["manager", "hub"])
 def test_whoever_is_killed_eight_are_held_and_nothing_is_left_behind(hub: QuotaHub, victim: str) -> None:
     users = crowd(hub)
@@ -60,6 +61,7 @@ def test_whoever_is_killed_eight_are_held_and_nothing_is_left_behind(hub: QuotaH
     assert sampler.most == GPUS
 
 
+@pytest.mark.real
 def test_requests_that_were_carried_out_although_nobody_heard_of_it(db_url: str, tmp_path: Path) -> None:
     hub = QuotaHub(tmp_path, db_url=db_url, settings=SETTINGS)
     hub.prepare()

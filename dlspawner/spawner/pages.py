@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment
-from jupyterhub.utils import url_path_join
+from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
 from dlspawner.core import endpoints, naming, options, rendering
 from dlspawner.core.model import Team
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dlspawner.spawner.spawner import DLSpawner
 
 TENSORBOARD = "tensorboard"
+SERVICE = "jobs"  # the Manager's name at the Hub
 
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
@@ -106,24 +107,36 @@ def base_url(spawner: ManagedSpawner) -> str:
     return str(spawner.hub.base_url).removesuffix("hub/")
 
 
+def service_url(spawner: ManagedSpawner) -> str:
+    """Where people find the Manager: with a domain per user (JupyterHub.subdomain_host) it has one of its own, too."""
+    settings = getattr(spawner.user, "settings", {})
+    host = ""
+    if settings.get("subdomain_host"):
+        hub = urlsplit(settings["subdomain_host"])
+        hook = settings.get("subdomain_hook", subdomain_hook_legacy)
+        own = hook(SERVICE, hub.hostname, kind="service")
+        host = f"{hub.scheme}://{own}:{hub.port}" if hub.port else f"{hub.scheme}://{own}"
+    return f"{host}{base_url(spawner)}services/{SERVICE}/"
+
+
 def wait_url(spawner: ManagedSpawner, server: str) -> str:
     """The Manager's page about a job that waits."""
     parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
-    return f"{base_url(spawner)}services/jobs/wait/{'/'.join(parts)}"
+    return f"{service_url(spawner)}wait/{'/'.join(parts)}"
 
 
 def notices_url(spawner: DLSpawner) -> str:
     """The Manager's page of what a person is told."""
-    return f"{base_url(spawner)}services/jobs/notices"
+    return f"{service_url(spawner)}notices"
 
 
 def portal_url(spawner: DLSpawner) -> str | None:
     """The Manager's page of a person's jobs and quota; it has none where there is no Manager."""
-    return url_path_join(base_url(spawner), "services/jobs/") if spawner.manager_url else None
+    return service_url(spawner) if spawner.manager_url else None
 
 
 def keys_url(spawner: DLSpawner) -> str | None:
-    return url_path_join(base_url(spawner), "services/jobs/keys") if spawner.manager_url else None
+    return f"{service_url(spawner)}keys" if spawner.manager_url else None
 
 
 # The form
@@ -151,7 +164,7 @@ def form(spawner: DLSpawner) -> str:
         server=server,
         ssh_login=ssh_command(spawner, server),
         home_url=url_path_join(spawner.hub.base_url, "home"),
-        cluster_url=url_path_join(base_url(spawner), "services/jobs/cluster") if spawner.manager_url else "",
+        cluster_url=f"{service_url(spawner)}cluster" if spawner.manager_url else "",
     )
 
 

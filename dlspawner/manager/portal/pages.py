@@ -13,6 +13,7 @@ A button is answered by a redirect to a page that says what has happened; what t
 from __future__ import annotations
 
 import re
+from urllib.parse import urljoin
 
 from dlspawner.core import naming
 from dlspawner.core.jobs import State
@@ -88,7 +89,9 @@ class Mine(Page):
         """Where the ways into a job lead."""
         server = user.servers.get(row.server) if user is not None else None
         return {
-            "open": f"{self.manager.service.hub_host}{server.url}" if server else self.hub("spawn", name, row.server),
+            "open": urljoin(self.manager.service.hub_host, server.url)
+            if server
+            else self.hub("spawn", name, row.server),
             "pending": self.hub("spawn-pending", name, row.server),
             "form": self.hub("spawn", name, row.server),
             "wait": page_path(self.manager.service.prefix, name, row.server),

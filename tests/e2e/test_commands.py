@@ -15,7 +15,7 @@ import yaml
 from playwright.sync_api import Page
 
 from tests.e2e.browsing import log_in
-from tests.e2e.people import Person, Ssh, Stack
+from tests.e2e.people import Person, Ssh, Stack, wait_for
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -74,6 +74,12 @@ def test_a_job_from_the_forms_file_to_its_end(
     assert "asked to stop" in run("kill", "train").stdout
     ended = json.loads(run("submit", "train.yaml", "--set", "gpus=0", "--wait", "--json").stdout)
     assert ended["id"] != shown["id"]
+    run("kill", "train")
+
+    wait_for(lambda: json.loads(run("show", ended["id"], "--json").stdout)["state"] == "ended", "it has ended", 60)
+    assert run("requeue", "train").stdout.startswith("carla/train is asked for again: ")
+    wait_for(lambda: json.loads(run("show", "train", "--json").stdout)["state"] == "running", "it runs again", 60)
+    assert json.loads(run("show", "train", "--json").stdout)["id"] not in {shown["id"], ended["id"]}
     run("kill", "train")
 
 

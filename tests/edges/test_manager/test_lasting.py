@@ -115,6 +115,7 @@ async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, mo
         assert b"train" in await stream.readuntil(b"train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", ["token", "team"])
 async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp_path: Path, taken: str) -> None:
     async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -180,6 +184,63 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
         await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
         assert await answers[0].content.read() == b"goodbye\n"
     await until(lambda: not shelf.followers, "nobody follows")
+
+
+@pytest.fixture
+def seen_by_jobs() -> Iterator[Path]:
+    """A folder that containers see; /tmp is their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.slow
+async def test_the_command_line_follows_a_log_over_the_end_of_its_time_and_loses_no_line(
+    reading: Reading, seen_by_jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_api, "FOLLOW_SECONDS", 3.0)
+    go, count = seen_by_jobs / "go", 1500
+    numbers = (
+        f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
+    )
+    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
+    question = job("alice")
+    script = f"echo begin; while [ ! -e {go} ]; do sleep 0.05; done; {numbers}; echo done; {WAITS}"
+    await reading.office.start(reading.served.acting, question, script)
+    async with command(reading, "alice", "logs", "-f", question.job) as following:
+        assert following.stdout is not None
+        printed = [await following.stdout.readline()]
+        go.touch()
+        while printed[-1] not in {b"done\n", b""}:
+            printed.append(await following.stdout.readline())
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        rest = await following.stdout.read()
+        assert (await following.wait(), rest) == (0, b"goodbye\n")
+    expected = ["begin", *(line for n in range(1, count + 1) for line in (str(n), "same")), "done"]
+    assert [line.decode().rstrip("\n") for line in printed] == expected
+
+
+@contextlib.asynccontextmanager
+async def command(reading: Reading, user: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`dlspawner …` of somebody, again until its job has a log."""
+    token = await asyncio.to_thread(reading.world.token, user)
+    url = reading.served.url.removesuffix("/services/jobs")
+    environ = {"PATH": os.environ["PATH"], "DLSPAWNER_URL": url, "DLSPAWNER_TOKEN": token, "LANG": "C.UTF-8"}
+    job = words[-1]
+
+    async def has_a_log() -> bool:
+        return (await reading.read(user, f"api/jobs/{job}/log")).body == "begin\n"
+
+    await until(has_a_log, "it has printed")
+    line = [sys.executable, "-m", "dlspawner.cli", *words]
+    process = await asyncio.create_subprocess_exec(*line, env=environ, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(120):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_where_a_log_goes_on_is_its_readers_own_and_ends_with_it(

@@ -43,6 +43,8 @@ class Queue:
     cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due or promised
     # Servers that the Hub is being told to start just now, and for which job.
     telling: dict[tuple[str, str], str] = field(default_factory=dict)
+    order: dict[str, int] = field(default_factory=dict)  # the how-manieth turn of this process each due job was given
+    _turns: int = 0
     _not_before: dict[str, datetime] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -89,6 +91,10 @@ class Queue:
         starting = quota.admitted(record.job, found.nodes, turn.world)
         deadline, turns = turn.now + self.book.reservation, record.turns + 1
         turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
+        self._turns += 1
+        records = self.book.records
+        self.order = {one: n for one, n in self.order.items() if one in records and records[one].due}
+        self.order[record.job.id] = self._turns
         self.given.set()
 
     def is_behind(self, job: Job) -> bool:

@@ -5,8 +5,9 @@ being due, or until the turn is over. Nobody was told yet that the job may have 
 cancelled, leaves nothing behind: the job is in its place again.
 
 * The Hub does not answer, or is still stopping the server: later, with pauses.
-* It is full (429): later as well. Once it was so for a whole turn, every further turn is over at its first 429, and the
-  next one comes after a pause, so that nothing is held for a Hub that takes nobody.
+* It is full (429): later as well, and whoever's turn came later is asked for after that, so that a full Hub takes
+  people in the order of their turns. Once it was so for a whole turn, every further turn is over at its first 429, and
+  the next one comes after a pause, so that nothing is held for a Hub that takes nobody.
 * It fails (500) before its spawner asks for the job, as with a hook that raises: the turn is over at once, and the next
   one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after a few
   (``consecutive_failure_limit``): so the third one ends the job, whichever Manager counts.
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
+from math import inf
 
 from dlspawner.backoff import delays
 from dlspawner.core.jobs import Job, State
@@ -52,6 +54,8 @@ _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each
 _LONGEST_PAUSE = timedelta(minutes=5)
 _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
+_ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
+_LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
 log = logging.getLogger("dlspawner.manager")
 
@@ -84,6 +88,8 @@ class Starts:
     queue: Queue
     hub: HubApi
     _going: set[str] = field(default_factory=set)
+    # Who is to be asked for, in the order of the turns, and until when (by the loop's time) those behind wait for that.
+    _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
     _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
@@ -94,15 +100,20 @@ class Starts:
             group.create_task(self._look_for_lost(), name="look for starts that the Hub has lost")
             while True:
                 self.queue.given.clear()
-                for job, record in tuple(self.book.records.items()):
-                    if record.due and job not in self._going:
-                        self._going.add(job)
-                        group.create_task(self._start(job), name=f"start {job}")
+                for job in self._due():
+                    self._going.add(job)
+                    self._line[job] = inf
+                    group.create_task(self._start(job), name=f"start {job}")
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await self.queue.given.wait()
                 except TimeoutError:
                     continue
+
+    def _due(self) -> list[str]:
+        """Those whose start nobody cares for yet, in the order of their turns."""
+        found = [job for job, record in self.book.records.items() if record.due and job not in self._going]
+        return sorted(found, key=lambda job: self.queue.order.get(job, 0))
 
     async def _start(self, job: str) -> None:
         try:
@@ -113,18 +124,23 @@ class Starts:
             return  # this epoch is over; the next one goes on
         finally:
             self._going.discard(job)
+            self._line.pop(job, None)
             self._full = Counter({one: n for one, n in self._full.items() if n and one in self.book.records})
 
     async def _until_asked(self, job: str) -> None:
-        begun, taken, full = False, False, False
-        for delay in delays(0.5, 10.0):
+        begun, taken, full, behind, pauses = False, False, False, False, delays(0.5, 10.0)
+        while True:
             record = self.book.records.get(job)
             if record is None or not record.due or record.deadline is None:
                 return
             left = (record.deadline - self.book.now()).total_seconds()
             if left <= 0 or (full and self._full[job]):
-                await self._over(job, begun=begun, full=full)
+                await self._over(job, begun=begun, full=full or behind)
                 return
+            if behind := not taken and self._is_behind(job):
+                await asyncio.sleep(min(_LINE_LOOK_SECONDS, left))
+                continue
+            self._line[job] = asyncio.get_running_loop().time() + (0 if taken else _ANSWER_SECONDS)
             try:
                 said = await self._tell(record.job, taken=taken)
             except HubError as problem:
@@ -132,6 +148,10 @@ class Starts:
                 said = _Later.FAILED if isinstance(problem, HubFailed) else _Later.BUSY
             begun, full = begun or isinstance(said, State), said is _Later.FULL
             taken = taken or said is State.SUBMITTED
+            if full:
+                self._line[job] = inf
+            else:
+                self._line.pop(job, None)
             if said is _Later.NOTHING:
                 await self._over(job, begun=True, full=False)
             elif isinstance(said, _End):
@@ -141,7 +161,18 @@ class Starts:
             elif said is State.WAITING_LOGIN:
                 await self.book.turn(partial(_wait_for_login, job=job))
             if not full or not self._full[job]:
-                await asyncio.sleep(min(delay, left))
+                await asyncio.sleep(min(next(pauses), left))
+
+    def _is_behind(self, job: str) -> bool:
+        """Whether the Hub has still to answer for somebody whose turn came earlier, or is too full for them."""
+        now = asyncio.get_running_loop().time()
+        for other, until in self._line.items():
+            if other == job:
+                return False
+            record = self.book.records.get(other)
+            if until > now and record is not None and record.due:
+                return True
+        return False
 
     async def probe(self, job: Job) -> bool:
         """While others are asked to leave for it: ask for its start, which has to wait as long as they are there.

@@ -239,6 +239,29 @@ async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
         assert "turn-over" not in await reasons(acting, waits)
 
 
+async def test_a_full_hub_takes_those_who_are_due_in_the_order_of_their_turns(office: Office) -> None:
+    crowd = [wants(f"u{number}") for number in range(8)]
+    by_user, taken, room = {one.user: one for one in crowd}, list[str](), 2
+
+    async def starts(user: str, server: str) -> None:
+        nonlocal room
+        if not room:
+            room = 1  # one of the others runs by now
+            raise HubRefused(429, "Too many users trying to log in right now.")
+        room -= 1
+        taken.append(user)
+        await ask(acting, by_user[user])
+
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        for one in crowd:
+            await ask(acting, one)
+        office.hub.servers, office.hub.starts = {(one.user, "") for one in crowd}, starts
+        await give_back()
+        await until(lambda: told(acting, *crowd), "all of them may start")
+    assert taken == [one.user for one in crowd]
+
+
 async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(office: Office) -> None:
     waits = wants()
     async with office.manager() as acting:

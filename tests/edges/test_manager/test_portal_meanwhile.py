@@ -1,9 +1,10 @@
-"""What the portal shows while a change is on its way to the disk."""
+"""What is told of a job meanwhile: while a change is on its way to the disk, and before anybody has looked at it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,3 +49,14 @@ async def test_a_job_that_is_being_cancelled_is_on_the_page_until_it_is_there_as
         await asyncio.wait({reading}, timeout=1)  # it may wait for what is being written
     assert (await cancelling).status == 303
     assert "It was cancelled before it ran." in (await reading).text
+
+
+async def test_who_keeps_a_job_alive_that_nobody_has_looked_at_is_told_so_and_when_to_come_again(
+    portal: Portal,
+) -> None:
+    question = await portal.runs(wants("alice", server="train"))
+    told = "The Hub has not told yet whether this job is used: try again in a minute."
+    answer = await portal.read("alice", f"api/jobs/{question.job}/keep-alive", "POST")
+    assert (answer.status, json.loads(answer.body)["detail"]) == (503, told)
+    assert answer.headers["Retry-After"] == "5"
+    assert told in (await portal.read("alice", f"jobs/{question.job}/keep", "POST")).text

@@ -21,7 +21,7 @@ from tests.edges.test_manager.quota import GPUS, running
 from tests.edges.test_manager.test_faults_hub import plain
 from tests.edges.test_manager.test_queue_hub import ADMIN, Plain, ask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 HELD = GPUS // 2
 # Whose name says so gets another number of GPUs than the form says.

@@ -193,7 +193,7 @@ class Culler:
                 stopping.stop(turn, job.id, _REASONS[why], stopped(job, why, turn.now - since))
                 return had
             case _:
-                void = {warned.why for warned in had if _is_void(warned, one)}
+                void = {warned.why for warned in had if _is_void(warned, one) or _has_lapsed(turn, warned, one)}
                 if void:
                     notices.withdraw(turn, job.id, *(_KINDS[why] for why in void))
                 return tuple(warned for warned in had if warned.why not in void)
@@ -232,3 +232,14 @@ def _is_void(warned: Warned, one: Judged) -> bool:
         return one.policy.lifetime is None
     since = one.verdict.idle_since
     return one.policy.window is None or (since is not None and warned.at < since)
+
+
+def _has_lapsed(turn: Turn, warned: Warned, one: Judged) -> bool:
+    """Whether a warning has named a time that has passed without a stop, because the use is not known any more.
+
+    Its owner would read for as long as that lasts that the job stops now, and is warned anew when it is known again.
+    """
+    if warned.why is not Why.UNUSED or one.verdict.idle_since is not None:
+        return False
+    notice = turn.book.board.pending((one.job.id, _KINDS[warned.why]))
+    return notice is not None and notice.until is not None and notice.until <= turn.now

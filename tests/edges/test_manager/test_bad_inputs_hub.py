@@ -1,7 +1,8 @@
 """Bad input, and files and nodes that change under jobs: what people read through the real Hub.
 
 Nothing is lost by any of it. Somebody's job holds half of the GPUs the whole time: at the end of every test it is as it
-was, counted once, and the GPUs of all others are free again. Faults of the machinery are in `test_faults_hub`.
+was, counted once, and the GPUs of all others are free again. Faults of the machinery are in `test_faults_hub`, and
+those of a minute in `test_minute_hub`.
 """
 
 from __future__ import annotations

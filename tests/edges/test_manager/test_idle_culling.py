@@ -24,6 +24,7 @@ from dlspawner.manager.prometheus import Prometheus
 from tests.edges.test_manager import metrics, quota
 from tests.edges.test_manager.metrics import Gpu
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, settled, until, wants
+from tests.ports import free_port
 
 WINDOW = 1000
 CULLING = (
@@ -187,6 +188,29 @@ async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path:
         assert why(acting, job) is Why.UNKNOWN
         assert state(acting, job) is State.RUNNING
     await office.prometheus.close()
+
+
+async def test_a_warning_whose_time_has_passed_while_nothing_is_known_is_taken_back_and_given_again(
+    office: Office,
+) -> None:
+    away = Prometheus(f"http://127.0.0.1:{free_port()}")
+    async with office.manager() as acting:
+        job = await run(office, acting, "idle")
+        await after(office, acting, 550)
+        culler(acting).evidence.prometheus = away
+        await after(office, acting, 200)
+        assert why(acting, job) is Why.UNKNOWN
+        assert cause(acting, job).startswith("50 % since "), "it may be stopped then"
+        await after(office, acting, 300)
+        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
+        assert told(acting, job) is None, "it was not"
+        culler(acting).evidence.prometheus = office.prometheus
+        await after(office, acting, 10)
+        assert cause(acting, job).startswith("90 % since ")
+        assert state(acting, job) is State.RUNNING
+        await after(office, acting, 110)
+        assert state(acting, job) is State.STOPPING
+    await away.close()
 
 
 async def test_a_busy_kernel_keeps_its_job_and_what_was_told_is_taken_back(office: Office) -> None:

@@ -10,6 +10,7 @@ VIEWS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": WIDE, "color_scheme": "dark"},
     "phone": {"viewport": PHONE},
 }
+PHONE_AT_NIGHT: dict[str, Any] = {"viewport": PHONE, "color_scheme": "dark"}
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Whether it can be seen that this has the keyboard; a choice that is drawn as a card shows it there.
 SHOWN = """(one) => {

@@ -23,9 +23,9 @@ from dlspawner.manager.logs import rows
 from dlspawner.manager.logs.tail import Mark
 from dlspawner.manager.notices import Kind, post
 from dlspawner.manager.prometheus import Prometheus
-from tests.accessible import DRAWN, JUMPS, TOO_WIDE, VIEWS, violations
+from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager import metrics
-from tests.edges.test_manager.office import until, wants
+from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
 from tests.edges.test_manager.test_history_page import fill
 from tests.edges.test_manager.world import World
@@ -150,6 +150,27 @@ async def wrong(page: Page) -> list[str]:
     return violations((await Axe().run(page)).response)
 
 
+async def look(page: Page, filled: Filled, path: str, name: str, part: tuple[str, int] = ("main", 1)) -> list[str]:
+    """What is wrong with one page, of which there is a picture then; ``part`` is there so often at least."""
+    problems: list[str] = []
+    answer = await page.goto(f"{filled.portal.world.jobs}/{path}")
+    assert answer is not None
+    await page.evaluate(DRAWN)
+    jumped = await page.evaluate("window.jumped")
+    problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
+    one, many = part
+    try:
+        await page.locator(one).nth(many - 1).wait_for(state="attached")
+    except TimeoutError:
+        said = await page.inner_text("main")
+        problems.append(f"{path} ({answer.status}) has fewer than {many} of {one}: {said[:500]}")
+    name = f"{name}-{path.replace('/', '-').replace('?', '-') or 'mine'}"
+    await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    problems += [f"{path}: {one}" for one in await wrong(page)]
+    wide = await page.evaluate(TOO_WIDE)
+    return problems + ([f"{path} is {wide} pixels too wide"] if wide > 0 else [])
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("view", VIEWS)
@@ -159,22 +180,41 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
     async with browsing(filled.portal, "root-admin", forgives=("status of 422", *BY_TOOLS), **VIEWS[view]) as page:
         await page.context.add_init_script(JUMPS)
         for path in filled.paths():
-            answer = await page.goto(f"{filled.portal.world.jobs}/{path}")
-            assert answer is not None
-            await page.evaluate(DRAWN)
-            jumped = await page.evaluate("window.jumped")
-            problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
-            part, many = filled.full.get(path, ("main", 1))
-            try:
-                await page.locator(part).nth(many - 1).wait_for(state="attached")
-            except TimeoutError:
-                said = await page.inner_text("main")
-                problems.append(f"{path} ({answer.status}) has fewer than {many} of {part}: {said[:500]}")
-            name = path.replace("/", "-").replace("?", "-") or "mine"
-            await page.screenshot(path=PICTURES / f"{view}-{name}.png", full_page=True)
-            problems += [f"{path}: {one}" for one in await wrong(page)]
-            wide = await page.evaluate(TOO_WIDE)
-            problems += [f"{path} is {wide} pixels too wide"] if wide > 0 else []
+            problems += await look(page, filled, path, view, filled.full.get(path, ("main", 1)))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("user", "teams", "more"),
+    [
+        pytest.param("alice", 0, {"": ("section[data-server]", 2)}, id="a person"),
+        pytest.param(
+            "vera",
+            32,
+            {"teams": ("section.card", 31), "all": ("tbody tr", 5), "approvals": ("article", 1)},
+            id="an admin of teams",
+        ),
+    ],
+)
+async def test_every_page_is_accessible_on_a_phone_at_night(
+    filled: Filled, user: str, teams: int, more: dict[str, tuple[str, int]]
+) -> None:
+    """For who sees less than an administrator of the Hub, and what they see is theirs."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    records, problems = filled.portal.served.book.records.values(), list[str]()
+    job = next(one.job.id for one in records if one.job.server == "lent") if not teams else filled.runs
+    filled.portal.knows("somebody-1", "much")
+    asked = await ask(filled.portal.served.acting, wants("somebody-1", gpus=3, server="much", team="team-4"))
+    assert asked.decision == "wait", asked
+    pages = ["", "queue", "cluster", "history", "approvals", "keys", "notices", f"jobs/{job}", f"jobs/{job}/usage"]
+    pages += [f"jobs/{filled.ended}/log", "teams", "all"] if teams else ["wait/alice/big"]
+    forgives = ("status of 422", *BY_TOOLS)
+    async with browsing(filled.portal, user, forgives=forgives, **PHONE_AT_NIGHT) as page:
+        await page.context.add_init_script(JUMPS)
+        for path in pages:
+            problems += await look(page, filled, path, f"night-{user}", more.get(path, ("main h1", 1)))
     assert not problems, "\n".join(problems)
 
 

@@ -239,7 +239,7 @@ class Acting:
                 news_seconds=self.news_seconds,
             )
             stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
-            logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, clock, self.keeping)
+            logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, self.caught_up, clock, self.keeping)
             await logs.load()
             hearing = Hearing(
                 *(for_logs, self.ledger, book.epoch, reconciler.namespaces.all, reconciler.job_of),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -56,12 +56,16 @@ class Keeping:
 
 @dataclass(slots=True)
 class LogKeeper:
-    """Keeps the logs of one epoch; `run` never ends by itself. `job_of` tells which job a pod is, by its uid."""
+    """Keeps the logs of one epoch; `run` never ends by itself.
+
+    `job_of` tells which job a pod is, by its uid; `caught_up` has that known of all pods that were seen.
+    """
 
     cluster: Cluster
     ledger: Ledger
     epoch: int
     job_of: Callable[[str], str | None]
+    caught_up: Callable[[], Awaitable[None]]
     now: Callable[[], datetime]
     keeping: Keeping = field(default_factory=Keeping)
     sources: dict[str, Source] = field(default_factory=dict)
@@ -260,8 +264,7 @@ class LogKeeper:
 
     async def _take(self, source: Source, key: Key, wanted: Printed, *, ended: bool) -> bool:
         """Read, and keep what is new; whether there was any. What came before a reading broke off is kept as well."""
-        job = self.job_of(key[0])
-        if job is None:  # the watch has not told yet what it is
+        if not ended and self.job_of(key[0]) is None:  # the watch has not told yet what it is
             self._later(key)
             return False
         anew = wanted.previous
@@ -277,12 +280,22 @@ class LogKeeper:
             broken, ended = problem, False
         text, mark, lost = reader.take(ended=ended)
         if ended or (text and not anew):
+            job = await self._job(key[0])
+            if job is None:
+                self._rest(key)
+                return False
             anew = anew and bool(text)
             await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended, anew=anew), text)
         if broken is not None:
             raise broken
         self._broken.pop(key, None)
         return bool(text)
+
+    async def _job(self, uid: str) -> str | None:
+        """The job of a pod whose log was read: what ends at once may be gone before its news are written down."""
+        if self.job_of(uid) is None:
+            await self.caught_up()
+        return self.job_of(uid)
 
     async def _keep(self, reading: Reading, text: bytes) -> None:
         key = reading.key

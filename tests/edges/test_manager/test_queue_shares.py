@@ -23,7 +23,7 @@ from tests.edges.test_manager.preempt_story import PATIENT, lendable
 from tests.edges.test_manager.quota import GPUS, TEMPLATE, QuotaHub, Sampler, running
 from tests.edges.test_manager.test_queue_hub import Plain
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 SECONDS = 120.0
 RESOURCES = {"one": "one.example.com/gpu", "two": "two.example.com/gpu"}
 SHARE = {"cpu_per_gpu": "50m", "memory_per_gpu": "64Mi", "max_per_job": GPUS}

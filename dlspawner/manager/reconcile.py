@@ -54,6 +54,7 @@ T = TypeVar("T")
 _LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
 _DUE_SECONDS = 60.0  # after the deadline of a turn, which `starts` ends by itself unless something is wrong
 _OTHERS_SECONDS = 2.0
+_KNOWN_SECONDS = 60.0  # for which a pod that is gone is known by its job: its log and its events may come later
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -212,7 +213,7 @@ class Reconciler:
     async def _went(self, uid: str) -> None:
         self._pods.pop(uid, None)
         await self.book.turn(lambda turn: self._gone(turn, uid))
-        self._jobs.pop(uid, None)
+        asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._jobs.pop, uid, None)
 
     async def _before(self, pod: Pod) -> Record | None:
         """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""

@@ -211,6 +211,9 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
     async with office.manager() as acting:
         question = wants(requeue=True)
         await ask(acting, question)
+        before = record(acting, question.job)
+        assert before is not None
+        asked = before.job.charge.pods[0].cpu_milli
         pod = pod_of(question)
         pod["spec"]["overhead"] = {"cpu": "250m"}
         await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
@@ -219,9 +222,6 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
             found = record(acting, question.job)
             return found.job.charge.pods[0].cpu_milli if found and found.job.state is State.RUNNING else 0
 
-        before = record(acting, question.job)
-        assert before is not None
-        asked = before.job.charge.pods[0].cpu_milli
         await until(lambda: held() == asked + 250, "it runs, and is charged for the overhead")
         await decide(acting, question.job, stopping.PREEMPTED)
 

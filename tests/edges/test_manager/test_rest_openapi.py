@@ -73,6 +73,13 @@ def test_anybody_may_read_the_description(hub: RestHub) -> None:
 
 
 # Those that end or start jobs know only one with which they cannot; test_rest_submit asks them of others.
+_OF_HTTP = (
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "expect",
+)  # what is wrong there never gets to us
 _JOBS = {"KillJob": slice(0, 1), "CancelJob": slice(0, 1), "RequeueJob": slice(1, 2)}
 
 
@@ -106,6 +113,8 @@ def test_no_answer_is_other_than_described(
             case.path_parameters["id"] = job
         if operation.waits and isinstance(case.query, dict):
             case.query.pop("wait", None)  # minutes, if it says so
+        for name in _OF_HTTP:
+            (case.headers or {}).pop(name, None)
         answer = case.call_and_validate(
             base_url=f"{hub.manager_url()}{PREFIX}api", headers=headers, checks=CHECKS, timeout=60
         )

@@ -219,7 +219,7 @@ def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub,
     finally:
         hub.start_hub()
     runs(hub, cast.waits)
-    assert hub.jobs() == {cast.waits.name: "running"}
+    wait_for(lambda: hub.jobs() == {cast.waits.name: "running"}, "the Manager has seen it as well", 60)
 
 
 def test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts(hub: FaultyHub, cast: Cast) -> None:

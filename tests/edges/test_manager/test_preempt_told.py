@@ -27,7 +27,7 @@ from tests.edges.test_manager.crowds import rows
 from tests.edges.test_manager.preempt_story import EXTRA, OPTIONS, LendingHub, lendable
 from tests.edges.test_manager.quota import GPUS, TEMPLATE, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 RESOURCE = "told.example.com/gpu"
 SECONDS = 240.0
 HALF = GPUS // 2

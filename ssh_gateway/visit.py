@@ -23,7 +23,7 @@ from ssh_gateway import audit, packets, pod, routing, wire
 from ssh_gateway.access import Proof
 from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
-from ssh_gateway.directory import Target, Unavailable
+from ssh_gateway.directory import Unavailable
 from ssh_gateway.drain import STOPPING
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
@@ -111,8 +111,8 @@ class Visit:
 
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""
-        self.server_name, target = await self._find(wanted)
-        name = self.server_name
+        self.server_name = name = await self._resolve(wanted, self._bring_up)
+        target = await _need(self._server.places.target(self.proof.user, name))
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
         try:
@@ -136,23 +136,6 @@ class Visit:
             job=target.job,
             pod=f"{target.host}:{target.port}",
         )
-
-    async def _find(self, wanted: str) -> tuple[str, Target | None]:
-        """The server that is meant, and where it is: looked up at the same time, if that is its name and it runs."""
-        looking = asyncio.create_task(self._server.places.target(self.proof.user, wanted), name="look for a job")
-
-        async def start(name: str) -> bool:
-            looking.cancel()  # afterwards it is elsewhere
-            return await self._bring_up(name)
-
-        try:
-            name = await self._resolve(wanted, start)
-            if name == wanted and not looking.cancelling():
-                return name, await _need(looking)
-        finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
-        return name, await _need(self._server.places.target(self.proof.user, name))
 
     def client_gone(self) -> None:
         if self._relay is not None:

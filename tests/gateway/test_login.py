@@ -13,7 +13,6 @@ import pytest
 
 from ssh_gateway import packets
 from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import Target
 from ssh_gateway.keys import Keys
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits
@@ -313,27 +312,3 @@ async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_
     await until(lambda: not impatient.server.visitors)
     done = await client.ssh("alice+train@gateway", "echo in")
     assert done.text == "in\n", done.err
-
-
-class Both(FakePlaces):
-    """A cluster that lists jobs once it was asked where one is."""
-
-    def __init__(self, places: FakePlaces) -> None:
-        super().__init__(places.targets)
-        self.asked = asyncio.Event()
-
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
-        await asyncio.wait_for(self.asked.wait(), 20)
-        return await super().jobs(user)
-
-    async def target(self, user: str, server: str) -> Target | None:
-        self.asked.set()
-        return await super().target(user, server)
-
-
-async def test_where_a_job_is_is_asked_while_its_name_is_looked_up(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> None:
-    async with gateway(keys, people, Both(places)) as running:
-        client = Client(tmp_path / "c", running.port, alices_key, keys.host)
-        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"

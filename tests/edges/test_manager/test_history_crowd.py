@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import Connection, event, func, select, text
 
 from dlspawner.core.gpu_hours import PER_HOUR
 from dlspawner.manager.access import Viewer
@@ -59,7 +59,13 @@ async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_m
         async def report(viewer: Viewer = ALL) -> Any:
             return await store.read(lambda connection: hoursrows.read(connection, question, viewer, NOW))
 
-        slow, before = await _timed(report)
+        def unfolded(connection: Connection) -> Any:
+            """As nobody meets it. A busy machine may think for longer than a transaction may be idle."""
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            return hoursrows.read(connection, question, ALL, NOW)
+
+        slow, before = await _timed(lambda: store.read(unfolded))
         longest, total = 0.0, 0.0
         while True:
             took, done = await _timed(lambda: store.write(lambda connection: hoursrows.fold(connection, NOW, 200)))

@@ -60,7 +60,7 @@ async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_m
             return await store.read(lambda connection: hoursrows.read(connection, question, viewer, NOW))
 
         def unfolded(connection: Connection) -> Any:
-            """As nobody meets it. A busy machine may think for longer than a transaction may be idle."""
+            """As right after an upgrade: on a busy machine PostgreSQL may end it there, for it is idle too long."""
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             return hoursrows.read(connection, question, ALL, NOW)

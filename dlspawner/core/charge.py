@@ -195,14 +195,19 @@ def _amounts(written: Mapping[str, object]) -> _Amounts:
 
 
 def _amount(name: str, value: object) -> Fraction:
-    what = "GPUs" if "/" in name else name
+    counted = "/" in name
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         parsed = quantity.parse(str(value))
-        if parsed is not None and "/" in name and parsed.denominator != 1:
-            raise _Wrong(Reason.MALFORMED, f"{what} ({name}) must be a whole number; the pod asks for {show(value)}.")
-        if parsed is not None and not ("/" in name and parsed > MOST_GPUS):
+        if parsed is not None and counted and parsed.denominator != 1:
+            raise _Wrong(Reason.MALFORMED, f"GPUs ({name}) must be a whole number; the pod asks for {show(value)}.")
+        if parsed is not None and not (counted and parsed > MOST_GPUS):
             return parsed
-    raise _Wrong(Reason.MALFORMED, f"{what} ({name}) can not be {show(value)}.")
+    must = (
+        f"GPUs ({name}) must be a whole number from 0 to {MOST_GPUS:,}"
+        if counted
+        else f"{name} must be an amount such as 2, “500m” or “4Gi”"
+    )
+    raise _Wrong(Reason.MALFORMED, f"{must}; the pod asks for {show(value)}.")
 
 
 def _check_names(container: Manifest, cluster: Cluster) -> None:

@@ -121,10 +121,10 @@ def test_an_impossible_number_of_gpus_is_refused_with_what_is_possible(hub: Team
 
 
 HOOKED = {
-    "minus": "GPUs ({resource}) can not be “-1”.",
+    "minus": "GPUs ({resource}) must be a whole number from 0 to 1,000,000; the pod asks for “-1”.",
     "half": "GPUs ({resource}) must be a whole number; the pod asks for “500m”.",
     "greedy": "A job may have 8 GPUs of type gpu; this one asks for 9.",
-    "huge": "GPUs ({resource}) can not be “99999999999999999999”.",
+    "huge": "GPUs ({resource}) must be a whole number from 0 to 1,000,000; the pod asks for “99999999999999999999”.",
 }
 
 

@@ -73,11 +73,11 @@ async def test_an_unknown_team_is_refused_by_its_name(office: Office) -> None:
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        ("-1", "GPUs (nvidia.com/gpu) can not be “-1”."),
+        ("-1", "GPUs (nvidia.com/gpu) must be a whole number from 0 to 1,000,000; the pod asks for “-1”."),
         ("0.5", "must be a whole number; the pod asks for “0.5”."),
         ("9", "A job may have 8 GPUs of type gpu; this one asks for 9."),
-        ("99999999999999999999", "can not be “99999999999999999999”."),
-        ("many", "can not be “many”."),
+        ("99999999999999999999", "from 0 to 1,000,000; the pod asks for “99999999999999999999”."),
+        ("many", "from 0 to 1,000,000; the pod asks for “many”."),
     ],
 )
 async def test_an_impossible_number_of_gpus_is_refused_and_holds_nothing(

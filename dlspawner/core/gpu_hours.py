@@ -43,7 +43,13 @@ class Amounts:
     reclaimed: int = 0
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+        return type(self)(
+            self.asked + other.asked,
+            self.held + other.held,
+            self.measured + other.measured,
+            self.used + other.used,
+            self.reclaimed + other.reclaimed,
+        )
 
     def hours(self) -> dict[str, float | None]:
         """As GPU-hours; ``used`` is None where nothing was measured."""

@@ -1,12 +1,13 @@
 """GPU-hours in the database: counted for good once a job's life is over, worked out anew until then.
 
 `fold` brings what jobs that have ended come to into `gpu_days` and marks them in the same transaction, so that each is
-counted once, and a report over years reads few rows. Jobs that are not folded yet are read with their events.
+counted once, and a report over years reads few rows. Jobs that are not folded yet are read with their events, some at
+a time: after an upgrade that may be all there ever were, and PostgreSQL ends a transaction that thinks for too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any
@@ -25,6 +26,9 @@ Hours = dict[tuple[date, str], Amounts]  # by day, and by team, person or GPU ty
 _KEYS = {By.TEAM: "team", By.USER: "user_name", By.GPU_TYPE: "gpu_type"}
 _AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
 _FREE = ("total", "free", "closed", "fragmented")
+_OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli", "submitted", "started", "ended")
+_TOLD = [jobs.c[name] for name in (*_OF_JOBS, "stop_reason", "folded_until")]
+_TOGETHER = 500  # jobs that are read and thought about before the next statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,9 @@ class Counted:
 
 
 def read(connection: Connection, question: Question, viewer: Viewer, now: datetime) -> Hours:
-    """What these days come to for whoever may see it, as of one moment."""
+    """What these days come to for whoever may see it: the sums of what is folded and every job that is not are of one
+    moment of the database, that of the first statement; what goes on counts until `now`.
+    """
     _at_one_moment(connection)
     key = gpu_days.c[_KEYS[question.by]]
     sums = [func.sum(gpu_days.c[name]).label(name) for name in _AMOUNTS]
@@ -47,7 +53,8 @@ def read(connection: Connection, question: Question, viewer: Viewer, now: dateti
     found: Hours = {}
     for row in connection.execute(select(gpu_days.c.day, key, *sums).where(days).group_by(gpu_days.c.day, key)):
         found[row[0], row[1]] = Amounts(*(int(amount) for amount in row[2:]))
-    for day, counted, amount in _unfolded(connection, viewer, now):
+    unfolded = jobs.c.folded.is_(False) & _seen(jobs, viewer)
+    for day, counted, amount in _hours(connection, unfolded, lambda life: amounts(life, now)):
         if question.since <= day <= question.until:
             name = (day, str(getattr(counted, _KEYS[question.by])))
             found[name] = found.get(name, NONE) + amount
@@ -84,18 +91,15 @@ def fold(connection: Connection, now: datetime, size: int) -> int:
     ids = list(connection.scalars(select(jobs.c.job).where(over & settled).limit(size).with_for_update()))
     if not ids:
         return 0
-    chosen = jobs.c.job.in_(ids)
-    counted = _counted(connection, chosen)
     sums: dict[tuple[date, str, str, str], Amounts] = {}
-    lives = [(day, one, amount) for one in counted.values() for day, amount in final(one.life).items()]
-    for day, one, amount in lives + _used(connection, chosen, counted):
+    for day, one, amount in _hours(connection, jobs.c.job.in_(ids), final):
         key = (day, one.team, one.user_name, one.gpu_type)
         sums[key] = sums.get(key, NONE) + amount
     names = ("day", "team", "user_name", "gpu_type")
     rows = [{**dict(zip(names, key, strict=True)), **asdict(amount)} for key, amount in sums.items()]
     _add(connection, gpu_days, names, rows)
     connection.execute(delete(gpu_use).where(gpu_use.c.job.in_(ids)))
-    connection.execute(update(jobs).where(chosen).values(folded=True, folded_until=jobs.c.ended))
+    connection.execute(update(jobs).where(jobs.c.job.in_(ids)).values(folded=True, folded_until=jobs.c.ended))
     return len(ids)
 
 
@@ -124,33 +128,31 @@ def _seen(table: Table, viewer: Viewer) -> ColumnElement[bool]:
     return or_(table.c.user_name == viewer.name, table.c.team.in_(sorted(viewer.teams)))
 
 
-def _unfolded(connection: Connection, viewer: Viewer, now: datetime) -> Iterable[tuple[date, Counted, Amounts]]:
-    chosen = jobs.c.folded.is_(False) & _seen(jobs, viewer)
-    counted = _counted(connection, chosen)
-    for one in counted.values():
-        for day, amount in amounts(one.life, now).items():
-            yield day, one, amount
-    yield from _used(connection, chosen, counted)
+def _hours(
+    connection: Connection, chosen: ColumnElement[bool], think: Callable[[Life], Mapping[date, Amounts]]
+) -> Iterator[tuple[date, Counted, Amounts]]:
+    """What these jobs come to; between two statements no more of them are thought about than a few hundred."""
+    query = select(*_TOLD, _again()).where(chosen & (jobs.c.gpus_milli > 0))
+    for rows in connection.execute(query, execution_options={"yield_per": _TOGETHER}).partitions():
+        steps = _steps(connection, [row.job for row in rows])
+        counted = {row.job: _life(row, steps.get(row.job, ())) for row in rows}
+        for one in counted.values():
+            for day, amount in think(one.life).items():
+                yield day, one, amount
+        yield from _used(connection, counted)
 
 
-def _used(
-    connection: Connection, chosen: ColumnElement[bool], counted: Mapping[str, Counted]
-) -> list[tuple[date, Counted, Amounts]]:
-    query = select(gpu_use).where(gpu_use.c.job.in_(select(jobs.c.job).where(chosen)))
-    rows = [row for row in connection.execute(query) if row.job in counted]
+def _used(connection: Connection, counted: Mapping[str, Counted]) -> list[tuple[date, Counted, Amounts]]:
+    rows = connection.execute(select(gpu_use).where(gpu_use.c.job.in_(counted)))
     return [(row.day, counted[row.job], Amounts(measured=row.measured, used=row.used)) for row in rows]
 
 
-def _counted(connection: Connection, chosen: ColumnElement[bool]) -> dict[str, Counted]:
-    """These jobs, those without GPUs left out."""
-    with_gpus = chosen & (jobs.c.gpus_milli > 0)
-    which = select(jobs.c.job).where(with_gpus)
-    events = select(job_events.c.job, job_events.c.at, job_events.c.state).where(job_events.c.job.in_(which))
+def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
+    query = select(job_events.c.job, job_events.c.at, job_events.c.state).where(job_events.c.job.in_(ids))
     steps: dict[str, list[Step]] = {}
-    for row in connection.execute(events.order_by(job_events.c.id)):
+    for row in connection.execute(query.order_by(job_events.c.id)):
         steps.setdefault(row.job, []).append((row.at, State(row.state)))
-    rows = connection.execute(select(jobs, _again()).where(with_gpus))
-    return {row.job: _life(row, steps.get(row.job, ())) for row in rows}
+    return steps
 
 
 def _again() -> Any:

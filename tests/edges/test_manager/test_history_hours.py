@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
-from dlspawner.core.gpu_hours import PER_HOUR, Amounts
+from dlspawner.core.gpu_hours import PER_HOUR, Amounts, Life, amounts
 from dlspawner.core.jobs import State
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.history import hoursrows
@@ -146,6 +146,44 @@ async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from
     running = replace(known, job=replace(known.job, state=State.RUNNING))
     await ledger.write(epoch, [Entry(running, NOON + timedelta(hours=3), "found-again")])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
+
+
+async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends a transaction that asks nothing for long; how long it takes over a job, nobody can promise."""
+    await write_past(store, *JOBS)
+    thoughts = [0]
+
+    def think(life: Life, until: datetime) -> dict[date, Amounts]:
+        thoughts[-1] += 1
+        return amounts(life, until)
+
+    monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
+    monkeypatch.setattr(hoursrows, "amounts", think)
+    event.listen(store._engine, "before_cursor_execute", lambda *_: thoughts.append(0))
+    assert await hours(store) == EXPECTED
+    assert sum(thoughts) == 5, "those with GPUs"
+    assert max(thoughts) == 2
+
+
+async def test_a_report_is_of_one_moment_though_jobs_are_folded_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = await write_past(store, *JOBS)
+    sampled = {(job, day()): amount(measured=1, used=0.5) for job in written[:5]}
+    await store.write(lambda connection: hoursrows.add_use(connection, sampled))
+    before, folded = await hours(store), []
+
+    def think(life: Life, until: datetime) -> dict[date, Amounts]:
+        if not folded:
+            with store._engine.begin() as other:
+                folded.append(hoursrows.fold(other, LATER, 100))
+        return amounts(life, until)
+
+    monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
+    monkeypatch.setattr(hoursrows, "amounts", think)
+    assert await hours(store) == before
+    assert folded == [6]
+    assert await hours(store) == before
 
 
 # Retention

@@ -1,11 +1,13 @@
 """What people see: the page of their SSH keys, and how templates are found.
 
 Every form works without JavaScript: it posts, and is answered by a redirect to the page (or, when something is wrong,
-by the page itself with the reason and what was typed, unless that was a private key).
+by the page itself with the reason and what was typed, unless that was a private key). What the page then says of what
+was done comes from a signed cookie that is read once: anybody can write an address, with any sentence, into a link.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -14,7 +16,6 @@ from pathlib import Path
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader
 from jupyterhub._data import DATA_FILES_PATH
 from jupyterhub.services.auth import HubOAuthCallbackHandler
-from tornado.httputil import url_concat
 from tornado.web import HTTPError
 
 from dlspawner.core.amounts import shown
@@ -28,6 +29,7 @@ from dlspawner.manager.ssh_keys import PublicKey, Rejected, describe_type
 from dlspawner.manager.store import StoredKey, TooMany
 from dlspawner.manager.web import Handler, PageHandler, Problem, log
 
+SAID = "dlspawner-keys-said"  # the cookie
 STALE_PAGE = "This page was open too long to be trusted. Go back, load it again and repeat what you did."
 
 
@@ -112,22 +114,34 @@ class Keys(PageHandler):
         self.back(added=_ids(result.new), known=_ids(result.known))
 
     def back(self, **said: str) -> None:
-        """Redirect to the page with what to say; it says only things about the person's own keys."""
+        """Redirect to the page, which says this once, to this person."""
         page = f"{self.manager.service.prefix}keys"
-        self.redirect(url_concat(page, {name: value for name, value in said.items() if value}), status=303)
+        if self.identity is not None and said:
+            told = json.dumps({"to": self.identity.name, **said})
+            secure = self.request.protocol == "https"
+            self.set_signed_cookie(SAID, told, None, path=page, httponly=True, samesite="Strict", secure=secure)
+        self.redirect(page, status=303)
+
+    def said(self, person: Identity) -> dict[str, str]:
+        """What the page says of what this person has just done, for the first time and the last."""
+        if self.get_cookie(SAID) is None:
+            return {}
+        self.clear_cookie(SAID, path=f"{self.manager.service.prefix}keys")
+        told: dict[str, str] = json.loads(self.get_signed_cookie(SAID) or "{}")
+        return told if told.get("to") == person.name else {}
 
     async def show_keys(self, person: Identity, status: int = 200, **values: object) -> None:
-        """The page, with a message from the address or from `values`."""
-        keys = await self.manager.store.keys(person.name)
+        """The page, with what was done just now, or what is wrong, in `values`."""
+        keys, said = await self.manager.store.keys(person.name), self.said(person)
         self.show(
             "keys.html",
             status,
             keys=keys,
             suggestions=await self.manager.store.suggestions(person.name),
-            added=_among(keys, self.get_query_argument("added", "")),
-            known=_among(keys, self.get_query_argument("known", "")),
-            saved=self.get_query_argument("saved", "") == "1",
-            removed=self.get_query_argument("removed", "") == "1",
+            added=_among(keys, said.get("added", "")),
+            known=_among(keys, said.get("known", "")),
+            saved="saved" in said,
+            removed="removed" in said,
             now=self.manager.now(),
             limit=self.manager.keys_per_user,
             ssh_hosts=self.manager.ssh_target is not None,

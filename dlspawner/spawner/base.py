@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,8 @@ PodDict = Mapping[str, Any]
 
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30
+
+_PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, which looks at the pod for itself
 
 
 class BaseSpawner(RestartedSpawner):
@@ -50,10 +53,20 @@ class BaseSpawner(RestartedSpawner):
             return await self._has_ended(pod, judged)
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
             await self._mend_children(pod)
-        # Alive: the parent keeps the Hub's idea of the pod's address up to date.
         if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
-            await super().poll()
+            await self._follow_address()
         return None
+
+    async def _follow_address(self) -> None:
+        """Let the parent keep the Hub's idea of the pod's address up to date.
+
+        It looks again, and stops a pod that has ended since: how it has ended would be lost. The next poll tells that.
+        """
+        looking = _PARENT_LOOKS.set(True)
+        try:
+            await super().poll()
+        finally:
+            _PARENT_LOOKS.reset(looking)
 
     async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
@@ -119,9 +132,10 @@ class BaseSpawner(RestartedSpawner):
 
         Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
         would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
-        start has left; one that is killed before finds the pod as any other, because its state is saved.
+        start has left; one that is killed before finds the pod as any other, because its state is saved. Nor inside
+        KubeSpawner's poll.
         """
-        if self._in_start:
+        if self._in_start or _PARENT_LOOKS.get():
             return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
         with suppress(Refused):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.watch import PodWatch
 from tests.edges.spawner_builders import SETTINGS, make_spawner
 
 GOING: dict[str, Any] = {
@@ -296,3 +298,42 @@ async def test_a_pod_that_was_found_after_a_restart_had_been_made(
     await later.poll()
 
     assert "removed from outside" in later._ended
+
+
+async def test_who_ends_between_our_look_and_kubespawners_reads_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy Hub the watch gets a turn in the middle of a poll: KubeSpawner's part of it looks at the pod anew."""
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    watch, spawner, loaded = PodWatch(), make_spawner(monkeypatch), asyncio.get_running_loop().create_future()
+    loaded.set_result(None)
+    watch.first_load_future = loaded
+    monkeypatch.setattr(DLSpawner, "reflectors", {spawner._get_reflector_key("pods"): watch})
+    ended, looks = Ended(spawner, monkeypatch), count()
+
+    async def turn() -> None:
+        if next(looks) == 1:
+            watch.resources[spawner.pod_key] = pod_of({"terminated": {"exitCode": 7}})
+
+    async def delete(_pods: Pods, _pod: Any, seconds: int, _trying: float = 0) -> None:
+        ended.deleted.append(seconds)
+        watch.resources.pop(spawner.pod_key, None)
+
+    monkeypatch.setattr(watch, "turn", turn)
+    monkeypatch.setattr(Pods, "delete", delete)
+    watch.resources[spawner.pod_key] = pod_of({"running": {}})
+    spawner._complete_pod = "1"
+
+    assert await spawner.poll() is None
+    assert next(looks) >= 2, "KubeSpawner has looked as well"
+    assert await spawner.poll() == 7
+    assert "failed with exit code 7" in spawner._ended
+    assert ended.deleted == [20]
+
+
+def pod_of(state: dict[str, Any]) -> dict[str, Any]:
+    """One whose server runs, or has ended and would be started again."""
+    status = {"name": "notebook", "ready": "running" in state, "state": state}
+    return {
+        "metadata": {"name": "jupyter-alice", "uid": "1"},
+        "spec": {"nodeName": "node-1", "restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 20},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [status]},
+    }

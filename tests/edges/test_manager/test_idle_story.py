@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +30,7 @@ from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SECONDS = 240.0
+KEPT = "It is kept for 1 min, longer while it is used."
 # A fifth of a CPU is a fifth of a pretended GPU.
 BUSY = f"""
 import threading, time
@@ -146,6 +150,13 @@ class StoryHub(IdleHub):
         assert button is not None
         return browser.post(f"{self.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
 
+    def command(self, user: str, *words: str) -> tuple[int, str, str]:
+        """How `dlspawner …` of this person ends, and what it prints."""
+        environ = {**os.environ, "DLSPAWNER_URL": self.url, "DLSPAWNER_TOKEN": self.token(user)}
+        line = [sys.executable, "-m", "dlspawner.cli", *words]
+        done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout, done.stderr
+
     def start_again(self, user: str) -> None:
         """The one click of somebody whose job was stopped."""
         browser = self.browser(user)
@@ -216,10 +227,14 @@ def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
 
 
 def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
-    hub.start({"carol": {"template": "short", "gpus": 1}})
+    hub.start({"carol": {"template": "short", "gpus": 1}, "ivan": WHO["dan"]})
     wait_for(lambda: hub.told("carol"), "she is warned", SECONDS)
-    assert "It is kept for 1 min, longer while it is used." in hub.keep("carol")
+    assert KEPT in hub.keep("carol")
     assert hub.told("carol") == []
+    wait_for(lambda: hub.told("ivan"), "he is warned", SECONDS)
+    assert hub.command("ivan", "keep-alive") == (0, f"{KEPT}\n", "")
+    assert hub.told("ivan") == []
+    assert hub.command("ivan", "keep-alive", hub.judged("carol")["job"])[0] == 3, "of nobody else"
     wait_for(lambda: hub.told("carol"), "she is warned again", SECONDS)
     wait_for(lambda: "carol/" not in hub.servers(), "it is stopped after all", SECONDS)
 

@@ -30,10 +30,19 @@ START = f"{JOB_FILES}/start"
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
 # `http_port`, or the page on how to get in.
 # The proxy, for templates the hole `login_proxy`, is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy
-# 4.6) kills what has not started within five seconds: on a busy node, everything.
-LOGIN_PROXY = """from jupyter_server_proxy import handlers, standalone
-handlers.SuperviseAndProxyHandler.get_timeout = lambda self: 60
-standalone.main()
+# 4.6) kills what has not started within five seconds: on a busy node, everything. And each time it waits twice as long
+# before it looks again, after 20 s until 41: here each of its looks lasts until there is an answer, or the five seconds
+# that it gives a look.
+LOGIN_PROXY = """import asyncio
+from jupyter_server_proxy import handlers, standalone
+proxy = handlers.SuperviseAndProxyHandler
+look = proxy._http_ready_func
+async def ready(self, process):
+    while not await look(self, process):
+        await asyncio.sleep(0.2)
+    return True
+proxy._http_ready_func = ready
+standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
 """
 PAGE_COMMAND = (
     *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),

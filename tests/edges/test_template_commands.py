@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -113,6 +114,59 @@ async def get(url: str, token: str | None = None) -> HTTPResponse:
     headers = {"Authorization": f"token {token}"} if token else {}
     client = AsyncHTTPClient()
     return await client.fetch(url, headers=headers, raise_error=False, follow_redirects=False, request_timeout=DEADLINE)
+
+
+LATE = """
+import asyncio, sys
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nlate")
+    await writer.drain()
+    writer.close()
+async def main():
+    await asyncio.sleep(%d)
+    async with await asyncio.start_unix_server(serve, sys.argv[1]):
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_program_that_starts_late_is_waited_for() -> None:
+    """jupyter-server-proxy itself gives it five seconds."""
+    program = [sys.executable, "-c", LATE % 7, "{unix_socket}"]
+    line = [sys.executable, "-c", rendering.LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--", *program]
+    with hub() as hub_api:
+        async with job(line, hub_api) as (url, _):
+            answer = await get(f"{url}{PREFIX}", token="alice")
+    assert (answer.code, answer.body) == (200, b"late")
+
+
+LOOK = """
+import asyncio, sys, types
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
+    await writer.drain()
+    writer.close()
+async def main():
+    refused = asyncio.Event()
+    log = types.SimpleNamespace(debug=lambda text: refused.set())
+    proxy = types.SimpleNamespace(unix_socket=sys.argv[1], log=log)
+    looking = asyncio.ensure_future(handlers.SuperviseAndProxyHandler._http_ready_func(proxy, None))
+    await refused.wait()
+    async with await asyncio.start_unix_server(serve, sys.argv[1]):
+        print(await asyncio.wait_for(looking, 60))
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_is_ready_is_seen_at_the_same_look() -> None:
+    *patched, _ = rendering.LOGIN_PROXY.splitlines()
+    with tempfile.TemporaryDirectory(prefix="job-") as folder:
+        line = [sys.executable, "-c", "\n".join([*patched, LOOK]), f"{folder}/socket"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 def tcp_listeners(session: int) -> set[str]:

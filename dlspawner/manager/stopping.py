@@ -135,6 +135,9 @@ class Stopper:
         """Whether the Hub has no such server running now."""
         job = record.job
         try:
+            await self.book.turn(lambda turn: None)  # what was decided last is on the disk then, or taken back
+            if self._wanted(job.id) is None:
+                return False
             await self.book.still_acts()  # or by now the server may be one that nobody wants to stop
             return await self.hub.stop_server(job.user, job.server)
         except StoreUnavailable as problem:

@@ -20,11 +20,11 @@ from dlspawner.hubapi import HubRefused, HubUnavailable, HubUser, Server
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Answer, Question
 from dlspawner.manager.files import Files, first
-from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.logs.keeper import Keeping
 from dlspawner.manager.owners import NEEDED
 from dlspawner.manager.prometheus import Prometheus
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Store, StoreUnavailable
 from tests.edges.test_manager import quota
 
 NAMESPACE = "jobs"
@@ -178,6 +178,10 @@ class Office:
             if waits:
                 await until(lambda: acting.desk is not None, "it acts")
             yield acting
+            if acting.desk is not None:  # the next Manager knows all that was seen of this one
+                with contextlib.suppress(Fenced, StoreUnavailable, TimeoutError):
+                    async with asyncio.timeout(5):
+                        await settled(acting)
         finally:
             task.cancel()
             await asyncio.wait({task})

@@ -88,9 +88,9 @@ async def hostile(portal: Portal, person: str) -> str:
     stopped = Record(replace(others[0], state=State.STOPPING), stop=Stop("idle", HOSTILE))
     waits = Record(replace(others[1], state=State.QUEUED))
     mine = Record(replace(job_of(person, name, 4), state=State.QUEUED))
+    portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
     for record in (stopped, waits, mine):
         await portal.served.book.turn(lambda turn, one=record: turn.write(one, "queued", HOSTILE))  # type: ignore[misc]
-    portal.knows(person, name)
     token = await asyncio.to_thread(portal.world.token, person)
     headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
     async with aiohttp.ClientSession(headers=headers) as session:

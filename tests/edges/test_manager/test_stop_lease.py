@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -9,8 +11,10 @@ from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager import stopping
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.ends import Ender
+from dlspawner.manager.records import Record
+from dlspawner.manager.store import StoreUnavailable
 from tests.edges.test_manager.leaving import StoppingHub
-from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import desk, record
 
 
@@ -69,3 +73,37 @@ async def test_an_owners_stop_that_meets_the_end_of_the_lease_is_left_to_who_act
         assert await Ender(book, hub).end(book.records[job], "alice")  # type: ignore[arg-type]
         assert decided == [True]
         assert hub.asked == []
+
+
+async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.hub = hub = StoppingHub(cluster=office.cluster)
+    reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], stopping.Stopper._ask_hub
+
+    async def asks(stopper: stopping.Stopper, wanted: Record) -> bool:
+        reached.set()
+        answers.append(await ask_hub(stopper, wanted))
+        return answers[-1]
+
+    async def breaks(*_: object) -> None:
+        await fails.wait()
+        monkeypatch.undo()
+        raise StoreUnavailable("It is away.")
+
+    async with office.manager() as acting:
+        job = await run(office, acting)
+        await settled(acting)
+        monkeypatch.setattr(stopping.Stopper, "_ask_hub", asks)
+        monkeypatch.setattr(acting.ledger, "write", breaks)
+        stop = asyncio.create_task(
+            desk(acting).book.turn(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+        )
+        await asyncio.wait_for(reached.wait(), 60)
+        fails.set()
+        with pytest.raises(StoreUnavailable):
+            await stop
+        await until(lambda: answers, "whether to ask was decided")
+
+        assert (answers, hub.asked) == ([False], [])
+        assert desk(acting).book.records[job].stop is None

@@ -30,6 +30,7 @@ c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.command = [{proxy!r}]
 c.ConfigurableHTTPProxy.auth_token = "proxy-token"
 c.ConfigurableHTTPProxy.pid_file = {proxy_pid!r}
+c.JupyterHub.last_activity_interval = 0  # else the Hub takes back, every five minutes, where tests have led its proxy
 c.JupyterHub.db_url = "sqlite:///{directory}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = "{directory}/cookie_secret"
 c.JupyterHub.authenticator_class = "dummy"

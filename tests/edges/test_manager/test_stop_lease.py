@@ -71,7 +71,7 @@ async def test_an_owners_stop_that_meets_the_end_of_the_lease_is_left_to_who_act
         book.turn = then_taken_over  # type: ignore[method-assign]
 
         assert await Ender(book, hub).end(book.records[job], "alice")  # type: ignore[arg-type]
-        assert decided == [True]
+        assert decided[0] is True
         assert hub.asked == []
 
 

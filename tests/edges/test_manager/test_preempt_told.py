@@ -1,7 +1,7 @@
 """A borrower who has to leave reads it wherever they are, has the promised time, and may save; through real processes.
 
-A Hub, its proxy, a Manager that is killed during the notice, a JupyterLab server with our extension, and a gateway with
-somebody at an SSH terminal. The owners' team has not opted in to stop jobs of its own.
+A Hub, its proxy, a Manager that is killed during the notice, JupyterLab with our extension in somebody's browser, and a
+gateway with somebody at an SSH terminal. The owners' team has not opted in to stop jobs of its own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from typing import Any
 
 import pytest
 import requests
+from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.chromium import LAUNCH, PATIENCE
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import free_port
 from tests.edges.test_manager.crowds import rows
 from tests.edges.test_manager.preempt_story import EXTRA, OPTIONS, LendingHub, lendable
 from tests.edges.test_manager.quota import GPUS, TEMPLATE, running
+from tests.edges.test_manager.test_queue_hub import enter
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.real]
 RESOURCE = "told.example.com/gpu"
 SECONDS = 240.0
 HALF = GPUS // 2
 NOTICE, MIN_RUN = timedelta(seconds=60), timedelta(seconds=30)
 GRACE = 40
-SAVES = "trap 'sleep 10; echo work was saved; exit 0' TERM; jupyterhub-singleuser & wait"
+ASKS_NOBODY = "--LabApp.news_url= --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
+SAVES = f"trap 'sleep 10; echo work was saved; exit 0' TERM; jupyterhub-singleuser {ASKS_NOBODY} & wait"
 NOTEBOOK = {
     "title": "Notebook",
     "command": ["sh", "-c", SAVES],
@@ -173,6 +177,20 @@ def terminal(hub: ToldHub, user: str) -> Iterator[Path]:
         yield shown
 
 
+@contextlib.contextmanager
+def window(hub: ToldHub, user: str) -> Iterator[Page]:
+    """Somebody's JupyterLab in a browser, which has asked for notices by now."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(**LAUNCH)
+        page = chromium.new_page(viewport={"width": 1200, "height": 800}, locale="en-GB", timezone_id="UTC")
+        page.set_default_timeout(PATIENCE)
+        enter(page, hub, user)
+        with page.expect_request(lambda asked: "/dlspawner/notices?after=" in asked.url):
+            page.goto(f"{hub.url}/user/{user}/lab")
+        yield page
+        chromium.close()
+
+
 def lends(hub: ToldHub) -> None:
     """Half of the owners' GPUs is lent, the other half is one of their own; a third one wants all of them."""
     hub.add_users(["borrower", "lead", "late", "owner", "more"])
@@ -200,21 +218,30 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
     lends(hub)
     nobody_leaves_in_vain(hub)
     logs = [hub.kubectl_program, "-n", hub.namespace, "logs", "-f", "jupyter-borrower", "-c", "notebook"]
-    with output(logs, hub.state / "borrower.log", hub) as log, terminal(hub, "borrower") as shown:
+    with (
+        output(logs, hub.state / "borrower.log", hub) as log,
+        terminal(hub, "borrower") as shown,
+        window(hub, "borrower") as page,
+    ):
+        told = page.locator(".Toastify__toast", has_text=WHY)
+        expect(told).to_have_count(0)
         hub.refusal("owner", hub.start_server("owner", team="owners", gpus=HALF))
         (notice,) = wait_for(lambda: hub.told("borrower"), "the borrower is told", SECONDS)
         announced = read_time(notice["until"])
         assert announced >= hub.began("borrower") + MIN_RUN + NOTICE, "a young one is protected"
         wait_for(lambda: WHY in shown.read_text(), "the terminal says so", SECONDS)
-        wait_for(lambda: WHY in str(hub.in_jupyterlab("borrower")), "JupyterLab says so", SECONDS)
-        for page in (hub.home("borrower"), hub.portal("borrower")):
-            assert WHY in page
+        expect(told).to_contain_text(re.compile(f"{WHY} at .*{announced:%H:%M}"))
+        expect(told).to_be_visible()
+        assert WHY in str(hub.in_jupyterlab("borrower"))
+        for text in (hub.home("borrower"), hub.portal("borrower")):
+            assert WHY in text
 
         hub.kill("manager")
         assert {"borrower/", "lead/"} == set(hub.ready())
         hub.start_manager()
         (again,) = wait_for(lambda: hub.told_again("borrower"), "it decides again", SECONDS)
         assert (again["id"], read_time(again["until"])) == (notice["id"], announced)
+        expect(told).to_have_count(1)
         assert wait_for(lambda: hub.ending("borrower"), "it is stopped", SECONDS) == GRACE, "its template's"
         wait_for(lambda: "owner/" in hub.ready(), "the owner has them", SECONDS)
         assert "work was saved" in log.read_text()

@@ -28,18 +28,16 @@ _AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
 _FREE = ("total", "free", "closed", "fragmented")
 _OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli", "submitted", "started", "ended")
 _TOLD = [jobs.c[name] for name in (*_OF_JOBS, "stop_reason", "folded_until")]
-_TOGETHER = 500  # jobs that are read and thought about before the next statement
+_TOGETHER = 1000  # jobs that are read and thought about before the next statement
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """A job whose hours are counted."""
+class Owner:
+    """What the hours of a job are summed up by."""
 
-    job: str
     team: str
     user_name: str
     gpu_type: str
-    life: Life
 
 
 def read(connection: Connection, question: Question, viewer: Viewer, now: datetime) -> Hours:
@@ -54,9 +52,9 @@ def read(connection: Connection, question: Question, viewer: Viewer, now: dateti
     for row in connection.execute(select(gpu_days.c.day, key, *sums).where(days).group_by(gpu_days.c.day, key)):
         found[row[0], row[1]] = Amounts(*(int(amount) for amount in row[2:]))
     unfolded = jobs.c.folded.is_(False) & _seen(jobs, viewer)
-    for day, counted, amount in _hours(connection, unfolded, lambda life: amounts(life, now)):
+    for day, owner, amount in _hours(connection, unfolded, lambda life: amounts(life, now)):
         if question.since <= day <= question.until:
-            name = (day, str(getattr(counted, _KEYS[question.by])))
+            name = (day, str(getattr(owner, _KEYS[question.by])))
             found[name] = found.get(name, NONE) + amount
     return found
 
@@ -91,13 +89,11 @@ def fold(connection: Connection, now: datetime, size: int) -> int:
     ids = list(connection.scalars(select(jobs.c.job).where(over & settled).limit(size).with_for_update()))
     if not ids:
         return 0
-    sums: dict[tuple[date, str, str, str], Amounts] = {}
-    for day, one, amount in _hours(connection, jobs.c.job.in_(ids), final):
-        key = (day, one.team, one.user_name, one.gpu_type)
-        sums[key] = sums.get(key, NONE) + amount
-    names = ("day", "team", "user_name", "gpu_type")
-    rows = [{**dict(zip(names, key, strict=True)), **asdict(amount)} for key, amount in sums.items()]
-    _add(connection, gpu_days, names, rows)
+    sums: dict[tuple[date, Owner], Amounts] = {}
+    for day, owner, amount in _hours(connection, jobs.c.job.in_(ids), final):
+        sums[day, owner] = sums.get((day, owner), NONE) + amount
+    rows = [{"day": day, **asdict(owner), **asdict(amount)} for (day, owner), amount in sums.items()]
+    _add(connection, gpu_days, ("day", "team", "user_name", "gpu_type"), rows)
     connection.execute(delete(gpu_use).where(gpu_use.c.job.in_(ids)))
     connection.execute(update(jobs).where(jobs.c.job.in_(ids)).values(folded=True, folded_until=jobs.c.ended))
     return len(ids)
@@ -130,21 +126,24 @@ def _seen(table: Table, viewer: Viewer) -> ColumnElement[bool]:
 
 def _hours(
     connection: Connection, chosen: ColumnElement[bool], think: Callable[[Life], Mapping[date, Amounts]]
-) -> Iterator[tuple[date, Counted, Amounts]]:
-    """What these jobs come to; between two statements no more of them are thought about than a few hundred."""
+) -> Iterator[tuple[date, Owner, Amounts]]:
+    """What these jobs come to; between two statements no more of them are thought about than a thousand."""
     query = select(*_TOLD, _again()).where(chosen & (jobs.c.gpus_milli > 0))
     for rows in connection.execute(query, execution_options={"yield_per": _TOGETHER}).partitions():
         steps = _steps(connection, [row.job for row in rows])
-        counted = {row.job: _life(row, steps.get(row.job, ())) for row in rows}
-        for one in counted.values():
-            for day, amount in think(one.life).items():
-                yield day, one, amount
-        yield from _used(connection, counted)
+        for row in rows:
+            for day, amount in think(_life(row, steps.get(row.job, ()))).items():
+                yield day, _owner(row), amount
+    yield from _used(connection, chosen)
 
 
-def _used(connection: Connection, counted: Mapping[str, Counted]) -> list[tuple[date, Counted, Amounts]]:
-    rows = connection.execute(select(gpu_use).where(gpu_use.c.job.in_(counted)))
-    return [(row.day, counted[row.job], Amounts(measured=row.measured, used=row.used)) for row in rows]
+def _used(connection: Connection, chosen: ColumnElement[bool]) -> Iterator[tuple[date, Owner, Amounts]]:
+    """What their GPUs computed, summed up for each owner and day."""
+    by = (gpu_use.c.day, jobs.c.team, jobs.c.user_name, jobs.c.gpu_type)
+    sums = (func.sum(gpu_use.c.measured).label("measured"), func.sum(gpu_use.c.used).label("used"))
+    query = select(*by, *sums).join_from(gpu_use, jobs).where(chosen & (jobs.c.gpus_milli > 0)).group_by(*by)
+    for row in connection.execute(query):
+        yield row.day, _owner(row), Amounts(measured=int(row.measured), used=int(row.used))
 
 
 def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
@@ -167,11 +166,13 @@ def _again() -> Any:
     )
 
 
-def _life(row: Any, steps: Sequence[Step]) -> Counted:
-    life = Life(
-        row.gpus_milli, tuple(steps) or _without_events(row), row.folded_until, row.stop_reason == IDLE, row.again
-    )
-    return Counted(row.job, row.team, row.user_name, row.gpu_type or "", life)
+def _owner(row: Any) -> Owner:
+    return Owner(row.team, row.user_name, row.gpu_type or "")
+
+
+def _life(row: Any, steps: Sequence[Step]) -> Life:
+    known = tuple(steps) or _without_events(row)
+    return Life(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again)
 
 
 def _without_events(row: Any) -> tuple[Step, ...]:

@@ -56,10 +56,14 @@ class Portal:
         path: str = "",
         method: str = "GET",
         data: Mapping[str, str] | None = None,
+        *,
         token: str = "",
+        cookie: str = "",
     ) -> Read:
         token = token or (await asyncio.to_thread(self.world.token, user) if user else "")
         headers = {"Authorization": f"token {token}"} if token else {}
+        if cookie:
+            headers["Cookie"] = cookie
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(

@@ -138,8 +138,9 @@ async def test_a_prometheus_that_is_away_stops_nothing_else(office: Office) -> N
 async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office, db_url: str) -> None:
     async with office.manager() as acting:
         store, now = acting.ledger._store, datetime.now(UTC)
+        noon = now.replace(hour=12)  # so that each ends on its day
         past = [
-            Past("T0 R0 E1", noon=now - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)
+            Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)
         ]
         await write_past(store, *past)
         await keeper(acting, jobs=2).look()

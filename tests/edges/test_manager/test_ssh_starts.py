@@ -106,7 +106,8 @@ async def test_nothing_starts_until_the_person_wants_it(portal: Portal) -> None:
 
 async def test_the_page_asks_and_says(portal: Portal) -> None:
     answer = await portal.read("alice", "keys/start-on-connect", "POST", {"start": "1"})
-    page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"))
+    said = answer.headers["Set-Cookie"].partition(";")[0]
+    page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"), cookie=said)
     assert "A login starts a job that does not run." in page.text
     assert "checked" in page.body
     await portal.read("alice", "keys/start-on-connect", "POST", {})

@@ -208,6 +208,8 @@ class Reconciler:
             pod = replace(pod, job=known.job)
         self._pods[pod.uid] = pod
         before = await self._before(pod)
+        if await self._was_nobodys(pod):
+            self._jobs[pod.uid] = f"{OF_POD}{pod.uid}"
         await self.book.turn(lambda turn: self._covered(turn, pod, before))
 
     async def _went(self, uid: str) -> None:
@@ -221,6 +223,11 @@ class Reconciler:
         if pod.over or claimed is None or claimed.id in records or f"{OF_POD}{pod.uid}" in records:
             return None
         return await self.ledger.find(claimed.id)
+
+    async def _was_nobodys(self, pod: Pod) -> bool:
+        """Whether this pod, which is over and is seen here for the first time, was an earlier Manager's stray."""
+        claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
+        return claims and await self.ledger.find(f"{OF_POD}{pod.uid}") is not None
 
     def _covered(self, turn: Turn, pod: Pod, before: Record | None) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
@@ -372,7 +379,7 @@ def _of_pod(turn: Turn, pod: Pod, known: str) -> Record | None:
         own = turn.record(job)
         if own is not None and any(one.uid == pod.uid for one in own.seen):
             return own
-    record = None if pod.job is None else turn.record(pod.job.id)
+    record = None if pod.job is None or known.startswith(OF_POD) else turn.record(pod.job.id)
     if pod.job is None or record is None or record.waits or (record.seen and not record.reserved):
-        return None  # who waits was told of no pod
+        return None  # who waits was told of no pod; and what was nobody's once never is a job's
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

@@ -17,7 +17,8 @@ from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.store import Store, StoreUnavailable
-from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, until, wants
+from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, settled, until, wants
+from tests.edges.test_manager.queued import desk, plays, told
 
 
 def states(acting: Acting) -> dict[str, State]:
@@ -202,6 +203,41 @@ async def stopped(office: Office, name: str) -> None:
         return "deletionTimestamp" in pod["metadata"]
 
     await until(asked, f"{name} is stopped")
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
+async def test_a_stray_that_has_ended_and_is_still_there_is_not_taken_for_the_job_that_it_says_it_is(
+    office: Office, restarted: bool
+) -> None:
+    holder, waits = wants("holder", gpus=8), wants("alice")
+    async with office.manager() as acting:
+        await ask(acting, holder)
+        assert (await ask(acting, waits)).decision == "wait"
+        await office.bind(await office.make_pod(replace(waits, pods=wants(gpus=0).pods), name="stray"))
+        await stopped(office, "stray")
+        await office.finish("stray", 143, "Error")
+        await until(lambda: not any(job.startswith("pod-") for job in states(acting)), "it has ended")
+        await settled(acting)
+        if not restarted:
+            await starts_beside_its_stray(office, acting, holder, waits)
+    if restarted:
+        async with office.manager() as acting:
+            await starts_beside_its_stray(office, acting, holder, waits)
+
+
+async def starts_beside_its_stray(office: Office, acting: Acting, holder: Question, waits: Question) -> None:
+    plays(office, acting, waits)
+    await desk(acting).release(holder.job, "holder")
+    await until(lambda: told(acting, waits), "it may have a pod")
+    await office.finish("stray", 137, "Error")  # what its node still has to say
+    pod = await office.make_pod(waits)
+    await office.bind(pod)
+    await until(lambda: states(acting).get(waits.job) is State.RUNNING, "it runs")
+    await office.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
+    await office.cluster.patch(PODS, pod["metadata"]["name"], {"metadata": {"annotations": {"seen": "yes"}}}, NAMESPACE)
+    await settled(acting)
+    assert states(acting) == {waits.job: State.RUNNING}
+    assert "deletionTimestamp" not in (await office.pods())[pod["metadata"]["name"]]["metadata"]
 
 
 def labels(question: Question) -> dict[str, str]:

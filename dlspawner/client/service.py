@@ -223,7 +223,8 @@ def _read(body: bytes, url: str) -> dict[str, Any]:
 
 def _kind(answer: Any) -> str:
     """What an answer says it is; what has no body needs no kind."""
-    return "application/json" if answer.status == http.HTTPStatus.NO_CONTENT else answer.headers.get_content_type()
+    done = answer.status in {http.HTTPStatus.ACCEPTED, http.HTTPStatus.NO_CONTENT} and answer.length == 0
+    return "application/json" if done else answer.headers.get_content_type()
 
 
 def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:

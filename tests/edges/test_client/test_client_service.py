@@ -111,6 +111,18 @@ def test_a_token_goes_to_no_other_address(server: Scripted) -> None:
     assert [path for _, path, _ in server.asked] == ["/services/jobs/api/jobs"]
 
 
+def test_an_answer_without_a_body_is_one_whatever_kind_it_says(server: Scripted) -> None:
+    server.answers = [(202, "")]  # what the Manager says, as tornado does it, while a job stops
+    assert service(server).delete("jobs/j") == {}
+    assert len(server.asked) == 1
+
+
+def test_a_page_that_came_in_place_of_a_stop_is_no_answer(server: Scripted) -> None:
+    server.answers = [(202, "<html>")]
+    with pytest.raises(Unreachable, match="it sent a page"):
+        service(server).delete("jobs/j")
+
+
 NO_ROUTE = [
     pytest.param("/hub/services/jobs/api/jobs", id="on this host"),
     pytest.param("https://hub.example.org/hub/services/jobs/api/jobs", id="on the Hub's own host"),

@@ -362,7 +362,8 @@ class HubApi:
                         raise HubUnavailable("The Hub does not answer.")
                     await self._sleep(delay)
         except TimeoutError:
-            self.heard(False)
+            if again is _Again.ALWAYS:  # JupyterHub waits as long for a slow start or stop before it answers 202
+                self.heard(False)
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
         raise AssertionError("delays never end")
 

@@ -259,6 +259,28 @@ async def test_a_hub_that_does_not_answer_is_given_up_at_the_deadline() -> None:
             await api.user("alice")
 
 
+async def test_a_hub_that_takes_its_time_over_a_start_or_a_stop_is_not_away() -> None:
+    heard: list[bool] = []
+    over = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.Response(status=202)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", waits)
+    async with TestServer(app) as server, HubApi(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api:
+        api.heard = heard.append
+        for asks in (api.start_server, api.stop_server):
+            with pytest.raises(HubUnavailable):
+                await asks("alice", "train")
+        assert heard == []
+        with pytest.raises(HubUnavailable):
+            await api.user("alice")
+        assert heard == [False]
+        over.set()
+
+
 async def test_an_answer_that_is_not_the_hubs_is_unavailable(hub: tuple[FakeHub, HubApi]) -> None:
     fake, api = hub
     for answer in ((200, None), (200, []), (200, "x"), (200, {"name": "alice", "servers": {"": None}})):

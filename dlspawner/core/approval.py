@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dlspawner.core.amounts import GPU, counted, shown
+from dlspawner.core.amounts import GPU, counted, free_of_them, shown
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Team
 from dlspawner.core.permissions import named
@@ -90,11 +90,11 @@ def _over_soft_cap(job: Job, world: World) -> Need | None:
         return None
     promised = world.promised_to(job.team, job.user) > own
     hold, holds = ("hold or were promised", "holds or was promised") if promised else ("hold", "holds")
-    title, free = team.title or team.name, shown(held + asked - soft)
+    title = team.title or team.name
     if asked <= soft:
         sentence = (
             f"You {hold} {counted(held)} of the {shown(soft)} that team {title} gives one person without approval; "
-            f"this job waits until {free} of them are free, or until it is approved."
+            f"this job waits until {free_of_them(held + asked - soft)}, or until it is approved."
         )
     else:
         held_too = f" and {hold} {shown(held)}" if held else ""

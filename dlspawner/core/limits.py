@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.core import approval
-from dlspawner.core.amounts import GPU, counted, shown
+from dlspawner.core.amounts import GPU, counted, free_of_them, shown
 from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.jobs import Job
@@ -158,7 +158,7 @@ def caps(request: Job, world: World) -> Blocked | None:
         return Blocked(
             Reason.USER_CAP,
             f"You {hold} {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
-            f"this job waits until {shown(held + asked - hard * GPU)} of them are free.",
+            f"this job waits until {free_of_them(held + asked - hard * GPU)}.",
         )
     if request.preemptible and team.borrow_limit is not None:
         borrowed = world.borrowed(request.team)

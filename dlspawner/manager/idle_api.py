@@ -84,7 +84,7 @@ class KeepAlive(_AboutUse):
         record = culler.record(job)
         server = own_server(identity)
         if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
-            raise Problem(404, "You have no such job.")
+            raise Problem(404, "You have no such job that runs.")
         if server is None:
             self.viewer(Right.ACT)  # 403 for a token that is less than its owner; the job's own is enough
         if record.job.state is not State.RUNNING:

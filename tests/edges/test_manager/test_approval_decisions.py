@@ -258,7 +258,7 @@ async def test_who_holds_too_much_waits_for_the_own_jobs_or_a_word(office: Offic
         first, second = wants(gpus=2, server="first"), wants(gpus=1, server="second")
         assert (await ask(acting, first)).decision == "admit"
         answer = await ask(acting, second)
-        assert "until 1 of them are free, or until it is approved" in answer.sentences[0]
+        assert "until 1 of them is free, or until it is approved" in answer.sentences[0]
         assert state(acting, second) is State.WAITING_APPROVAL
         request = asked(acting, second)
         assert request is not None
@@ -303,7 +303,7 @@ async def test_the_hard_cap_holds_for_what_is_approved(office: Office) -> None:
         found = desk(acting).looks.look(record(acting, second))  # type: ignore[arg-type]
         assert (found.state, found.sentence) == (
             "queued",
-            "You hold 2 GPUs of the 4 that team Everybody gives one person; this job waits until 1 of them are free.",
+            "You hold 2 GPUs of the 4 that team Everybody gives one person; this job waits until 1 of them is free.",
         )
 
 

@@ -170,6 +170,8 @@ def test_a_job_is_killed_wherever_it_stands(hub: RestHub) -> None:
     hub.until("alice", "ended", running)
     for method, path in (("DELETE", f"jobs/{job}"), ("POST", f"jobs/{waits}/cancel")):
         assert hub.ask("alice", method, path).status_code == 204, "it had ended"
+    kept = hub.ask("alice", "POST", f"jobs/{job}/keep-alive")
+    assert (kept.status_code, kept.json()["detail"]) == (404, "You have no such job that runs.")
 
 
 def test_a_team_admin_stops_a_job_and_its_owner_reads_who(hub: RestHub) -> None:

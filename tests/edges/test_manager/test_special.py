@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dlspawner.cluster import PODS
+from dlspawner.core import naming
 from dlspawner.core.approval import Kind, Need
 from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.model import Special
@@ -211,6 +212,25 @@ async def test_what_a_hub_admin_approves_starts_and_who_when_and_why_is_kept(hub
         assert acting.desk is not None
         shown = acting.desk.book.board.read(Audience("alice"), hub_admin.clock())
         assert [one.kind.value for one in shown] == ["approved"]
+
+
+async def test_a_copy_in_the_ordinary_namespace_of_a_pod_there_is_stopped(hub_admin: Office) -> None:
+    copied = special(gpus=0)
+    question = replace(copied, nonce=naming.bound(copied.nonce, f"{SECOND}/jupyter-alice"))
+    async with hub_admin.manager() as acting:
+        request = await waits_for_word(acting, question)
+        plays(hub_admin, acting, question)
+        assert await decides(acting, request, by="root-admin")
+        await until(lambda: told(acting, question), "it may have a pod")
+        await hub_admin.make_pod(replace(copied, namespace=NAMESPACE))
+
+        async def swept() -> bool:
+            return not await staying(hub_admin, NAMESPACE)
+
+        await until(swept, "the end of the copy")
+        await hub_admin.make_pod(copied)
+        await until(lambda: records(acting)[question.job].seen, "its pod")
+        assert await staying(hub_admin, SECOND) == {"jupyter-alice"}
 
 
 async def test_what_is_denied_makes_nothing(hub_admin: Office, db_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -161,15 +162,18 @@ async def test_a_job_that_is_killed_in_a_transfer_ends_it_with_a_reason(
 
 
 def kill_all(job: Sshd) -> None:
-    """As a pod is killed: whatever runs in it. Sessions of an sshd are process groups of their own."""
+    """As a pod is killed: whatever runs in it, at one moment, so that no sshd tells how its program has ended.
+
+    Sessions of an sshd are process groups of their own.
+    """
     assert job.process is not None
     parents = {int(found[0]): int(found[3]) for found in map(stat, Path("/proc").glob("[0-9]*")) if found}
     inside = {job.process.pid}
     while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
         inside |= more
-    for pid in inside:
+    for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), inside):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def stat(process: Path) -> list[str]:

@@ -40,6 +40,7 @@ SSH_HOST_KEY_ANNOTATION = PREFIX + "ssh-host-key"
 SSH_LOGIN_ANNOTATION = PREFIX + "ssh-login"
 LOG_DIR_ANNOTATION = PREFIX + "log-dir"
 GROUPS_ANNOTATION = PREFIX + "groups"
+NONCE_ANNOTATION = PREFIX + "nonce"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -47,6 +48,7 @@ _SERVER_NAME = re.compile(r"[a-z0-9-]{1,30}")
 _JOB_ID = re.compile(r"j-[a-z2-7]{12}")
 _UNIX_HASHED = re.compile(r".*--[a-z2-7]{8}")
 _MARK = "---"
+_BOUND = "pod:"
 
 # Accounts that every distribution's passwd already has; a person of that name gets a hashed one.
 _SYSTEM_ACCOUNTS = (
@@ -58,7 +60,10 @@ _TAKEN = frozenset(_SYSTEM_ACCOUNTS.split())
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a pod's metadata says about the job that it belongs to; ``server`` is ``""`` for the default server."""
+    """What a pod's metadata says about the job that it belongs to; ``server`` is ``""`` for the default server.
+
+    ``nonce``: of the start that made the pod. Before the pod is there nobody but the Hub and the Manager knows it.
+    """
 
     id: str
     user: str
@@ -72,6 +77,21 @@ class Job:
     preemptible: bool = False
     priority: str = ""  # the level's name; the team's lowest where none is said
     requeue: bool = False
+    nonce: str = ""
+
+
+def bound(nonce: str, pod: str) -> str:
+    """What the Manager is told of a nonce: that it is this pod's and, the name being taken, no other one's.
+
+    ``pod`` is a namespace and a name, ``jobs/jupyter-alice``: in another namespace the name is not taken.
+    """
+    told = f"{pod}/{nonce}".encode("utf-8", "surrogatepass")
+    return f"{_BOUND}{hashlib.blake2b(told, digest_size=20).hexdigest()}" if nonce else ""
+
+
+def is_bound(told: str, nonce: str, pod: str) -> bool:
+    """Whether a pod of this name and nonce is the one that was ``told``; by its nonce alone where no name was told."""
+    return told == (bound(nonce, pod) if told.startswith(_BOUND) else nonce)
 
 
 def slug(name: str) -> str:
@@ -154,6 +174,7 @@ def job_annotations(job: Job) -> dict[str, str]:
         SSH_HOST_KEY_ANNOTATION: job.ssh_host_key,
         SSH_LOGIN_ANNOTATION: job.ssh_login,
         LOG_DIR_ANNOTATION: job.log_dir,
+        NONCE_ANNOTATION: job.nonce or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -199,6 +220,7 @@ def read_job(metadata: Mapping[str, object]) -> Job | None:
         preemptible=labels.get(PREEMPTION_LABEL) == PREEMPTION_ALLOWED,
         priority=labels.get(PRIORITY_LABEL, ""),
         requeue=labels.get(REQUEUE_LABEL) == "true",
+        nonce=annotations.get(NONCE_ANNOTATION, ""),
     )
     agrees = labels.get(USER_LABEL) == slug(job.user) and labels.get(SERVER_LABEL) == slug(job.server)
     return job if agrees else None

@@ -64,6 +64,7 @@ class Question:
     pods: tuple[Manifest, ...]
     special: tuple[Special, ...] = ()  # permissions that somebody has to approve
     image: str = ""  # what gets them
+    nonce: str = ""  # which its pods will have; none: any will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Desk:
             return Answer("refuse", "job-id", (NOT_YOURS,))
         if known is not None and not known.waits:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
-            may = left > 0 and known.job.state is not State.STOPPING
+            may = left > 0 and known.job.state is not State.STOPPING and known.nonce == question.nonce
             return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
         if known is None:
             if turn.book.has_ended(question.job) or self._was_cancelled(question):
@@ -278,7 +279,8 @@ class Desk:
         starting = quota.admitted(record.job, nodes, turn.world)
         turns = record.turns + (record.job.state is State.QUEUED)
         deadline = turn.now + self._reservation
-        turn.write(replace(record, job=starting, deadline=deadline, due=False, turns=turns), "admitted")
+        record = replace(record, job=starting, deadline=deadline, due=False, turns=turns, nonce=question.nonce)
+        turn.write(record, "admitted")
         seconds = self._reservation.total_seconds()
         return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds))
 

@@ -206,6 +206,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "due": record.due,
         "turns": record.turns,
         "failures": record.failures,
+        "nonce": record.nonce,
         "folded": False,
     }
 
@@ -233,4 +234,4 @@ def record(row: Row[Any]) -> Record:
     )
     stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
     found = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
-    return replace(found, due=row.due, turns=row.turns, failures=row.failures)
+    return replace(found, due=row.due, turns=row.turns, failures=row.failures, nonce=row.nonce)

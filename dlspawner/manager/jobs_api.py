@@ -40,8 +40,9 @@ _FIELDS = {
     "pods": list,
     "special": list,
     "image": str,
+    "nonce": str,
 }
-_NEEDED = set(_FIELDS) - {"special", "image"}
+_NEEDED = set(_FIELDS) - {"special", "image", "nonce"}
 
 
 class _ForJobs(ForHub):
@@ -152,8 +153,9 @@ def _question(job: str, body: dict[str, Any]) -> Question:
     user, server, team, template, priority, namespace = names
     asks, again = body["preemptible"], body["requeue"]
     special, image = _special(body.get("special", [])), as_name(body.get("image", ""))
+    nonce = as_name(body.get("nonce", ""))  # an earlier version of the Hub has none
     question = Question(job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods))
-    return replace(question, special=special, image=image)
+    return replace(question, special=special, image=image, nonce=nonce)
 
 
 def _special(names: list[object]) -> tuple[Special, ...]:

@@ -4,6 +4,8 @@
   is gone, or has ended for good, not when its deletion was asked for.
 * A reservation that the Hub was told of is over when its deadline has passed, every request that may have been sent
   before it has timed out, and a consistent list shows no pod with the job's id. A job that had waited then waits again.
+* A pod is believed to be a reservation's only with the nonce of the start that was admitted, which nobody else knows
+  before the Hub's own pod is there, and with the name of that pod, which nobody else can have once it is there.
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
@@ -215,7 +217,12 @@ class Reconciler:
     async def _went(self, uid: str) -> None:
         self._pods.pop(uid, None)
         await self.book.turn(lambda turn: self._gone(turn, uid))
-        asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._jobs.pop, uid, None)
+        asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
+
+    def _forget(self, uid: str) -> None:
+        """Whose pod it was, unless it is there again: one list did not have it."""
+        if uid not in self._pods:
+            self._jobs.pop(uid, None)
 
     async def _before(self, pod: Pod) -> Record | None:
         """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
@@ -231,7 +238,8 @@ class Reconciler:
 
     def _covered(self, turn: Turn, pod: Pod, before: Record | None) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
-        record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""))
+        where = self.namespaces.full(pod.namespace)
+        record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
             record = sight.found_again(before)
             turn.write(record, "found-again", f"pod={pod.name}")
@@ -331,7 +339,7 @@ class Reconciler:
             if now.due:
                 turn.wait_again(now, "turn-over")
                 return
-            known = {pod.uid for pod in now.seen}
+            known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
             if any(pod.uid not in known and turn.record(f"{OF_POD}{pod.uid}") is None for pod in found):
                 return  # the watch is about to tell, or has told already that it is gone: this list may be older
             left = sight.seen_only(now)
@@ -373,7 +381,7 @@ def _let_one_wait(turn: Turn) -> None:
             turn.write(ended(record), "replaced", f"by {other.job.id}")
 
 
-def _of_pod(turn: Turn, pod: Pod, known: str) -> Record | None:
+def _of_pod(turn: Turn, pod: Pod, known: str, namespace: str) -> Record | None:
     """The record that covers a pod: the job it is ``known`` as, its own, or the one that it says it is."""
     for job in (known, f"{OF_POD}{pod.uid}"):
         own = turn.record(job)
@@ -382,4 +390,6 @@ def _of_pod(turn: Turn, pod: Pod, known: str) -> Record | None:
     record = None if pod.job is None or known.startswith(OF_POD) else turn.record(pod.job.id)
     if pod.job is None or record is None or record.waits or (record.seen and not record.reserved):
         return None  # who waits was told of no pod; and what was nobody's once never is a job's
+    if record.nonce and not naming.is_bound(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
+        return None  # somebody else has made it, or an earlier start
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

@@ -50,7 +50,8 @@ class Record:
     nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
     turns preemptible, because its team has less quota now. ``due``: its turn has come, and the Hub has to be told:
     nobody was told yet that it may have a pod. ``turns``: how often that was so, 0 for a job that never waited.
-    ``failures``: at how many of its starts the Hub itself has failed.
+    ``failures``: at how many of its starts the Hub itself has failed. ``nonce``: of the last start that was admitted,
+    which its pods have; empty where the Hub, an earlier version, had told none.
     """
 
     job: Job
@@ -62,6 +63,7 @@ class Record:
     due: bool = False
     turns: int = 0
     failures: int = 0
+    nonce: str = ""
 
     @property
     def seen(self) -> tuple[PodRef, ...]:

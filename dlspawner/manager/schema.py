@@ -151,6 +151,7 @@ jobs = Table(
     Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
     Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
     Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
+    Column("nonce", String(255), nullable=False, server_default=""),  # of its last start, which its pods have
     Column("before_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
     Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON

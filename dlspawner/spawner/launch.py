@@ -101,6 +101,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     server: str,
     *,
     identifier: str,
+    nonce: str,
     pod_name: str,
     home_claim: str | None,
     image: str | None,
@@ -144,6 +145,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         preemptible=choices.preemptible,
         priority=choices.priority,
         requeue=choices.requeue,
+        nonce=nonce,
     )
     kubernetes = classes.of(preemptible=choices.preemptible)
     return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)

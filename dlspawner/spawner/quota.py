@@ -2,7 +2,8 @@
 
 What is told of the pod is what it costs, never its environment. Who, for which team, how urgent, and whether on idle
 GPUs, is what the pod's own labels say, because that is what will be counted when it is seen; a hook that changes them
-is refused.
+is refused. The start's nonce goes with it, bound to the pod's name: the Manager believes no pod to be this job's that
+does not have both.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def question(
         "preemptible": told.preemptible,
         "priority": told.priority,
         "requeue": told.requeue,
+        "nonce": naming.bound(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
         "pods": [essentials(manifest)],
@@ -56,4 +58,5 @@ def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, objec
 
 def _counted(job: naming.Job) -> tuple[object, ...]:
     """What decides who is charged, and whether; how many GPUs is the manifest's to say."""
-    return job.id, job.user, job.server, job.team, job.template, job.preemptible, job.priority, job.requeue
+    who = (job.id, job.nonce, job.user, job.server, job.team, job.template)
+    return *who, job.preemptible, job.priority, job.requeue

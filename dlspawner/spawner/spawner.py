@@ -182,6 +182,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             self.person,
             self.name or "",
             identifier=waits or drawn or _new_id(),
+            nonce=secrets.token_urlsafe(16),
             pod_name=self.pod_name,
             home_claim=self.pvc_name if self.storage_pvc_ensure else None,
             image=self.image or None,

@@ -132,6 +132,12 @@ def test_a_pod_that_is_not_ours_is_no_job(metadata: dict[str, Any]) -> None:
     assert naming.read_job(metadata) is None
 
 
+def test_a_nonce_is_bound_to_one_pod_and_no_annotation_breaks_the_look() -> None:
+    told = naming.bound("n", "jobs/p")
+    assert naming.is_bound(told, "n", "jobs/p")
+    assert not any(naming.is_bound(told, *one) for one in (("m", "jobs/p"), ("n", "special/p"), ("\ud800", "jobs/p")))
+
+
 def test_a_job_id_is_made_of_the_bytes_it_is_given() -> None:
     assert re.fullmatch(r"j-[a-z2-7]{12}", naming.job_id(b"\x00\xff" * 4))
     assert naming.job_id(b"12345678") != naming.job_id(b"12345668")

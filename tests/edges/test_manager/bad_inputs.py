@@ -84,14 +84,22 @@ class Forger:
 
     def forge(self, name: str, gpus: int, **claims: str) -> None:
         """A pod that runs, and then says to be that person's job, or what it ``claims`` to be."""
-        hub, spec = self._hub, self._spec(gpus)
-        hub.apply("v1", "Pod", name, spec=spec)
-        hub.kubectl("wait", "--for=jsonpath={.status.phase}=Running", f"pod/{name}", "--timeout=60s")
+        self.run(name, gpus)
+        self.claim(name, gpus, **claims)
+
+    def run(self, name: str, gpus: int) -> None:
+        """A pod that says nothing of itself, and runs."""
+        self._hub.apply("v1", "Pod", name, spec=self._spec(gpus))
+        self._hub.kubectl("wait", "--for=jsonpath={.status.phase}=Running", f"pod/{name}", "--timeout=60s")
+
+    def claim(self, name: str, gpus: int = 0, **claims: str) -> None:
+        """A pod says whose job it is, until it is asked to end."""
+        hub = self._hub
         said = {
             kind: {key: claims.get(key, value) for key, value in self._real["metadata"][kind].items()}
             for kind in ("labels", "annotations")
         }
-        hub.apply("v1", "Pod", name, metadata={"name": name, **said}, spec=spec)
+        hub.apply("v1", "Pod", name, metadata={"name": name, **said}, spec=self._spec(gpus))
         wait_for(lambda: "deletionTimestamp" in hub.pods()[name]["metadata"], f"{name} is stopped", 60)
 
     def end(self, *names: str) -> None:

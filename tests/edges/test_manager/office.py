@@ -244,6 +244,7 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
         request_seconds=3,
         namespace=NAMESPACE,
         pods=(essentials(_spec(gpus)),),
+        nonce=secrets.token_urlsafe(16),
     )
     return replace(made, **more)
 
@@ -262,6 +263,7 @@ def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
         preemptible=question.preemptible,
         priority=question.priority,
         requeue=question.requeue,
+        nonce=question.nonce,
     )
     named = {
         "name": f"jupyter-{question.user}",

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 from playwright.async_api import Page, async_playwright
 
+from dlspawner.core import naming
 from dlspawner.manager.desk import Question
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, offices, serving
@@ -86,9 +87,11 @@ class Portal:
         ):
             return answer.status
 
-    async def runs(self, question: Question, **metadata: object) -> Question:
-        """A job of these wishes that runs, as Hub and cluster know it."""
+    async def runs(self, question: Question, **metadata: Any) -> Question:
+        """A job of these wishes that runs, as Hub and cluster know it; its pod has its nonce, whatever else it says."""
         assert (await ask(self.served.acting, question)).decision == "admit"
+        if "annotations" in metadata:
+            metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
         name = f"jupyter-{question.user}--{question.server}".rstrip("-")
         pod = await self.office.make_pod(question, name=name, **metadata)
         await self.office.bind(pod)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -277,6 +278,11 @@ def test_the_jobs_of_a_team_that_is_removed_go_on_and_its_people_read_what_becam
     assert not any([*told(runs, REMOVED), *told(queued, NEVER)])
 
 
+def claims_of(who: Person, job: str) -> dict[str, str]:
+    """What a pod says that wants to be somebody's job."""
+    return {naming.JOB_LABEL: job, naming.USER_LABEL: who.name, naming.USER_ANNOTATION: who.name}
+
+
 def test_a_pod_with_forged_labels_is_counted_and_stopped_and_whose_labels_they_are_goes_on(
     hub: TeamsHub, holder: Person
 ) -> None:
@@ -286,11 +292,31 @@ def test_a_pod_with_forged_labels_is_counted_and_stopped_and_whose_labels_they_a
     assert place["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1.", (
         "as long as it is there"
     )
-    me = {naming.JOB_LABEL: place["job"], naming.USER_LABEL: other.name, naming.USER_ANNOTATION: other.name}
-    forger.forge("claims", 0, **me)
+    forger.forge("claims", 0, **claims_of(other, place["job"]))
     assert waiting(other) == place
     assert live_jobs(holder) == before
     assert f"{GPUS} of {GPUS} GPUs used, 0 free" in plain(holder.get("/services/jobs/").text)
     forger.end("forged", "claims")
     has_started(other)
     assert live_jobs(other) == [place["job"]]
+
+
+def test_a_pod_that_says_to_be_a_job_before_the_hub_has_made_its_own_is_stopped_and_the_hubs_own_is_the_job(
+    hub: TeamsHub, holder: Person
+) -> None:
+    other, forger = person(hub, "early"), Forger(hub, holder)
+    mine = other.pod_name("")
+    forger.forge(mine, 0)  # the Hub waits for the name, for pods take their time
+    forger.run("quicker", 0)
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(other.start, "", template="tiny", gpus=1)
+        wait_for(lambda: live_jobs(other), "the Hub may make its pod", 60)
+        (job,) = live_jobs(other)
+        forger.claim("quicker", **claims_of(other, job))
+        assert live_jobs(other) == [job]
+        forger.end(mine)
+        assert start.result().status_code in {201, 202}
+    has_started(other)
+    assert live_jobs(other) == [job]
+    assert hub.pods()[mine]["metadata"]["labels"][naming.JOB_LABEL] == job
+    forger.end("quicker")

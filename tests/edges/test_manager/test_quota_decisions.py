@@ -133,6 +133,19 @@ async def test_what_the_hub_gives_back_is_free_at_once(office: Office) -> None:
         assert (await ask(acting, wants("bob"))).decision == "admit"
 
 
+async def test_a_reservation_expires_although_another_jobs_pod_says_to_be_its(office: Office) -> None:
+    runs, question = wants("bob"), wants()
+    async with office.manager() as acting:
+        await ask(acting, runs)
+        await office.bind(await office.make_pod(runs))
+        await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
+        await ask(acting, question)
+        claims = {"metadata": {"labels": {naming.JOB_LABEL: question.job}}}
+        await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
+        office.clock.moved += timedelta(seconds=70)
+        await until(lambda: states(acting) == {runs.job: State.RUNNING}, "it has expired")
+
+
 async def test_a_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
     question = wants(gpus=8)
     async with office.manager() as acting:
@@ -170,6 +183,70 @@ async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_
         await until(starts, "bob has one of six")
         assert states(acting)[question.job] is State.RUNNING
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "in its turn"])
+async def test_a_pod_that_is_made_before_the_hubs_own_and_says_to_be_it_is_stopped_and_the_hubs_own_is_the_job(
+    office: Office, waits: bool, restarted: bool
+) -> None:
+    holder, question = wants("holder", gpus=8), wants()
+    async with office.manager() as acting:
+        if waits:
+            await ask(acting, holder)
+            assert (await ask(acting, question)).decision == "wait"
+            plays(office, acting, question)
+            await desk(acting).release(holder.job, "holder")
+            await until(lambda: told(acting, question), "it may have a pod")
+        else:
+            assert (await ask(acting, question)).decision == "admit"
+        if not restarted:
+            await starts_beside_what_is_forged(office, acting, question)
+    if restarted:
+        async with office.manager() as acting:
+            await starts_beside_what_is_forged(office, acting, question)
+
+
+async def starts_beside_what_is_forged(office: Office, acting: Acting, question: Question) -> None:
+    for name, nonce in (("without", ""), ("another", "guessed")):
+        await office.bind(await office.make_pod(replace(question, nonce=nonce), name=name))
+        await stopped(office, name)
+    pod = await office.make_pod(question)
+    await office.bind(pod)
+    await until(lambda: states(acting).get(question.job) is State.RUNNING, "it runs")
+    for name in ("without", "another"):
+        await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+    await until(lambda: states(acting) == {question.job: State.RUNNING}, "nobody else holds anything")
+    assert "deletionTimestamp" not in (await office.pods())[pod["metadata"]["name"]]["metadata"]
+
+
+async def test_a_copy_of_the_hubs_pod_that_the_next_manager_sees_first_is_stopped(office: Office) -> None:
+    secret = wants().nonce
+    question = wants(nonce=naming.bound(secret, f"{NAMESPACE}/jupyter-alice"))
+    async with office.manager() as acting:
+        assert (await ask(acting, question)).decision == "admit"
+    for name in ("jupyter-alice", "a-copy"):  # lists are by name
+        await office.bind(await office.make_pod(replace(question, nonce=secret), name=name))
+    async with office.manager() as acting:
+        await stopped(office, "a-copy")
+        await until(lambda: states(acting).get(question.job) is State.RUNNING, "it runs")
+        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
+
+
+async def test_a_job_of_a_hub_that_tells_no_nonce_is_its_pods(office: Office) -> None:
+    question = wants(nonce="")
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+
+
+async def test_another_start_cannot_use_what_was_admitted(office: Office) -> None:
+    question = wants()
+    async with office.manager() as acting:
+        assert (await ask(acting, question)).decision == "admit"
+        assert (await ask(acting, replace(question, nonce="another"))).reason == "over"
+        assert (await ask(acting, question)).decision == "admit"
 
 
 async def test_a_pod_whose_labels_contradict_each_other_is_stopped(office: Office) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from dlspawner.cluster import PODS, Cluster
+from dlspawner.cluster import PODS, Change, Cluster, Kind
 from dlspawner.core import naming
 from dlspawner.core.amounts import GPU
 from dlspawner.core.jobs import Job, State
-from dlspawner.manager import sight
+from dlspawner.manager import reconcile, sight
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Fenced
@@ -53,6 +54,41 @@ async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(offi
         assert (await ask(acting, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
         assert (await ask(acting, wants("dave", gpus=4))).decision == "admit"
         assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
+
+
+async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is_there(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question, watch = wants(gpus=6), Cluster.watch
+
+    async def wrong_once(cluster: Cluster, kind: Kind, *where: Any, **more: Any) -> AsyncIterator[Change]:
+        async for change in watch(cluster, kind, *where, **more):
+            yield change
+            if ((change.object.get("metadata") or {}).get("annotations") or {}).get("list") == "wrong":
+                yield Change("DELETED", change.object)
+                yield Change("ADDED", change.object)
+
+    async def reasons() -> list[str]:
+        return [reason for _, _, reason in await acting.ledger.events(question.job)]
+
+    async def found() -> bool:
+        return "found-again" in await reasons()
+
+    monkeypatch.setattr(Cluster, "watch", wrong_once)
+    monkeypatch.setattr(reconcile, "_KNOWN_SECONDS", 1)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
+        await until(found, "it is found again")
+        forgotten = asyncio.Event()
+        asyncio.get_running_loop().call_later(1, forgotten.set)  # what was asked for before that has been done by then
+        await forgotten.wait()
+        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
+        await until_it_is_seen(office, acting)
+        assert not any(job.startswith("pod-") for job in states(acting))
+        assert states(acting)[question.job] is State.RUNNING
 
 
 def label(job: str | None) -> dict[str, Any]:

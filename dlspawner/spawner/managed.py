@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dlspawner.spawner import limits, pages, verdict
+from dlspawner.spawner import current, pages, verdict
 from dlspawner.spawner.interrupted import InterruptedSpawner
 from dlspawner.spawner.manager import Manager, Place
 
@@ -34,9 +34,16 @@ class ManagedSpawner(InterruptedSpawner):
 
         @property
         def offers_jobs(self) -> bool: ...
-        @property
-        def settings(self) -> settings.Settings: ...
         def job(self) -> naming.Job | None: ...
+
+    @property
+    def _files(self) -> current.Files:
+        return current.files(self.templates_dir, self.cluster_file, self.teams_file)
+
+    @property
+    def settings(self) -> settings.Settings:
+        """What administrators wrote, as it is now."""
+        return self._files.now()
 
     @property
     def _manager(self) -> Manager:
@@ -50,10 +57,7 @@ class ManagedSpawner(InterruptedSpawner):
     @property
     def _has_quota(self) -> bool:
         """Whether somebody counts what jobs hold."""
-        if not self._has_manager:
-            return False
-        files = (self.templates_dir, self.cluster_file, self.teams_file)
-        return self.settings.teams.has_limits(self.settings.cluster) or (all(files) and limits.of(*files).have_come())
+        return self._has_manager and self._files.limited()
 
     @property
     def _may_wait(self) -> bool:

@@ -18,16 +18,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from traitlets import default
 
-from dlspawner import settings
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
-from dlspawner.spawner import account, children, exposure, launch, limits, pages, progress, quota, reach, trouble
+from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
 from dlspawner.spawner.pods import uid
@@ -40,13 +38,6 @@ from dlspawner.spawner.traits import JobTraits
 PodDict = Mapping[str, Any]
 
 STATE_JOB = "dlspawner_job"
-
-
-@cache
-def _settings(templates_dir: str, cluster_file: str, teams_file: str) -> settings.Settings:
-    """Read once per process and shared by the spawners of all users."""
-    limits.of(templates_dir, cluster_file, teams_file)  # so that a change from now on is one
-    return settings.load(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
 
 
 def _new_id() -> str:
@@ -63,10 +54,6 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     @property
     def offers_jobs(self) -> bool:
         return bool(self.templates_dir)
-
-    @property
-    def settings(self) -> settings.Settings:
-        return _settings(self.templates_dir, self.cluster_file, self.teams_file)
 
     @property
     def person(self) -> Person:

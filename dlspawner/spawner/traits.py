@@ -25,16 +25,16 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
-        is no default because no cluster is like another. It is read once, when the Hub starts.
+        is no default because no cluster is like another. It is read again whenever it changes; with mistakes in it the
+        last good version of all these files stays, and the log says what is wrong.
         """,
     )
     teams_file = Unicode(
         "",
         config=True,
         help="""
-        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, read once,
-        when the Hub starts. Only the first limits that the files get later are noticed at once: from then on the
-        Manager is asked about every job.
+        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
+        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
         """,
     )
     ssh_ca_public_key_file = Unicode(

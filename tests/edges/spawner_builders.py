@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +99,19 @@ def person(name: str = "alice", *groups: str) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class Unchanged:
+    """Files that nobody changes."""
+
+    settings: Settings
+
+    def now(self) -> Settings:
+        return self.settings
+
+    def limited(self) -> bool:
+        return self.settings.teams.has_limits(self.settings.cluster)
+
+
 async def _no_auth_state() -> None:
     """As of a Hub that keeps none."""
 
@@ -117,7 +131,8 @@ def make_spawner(
     chosen: dict[str, Any] = {"namespace": "jobs", "image": "example.org/jobs:1", **(config or {})}
     if settings is not None:
         chosen["templates_dir"] = "/templates"
-        monkeypatch.setattr("dlspawner.spawner.spawner._settings", lambda *_: settings)
+        files = Unchanged(settings)
+        monkeypatch.setattr("dlspawner.spawner.current.files", lambda *_: files)
     hub = SimpleNamespace(
         public_host="", url="http://hub/", base_url="/hub/", api_url="http://hub/hub/api", server=None
     )

@@ -268,7 +268,9 @@ def test_the_jobs_of_a_team_that_is_removed_go_on_and_its_people_read_what_becam
     hub.set_teams(GPUS, vision=None)
     until_told(runs, REMOVED)
     until_told(queued, NEVER)
-    assert refusal(asks, team="vision", gpus="1") == "There is no team “vision” any more; choose another one."
+    assert refusal(asks, team="vision", gpus="1") == "Team must be one of default; you chose “vision”."
+    asks.launch("", team="default", gpus=1)
+    asks.stop("")
     assert runs.server("").get("ready")
     assert hub.held() == HELD + 1
     assert waiting(queued)["job"] == place["job"]

@@ -50,14 +50,16 @@ class ClusterPlaces:
 
     async def target(self, user: str, server: str) -> Target | None:
         pods = await self._pods(naming.server_selector(user, server))
-        ready = [
+        alive = [
             (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
             for pod, job in _owned(pods, user)
-            if job.server == server and condition(pod, job) is Condition.READY
+            if job.server == server and condition(pod, job) is not Condition.STOPPING
         ]
-        if not ready:
+        if not alive:
             return None
-        _, name, pod, job = max(ready, key=lambda found: found[:2])
+        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes no second one beside it
+        if condition(pod, job) is not Condition.READY:
+            return None
         try:
             service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
         except NotFound:

@@ -58,12 +58,15 @@ def parse_login(text: str) -> Login | None:
 
 
 def find(server: str, jobs: Iterable[Candidate]) -> Candidate | None:
-    """The job behind a server's name: the exact name first, then the name in lower case; the newest of several."""
+    """The job behind a server's name: the exact name first, then the name in lower case.
+
+    Of several the oldest that is not being stopped: the Hub makes no second one, so whoever made it is not the Hub.
+    """
     jobs = list(jobs)
     for name in dict.fromkeys((server, server.lower())):
         found = [job for job in jobs if job.server == name]
         if found:
-            return max(found, key=lambda job: (job.condition is not Condition.STOPPING, job.created))
+            return min(found, key=lambda job: (job.condition is Condition.STOPPING, job.created))
     return None
 
 

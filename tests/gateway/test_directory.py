@@ -5,6 +5,7 @@ The real Hub and Manager are those of the Manager's tests, the cluster is the em
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -218,6 +219,24 @@ async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: P
         places = ClusterPlaces(cluster, NAMESPACE)
         assert await places.jobs(user) == ()
         assert await places.target(user, "train") is None
+
+
+async def test_a_copy_of_somebodys_pod_leads_nobody_elsewhere(kubeconfig: Path) -> None:
+    """Whoever can make pods, and a Service for them: the Hub's own came first."""
+    user, server, forger = somebody(), "train", asyncssh.generate_private_key("ssh-ed25519")
+    async with await Cluster.connect(kubeconfig) as cluster:
+        places, own = ClusterPlaces(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
+        await create_pod(cluster, f"z-own-{user}", own)
+        port = await create_service(cluster, f"z-own-{user}", own)
+        await asyncio.sleep(1.1)  # Kubernetes says in whole seconds when a pod was made
+        theirs = replace(own, ssh_host_key=forger.export_public_key().decode().strip())
+        await create_pod(cluster, f"a-forged-{user}", theirs)
+        await create_service(cluster, f"a-forged-{user}", theirs)
+        target = await places.target(user, server)
+        assert target is not None
+        assert (target.port, target.host_key) == (port, HOST_KEY)
+        await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
+        assert await places.target(user, server) is None, "not while its own is on its way, either"
 
 
 async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:

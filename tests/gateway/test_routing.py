@@ -57,6 +57,11 @@ def test_of_a_stopping_job_and_its_successor_the_successor_is_meant() -> None:
     assert find("train", [old, new]) == new
 
 
+def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
+    own, later = job("train", Condition.STARTING, "2026-01-01"), job("train", Condition.READY, "2026-01-02")
+    assert find("train", [later, own]) == own
+
+
 @pytest.mark.parametrize(
     ("server", "jobs", "stopped", "sentence"),
     {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
+from dlspawner.spawner import current
 
 env = os.environ
 config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
@@ -18,16 +19,15 @@ templates = Path(env["DLSPAWNER_TEMPLATES"])
 overrides = config_dir / "overrides.py"
 
 
-def load(**known):
+def good(read, *given, **known):
     """The files; all problems of all of them at once, before anything starts."""
-    files = templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml"
     try:
-        return settings.load(*files, **known)
+        return read(*given, **known)
     except InvalidConfiguration as wrong:
         sys.exit(str(wrong))
 
 
-wanted = load()
+wanted = good(settings.load, templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml")
 
 # The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts nobody's connection.
 c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
@@ -138,8 +138,9 @@ c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)
 if overrides.is_file():
     load_subconfig(str(overrides))
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
-# permissions want a namespace.
-load(
+# permissions want a namespace. What does not fit later, when the files have changed, is not used.
+good(
+    current.files(c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file).demand,
     start_timeout=next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one),
     special_namespace=c.DLSpawner.special_namespace,
 )

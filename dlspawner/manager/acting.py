@@ -57,7 +57,7 @@ from dlspawner.manager.store import StoreUnavailable
 from dlspawner.settings import Settings
 
 _POLL_SECONDS = 1.0
-_FILES_SECONDS = 2.0
+_FILES_SECONDS = 0.5
 _USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
 log = logging.getLogger("dlspawner.manager")
 

@@ -193,7 +193,7 @@ class Desk:
         if isinstance(wanted, Refuse):
             # The Hub has forgotten what was wanted before: with these options it could never be started.
             if known is not None:
-                turn.write(ended(known), "replaced", wanted.reason.value)
+                self._end(turn, question, known, wanted)
             return _answered(question, wanted)
         if known is None:
             return self._decide(turn, question, Record(wanted, request_seconds=question.request_seconds))
@@ -248,9 +248,14 @@ class Desk:
         if not keeps:
             never = quota.decide(record.job, turn.world, turn.now)
             if isinstance(never, Refuse):
-                turn.write(ended(record), "replaced", never.reason.value)
+                self._end(turn, question, record, never)
                 return _answered(question, never)
         return self._decide(turn, question, record, () if keeps else (REPLACED,))
+
+    def _end(self, turn: Turn, question: Question, record: Record, never: Refuse) -> None:
+        """What is asked for can never be: by its person, instead of it; or by us, as its options are now."""
+        ours = (question.user, question.server) in self._queue.telling
+        turn.write(ended(record), *(("start-refused", never.sentence) if ours else ("replaced", never.reason.value)))
 
     def _decide(self, turn: Turn, question: Question, record: Record, notes: tuple[str, ...] = ()) -> Answer:
         """Whether it may start now; what may not is in the queue after that."""

@@ -54,6 +54,7 @@ _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each
 _LONGEST_PAUSE = timedelta(minutes=5)
 _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
+_REFUSED_PAUSE = timedelta(seconds=5)  # longer than the Hub and we may differ about files that were changed
 _ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
@@ -80,6 +81,9 @@ class _End:
 _REMOVED = _End("no-server", "The server, or its owner, was removed from the Hub.")
 
 
+_REFUSED = "start-refused"
+
+
 @dataclass(slots=True)
 class Starts:
     """Tells the Hub of every job that is due; `run` never ends by itself."""
@@ -92,6 +96,7 @@ class Starts:
     _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
+    _refused_once: set[str] = field(default_factory=set)
     _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
 
     async def run(self) -> None:
@@ -155,7 +160,7 @@ class Starts:
             if said is _Later.NOTHING:
                 await self._over(job, begun=True, full=False)
             elif isinstance(said, _End):
-                await self.book.turn(partial(_end, job=job, end=said))
+                await self.book.turn(partial(self._end, job=job, end=said))
             elif said is _Later.FAILED:
                 await self._failed(job)
             elif said is State.WAITING_LOGIN:
@@ -230,6 +235,18 @@ class Starts:
                 del self.queue.telling[where]
         return State.SUBMITTED
 
+    def _end(self, turn: Turn, *, job: str, end: _End) -> None:
+        """What the Hub refuses for the first time may be by files that it has read a moment before us: asked again."""
+        record = turn.record(job)
+        if record is None or not record.due:
+            return
+        if end.reason != _REFUSED or job in self._refused_once:
+            turn.write(ended(record), end.reason, end.detail)
+            return
+        self._refused_once = {one for one in self._refused_once if one in turn.book.records} | {job}
+        self.queue.pause(job, turn.now + _REFUSED_PAUSE)
+        turn.wait_again(record, "start-failing")
+
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
@@ -242,7 +259,7 @@ class Starts:
         # Whose person was quicker is started or runs already, which the Hub refuses to start.
         server = await self._server(job)
         later = server is not None and (server.ready or server.pending)
-        return _Later.BUSY if later else _End("start-refused", str(no))
+        return _Later.BUSY if later else _End(_REFUSED, str(no))
 
     async def _server(self, job: Job) -> Server | None:
         user = await self.hub.user(job.user)
@@ -336,12 +353,6 @@ def log_in(turn: Turn, user: str, server: str) -> bool:
     withdraw(turn, waits.job.id, Kind.WAITING_LOGIN)
     turn.book.stirred.set()
     return True
-
-
-def _end(turn: Turn, *, job: str, end: _End) -> None:
-    record = turn.record(job)
-    if record is not None and record.due:
-        turn.write(ended(record), end.reason, end.detail)
 
 
 def _remove(turn: Turn, *, job: str) -> None:

@@ -21,7 +21,7 @@ from dlspawner.settings.template_file import read_template
 
 __all__ = ["Settings", "Stamps", "load", "stamps"]
 
-Stamps = tuple[tuple[int, int], ...]
+Stamps = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,15 @@ def load(
 
 
 def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
-    """When each file was changed; one that is being replaced is looked at again."""
+    """Which files there are, and when they, or their rights, were changed; one being replaced is looked at again."""
     found = []
     for file in (cluster, teams, *sorted(templates.glob("*.y*ml"))):
         try:
             status = file.stat()
         except OSError:
-            found.append((0, 0))
+            found.append((file.name, 0, 0, 0))
         else:
-            found.append((status.st_mtime_ns, status.st_size))
+            found.append((file.name, status.st_ctime_ns, status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 

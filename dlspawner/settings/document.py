@@ -28,6 +28,10 @@ from dlspawner.errors import Problem
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset({"str", "int", "float", "bool", "null", "timestamp"})
 _DEEPEST, _LARGEST = 60, 50_000
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # neither pages nor programs can be given it
+_LARGEST_NUMBER = 10**18
+
+_UNWRITABLE = "holds a character that no text may hold (\\0, or half of one)."
 
 _Kind = TypeVar("_Kind", bound=Enum)
 
@@ -235,6 +239,9 @@ def parse(text: str, file: str, problems: Problems) -> Entry | None:
     except yaml.YAMLError as error:
         problems.add(file, 1, "", f"this is not YAML: {str(error).splitlines()[0]}.")
         return None
+    except RecursionError:
+        problems.add(file, 1, "", "the file has too many lists and mappings inside each other.")
+        return None
     if node is None:
         problems.add(file, 1, "", "the file is empty.")
         return None
@@ -287,6 +294,9 @@ class _Builder:
                 self._problem(key_node, below, f"this key is already in line {built[key].line}.")
                 continue
             child = self.build(value_node, below, depth + 1)
+            if _NO_TEXT.search(key):
+                self._problem(key_node, path, _UNWRITABLE)
+                continue
             built[key] = Entry(child.value, self.file, key_node.start_mark.line + 1, below, self.problems)
         return built
 
@@ -295,16 +305,24 @@ class _Builder:
         if not isinstance(node, yaml.ScalarNode) or kind not in _SCALARS:
             self._problem(node, path, f"the tag {node.tag.replace(_TAG, '!!')} is not read here.")
             return None
+        if _NO_TEXT.search(node.value):
+            self._problem(node, path, _UNWRITABLE)
+            kind = "null"
+        if kind == "null":
+            return None
         if kind in {"str", "timestamp"}:
             return node.value
         try:
             value = yaml.SafeLoader("").construct_object(node)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, LookupError):  # `!!bool perhaps` is the last
             return node.value
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+            self._problem(node, path, "the number is too large.")
+        elif isinstance(value, float) and not math.isfinite(value):
             self._problem(node, path, "must be a finite number.")
-            return None
-        return value
+        else:
+            return value
+        return None
 
     def _entry(self, value: Any, node: yaml.Node, path: str) -> Entry:
         return Entry(value, self.file, node.start_mark.line + 1, path, self.problems)

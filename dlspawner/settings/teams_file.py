@@ -29,6 +29,9 @@ _RESERVED = tuple(f"/{place}" for place in _SYSTEM.split())
 
 def read_teams(root: Entry, cluster: Cluster, templates: Collection[str]) -> Teams:
     file = root.section(_KEYS)
+    listed = root.entries().get("teams")
+    if listed is not None and listed.value is None:
+        listed.problem("there is nothing below it: nobody would have a quota. Write `teams: {}` if that is meant.")
     teams = tuple(_team(name, entry, cluster, templates) for name, entry in file.children("teams").items())
     _check_gids(file, teams)
     return Teams(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))

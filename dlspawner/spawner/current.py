@@ -1,7 +1,8 @@
 """The administrators' files as the Hub sees them: read at its first look, and again whenever one of them changes.
 
-The Manager reads the same files by the same rule, so what people are offered is what they may have. Files that break
-while the Hub runs change nothing: the last good version stays, and the log says what is wrong.
+The Manager reads the same files by the same rule, within a second, so what people are offered is what they may have.
+Files that break while the Hub runs change nothing: the last good version stays, and the log says what is wrong. The
+Hub's configuration reads them first (``demand``), so there is one from its start on.
 
 Whoever has begun to ask the Manager goes on asking, although the files have no limits any more: that is never wrong.
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
@@ -29,10 +32,16 @@ class Files:
     templates: Path
     cluster: Path
     teams: Path
+    demands: Mapping[str, Any] = field(default_factory=dict)  # of this Hub, for `settings.load`
     _good: settings.Settings | None = None
     _limited: bool = False
     _seen: settings.Stamps = field(default=())
     _looked: float = 0.0
+
+    def demand(self, **demands: Any) -> settings.Settings:
+        """Read them as the Hub starts; what they have to fit to, now and later, is told as to `settings.load`."""
+        self.demands = demands
+        return self._read(self._stamps())
 
     def now(self) -> settings.Settings:
         """The last good version; ``InvalidConfiguration`` if there has been none yet."""
@@ -71,7 +80,7 @@ class Files:
     def _read(self, stamps: settings.Stamps) -> settings.Settings:
         """Read them; ``stamps`` are from before that, so that what changes meanwhile is a change."""
         self._seen = stamps
-        self._good = settings.load(self.templates, self.cluster, self.teams)
+        self._good = settings.load(self.templates, self.cluster, self.teams, **self.demands)
         self._limited = self._limited or self._good.teams.has_limits(self._good.cluster)
         return self._good
 

@@ -191,9 +191,19 @@ def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, obj
 def _stored(orm_spawner: Any) -> Mapping[str, object]:
     """The user options that the Hub keeps of a server, whatever they are."""
     try:
-        return launch.unnested(getattr(orm_spawner, "user_options", None))
+        found: Mapping[str, object] = _writable(launch.unnested(getattr(orm_spawner, "user_options", None)))
     except Refused:
         return {}
+    return found
+
+
+def _writable(value: Any) -> Any:
+    """The value without what no page can hold: JSON has halves of characters, and what was refused is kept."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    return [_writable(one) for one in value] if isinstance(value, list) else value
 
 
 # The page inside a job

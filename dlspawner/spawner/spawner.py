@@ -25,6 +25,7 @@ from traitlets import default
 
 from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
+from dlspawner.settings import Settings
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
@@ -58,8 +59,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     @property
     def person(self) -> Person:
         """Whose server this is, with the teams that the Hub's groups make."""
+        return self._person(self.settings)
+
+    def _person(self, now: Settings) -> Person:
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
-        return Person(self.user.name, self.settings.teams.of(self.user.name, groups))
+        return Person(self.user.name, now.teams.of(self.user.name, groups))
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -153,20 +157,23 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     def check_options(self, given: object) -> Wish:
         """The user options, checked; Refused says what is wrong with them."""
-        return launch.check(self.settings, self.person, given, self.port)
+        now = self.settings
+        return launch.check(now, self._person(now), given, self.port)
 
     async def load_user_options(self) -> None:
         await super().load_user_options()
         self._launch, self._percent = None, 0
         if not self.offers_jobs:
             return
-        wish = self.check_options(self.user_options)
+        now = self.settings  # the files may change while it starts
+        person = self._person(now)
+        wish = launch.check(now, person, self.user_options, self.port)
         self._check_place(wish.template, has_manager=self._has_manager)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = launch.plan(
             wish,
-            self.person,
+            person,
             self.name or "",
             identifier=waits or drawn or _new_id(),
             nonce=secrets.token_urlsafe(16),
@@ -178,7 +185,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             ssh_image=self.ssh_image,
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
-            classes=self.settings.cluster.scheduling.classes,
+            classes=now.cluster.scheduling.classes,
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
@@ -207,7 +214,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None:
             return super()._final(manifest)
         self._check_permissions(manifest, self._launch.wish.template, self.settings.cluster)
-        return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources)
+        kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
+        return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set()))
 
     async def _create(self, manifest: dict[str, Any]) -> PodDict:
         """Only what the Manager has admitted, and not after the deadline that it has set."""
@@ -246,7 +254,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return
         # ``None``: another process has made the pod, and only what is missing is to be made.
         mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
-        template, new, files = self.settings.template(job.template), mine is not None, None
+        template = mine.wish.template if mine else self.settings.template(job.template)
+        new, files = mine is not None, None
         if children.needs_secret(pod, new=new):
             files = children.Files(
                 # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.

@@ -25,8 +25,8 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
-        is no default because no cluster is like another. It is read again whenever it changes; with mistakes in it the
-        last good version of all these files stays, and the log says what is wrong.
+        is no default because no cluster is like another. It is read again whenever it changes, all
+        but storage; with mistakes in it the last good version of all these files stays, and the log says what is wrong.
         """,
     )
     teams_file = Unicode(

@@ -426,6 +426,19 @@ WRONG_TEAMS = {
         "  b: {user_caps: {soft: 3, hard: 2}}",
         "teams.yaml:4: teams.b.user_caps: soft is more",
     ),
+    "a tag that its value does not fit": (
+        "  b: {quota: {a100: !!bool perhaps}}",
+        "teams.yaml:4: teams.b.quota.a100: must be a whole number",
+    ),
+    "half a character": (
+        '  b: {title: "\\ud800"}',
+        "teams.yaml:4: teams.b.title: holds a character that no text may hold",
+    ),
+    "the end of a text of C": ('  "b\\0": {}', "teams.yaml:4: teams: holds a character that no text may hold"),
+    "a number of thousands of digits": (
+        "  b: {borrow_limit: 0x" + "f" * 5000 + "}",
+        "teams.yaml:4: teams.b.borrow_limit: the number is too large.",
+    ),
     "an admin twice": ("  b: {admins: [x, x]}", "teams.yaml:4: teams.b.admins[1]: “x” is already in line 4."),
     "blocked that is no list": ("blocked: eve", "teams.yaml:4: blocked: must be a list, not “eve”."),
 }
@@ -446,6 +459,19 @@ def test_a_wrong_cluster(files: Files, text: str, problem: str) -> None:
 @pytest.mark.parametrize(("text", "problem"), WRONG_TEAMS.values(), ids=WRONG_TEAMS)
 def test_wrong_teams(files: Files, text: str, problem: str) -> None:
     files.write(teams=TEAMS + text + "\n")
+    _one_problem(files.problems(), problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("teams:\n", "teams.yaml:1: teams: there is nothing below it: nobody would have a quota."),
+        (1000 * "[", "teams.yaml:1: .: the file has too many lists and mappings inside each other."),
+    ],
+    ids=["half a file", "too deep"],
+)
+def test_a_file_that_is_wrong_as_a_whole(files: Files, text: str, problem: str) -> None:
+    files.write(teams=text)
     _one_problem(files.problems(), problem)
 
 

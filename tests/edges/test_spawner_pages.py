@@ -125,11 +125,22 @@ def test_yaml_texts_are_texts(spawner: Any) -> None:
     assert "Notebook &lt;b&gt;" in spawner.options_form(spawner)
 
 
-@pytest.mark.parametrize("stored", [None, "x", {"template": "gone"}, {"template": ["x"], "gpus": {"a": 1}}])
-def test_the_form_is_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
+HALF = "\ud800"  # of a character: JSON can have it, a page cannot
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *(None, "x", {"template": "gone"}, {"template": ["x"], "gpus": {"a": 1}}, {"template": HALF, HALF: HALF}),
+        {"template": "ipython", "log_dir": HALF, "gpu_type": [HALF]},
+    ],
+)
+def test_the_form_and_the_home_page_are_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
     spawner.orm_spawner.user_options = stored
 
-    assert 'value="ipython"' in spawner.options_form(spawner)
+    assert 'value="ipython"' in spawner.options_form(spawner).encode().decode()
+    (view,) = world(spawner, train=(stored, None))
+    assert repr(view).encode()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from dlspawner import settings
+from dlspawner.spawner import current
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -85,6 +86,32 @@ def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_di
     (config_dir / "overrides.py").write_text(own, encoding="utf-8")
     with pytest.raises(SystemExit, match=r"custom\.yaml:\d+: grace_period_seconds: .* may be 50 at most"):
         load()
+
+
+def test_files_that_change_later_have_to_fit_the_hub_as_well(
+    config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(current, "LOOK_SECONDS", 0.0)
+    shutil.copytree(ROOT / "templates", tmp_path / "templates")
+    monkeypatch.setenv("DLSPAWNER_TEMPLATES", str(tmp_path / "templates"))
+    (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
+    c = load().DLSpawner
+    files = current.files(c.templates_dir, c.cluster_file, c.teams_file)
+    cluster, template = config_dir / "cluster.yaml", tmp_path / "templates" / "jobs" / "ssh.yaml"
+    (config_dir / "teams.yaml").write_text("teams: [")
+    before = files.now()
+    assert before.teams.has_quota, "it was read when the Hub started"
+    shutil.copy(ROOT / "hub_config" / "teams.yaml", config_dir / "teams.yaml")
+    assert files.now() == before
+    text = cluster.read_text()
+    cluster.write_text(text.replace("special_permissions: []", "special_permissions: [root]"))
+    assert files.now() == before
+    cluster.write_text(text)
+    text = template.read_text()
+    template.write_text(text.replace("grace_period_seconds: 30", "grace_period_seconds: 3600"))
+    assert files.now() == before
+    template.write_text(text.replace("grace_period_seconds: 30", "grace_period_seconds: 40"))
+    assert files.now() != before
 
 
 def test_special_permissions_want_a_namespace_of_their_own(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,7 +40,7 @@ async def hooked(spawner, pod):
 c.KubeSpawner.modify_pod_hook = hooked
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 30}}
 """
-SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=60")
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +178,7 @@ def test_a_file_that_breaks_changes_nothing_and_administrators_read_of_it(hub: T
     assert "the files were changed and are not used, the last good version stays:" in hub.manager_log
     assert f"{hub.config / 'teams.yaml'}:1" in hub.manager_log
     assert not any(told(other, "teams.yaml")), "it is nobody else's"
+    assert f"the last good version stays:\n1 problem:\n{hub.config / 'teams.yaml'}:1" in hub.log
     runs.launch("", gpus=GPUS - HELD)
     assert waits(hub, other)["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
     hub.set_quota(GPUS)
@@ -278,6 +280,23 @@ def test_the_jobs_of_a_team_that_is_removed_go_on_and_its_people_read_what_becam
     has_started(queued)
     until_told(runs, "Your team has enough quota for it again: the job stays guaranteed.")
     assert not any([*told(runs, REMOVED), *told(queued, NEVER)])
+
+
+def test_whose_turn_comes_in_the_moment_in_which_their_team_is_removed_keeps_the_place(
+    hub: TeamsHub, vision: list[Person]
+) -> None:
+    runs, queued, _ = vision
+    hub.set_teams(GPUS, vision=1)
+    wait_for(lambda: "of 1 GPU used" in plain(runs.get("/services/jobs/").text), "it is read", 60)
+    runs.launch("", team="vision", gpus=1)
+    place = waits(hub, queued, team="vision")
+    hub.set_teams(GPUS, vision=None)
+    hub.kubectl("delete", "pod", runs.pod_name(""), "--grace-period=0", "--force", "--wait=false")
+    until_told(queued, NEVER)
+    time.sleep(6)  # longer than the pause after which the Hub would be asked again
+    assert waiting(queued)["job"] == place["job"]
+    hub.set_teams(GPUS, vision=1)
+    has_started(queued)
 
 
 def claims_of(who: Person, job: str) -> dict[str, str]:

@@ -269,8 +269,43 @@ async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(off
         await ask(acting, waits)
         says(office, HubRefused(400, "The image is not allowed."), waits)
         await give_back()
+        await until(lambda: office.hub.started and state(acting, waits) is State.QUEUED, "it is asked again")
+        office.clock.moved += timedelta(seconds=6)
         await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
-        assert await reasons(acting, waits) == ["queued", "turn", "start-refused"]
+        assert await reasons(acting, waits) == ["queued", "turn", "start-failing", "turn", "start-refused"]
+        assert office.hub.started == 2 * [("alice", "")]
+
+
+async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office: Office) -> None:
+    waits = wants()
+    (office.folder / "teams.yaml").write_text("teams: {default: {quota: {gpu: 8}}, speech: {title: Speech}}\n")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        plays(office, acting, replace(waits, team="speech"))
+        await give_back()
+        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        assert await reasons(acting, waits) == ["queued", "turn", "changed", "start-refused"]
+        last = await desk(acting).last("alice", "")
+        assert last is not None
+        assert last[1].startswith("Team Speech has no quota of GPUs of type gpu")
+
+
+async def test_who_is_refused_by_files_that_the_hub_has_read_before_us_keeps_the_place(office: Office) -> None:
+    waits = replace(wants(), team="vision")
+    teams = office.folder / "teams.yaml"
+    teams.write_text("teams: {default: {quota: {gpu: 8}}, vision: {quota: {gpu: 1}}}\n")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        says(office, HubRefused(400, "Team must be one of default; you chose “vision”."), waits)
+        await give_back()
+        await until(lambda: office.hub.started, "the Hub has refused it")
+        teams.write_text("teams: {default: {quota: {gpu: 8}}}\n")
+        await until(lambda: "vision" not in {one.name for one in desk(acting).book.world.teams.teams}, "it is read")
+        office.clock.moved += timedelta(seconds=6)
+        await asyncio.sleep(1.5)  # and longer than anything that gives turns
+        assert state(acting, waits) is State.QUEUED
         assert office.hub.started == [("alice", "")]
 
 

@@ -146,6 +146,8 @@ def _age(job: Mapping[str, Any], now: datetime) -> str:
 
 def show(given: Given, service: Service) -> int:
     job = find(service, given.job)
+    if job["id"] != given.job:  # a list tells less of it
+        job = service.get(f"jobs/{part(job['id'])}")
     events = service.get(f"jobs/{part(job['id'])}/events")["items"]
     if given.json:
         return _print_json({**job, "events": events})

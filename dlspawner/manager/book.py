@@ -345,9 +345,9 @@ class Book:
         return left
 
     def _publish(self, entries: Sequence[Entry], told: Sequence[Change]) -> None:
-        """All of this is on the disk."""
+        """All of this is on the disk; what wrote nothing is no news."""
         self.board.publish(told)
-        for hear in self.hears:
+        for hear in self.hears if entries else ():
             hear(entries)
 
     async def _reload(self) -> None:

@@ -76,6 +76,19 @@ async def test_an_owner_is_told_of_a_job_and_others_that_the_queue_has_changed(p
         assert event == {"queue": True, "cluster": True}
 
 
+async def test_where_nothing_changes_nobody_is_told_anything(portal: Portal) -> None:
+    await portal.runs(wants("alice", server="train"))
+    async with streaming(portal, "bob") as bob:
+        await asyncio.sleep(1)  # what came before
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await anext(bob)
+    async with streaming(portal, "bob") as bob:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(7):  # the queue is looked through every three seconds
+                pytest.fail(str(await anext(bob)))
+
+
 async def test_a_node_is_news_for_everybody(portal: Portal) -> None:
     async with streaming(portal, "bob") as bob:
         await portal.office.make_node("gpu-2")

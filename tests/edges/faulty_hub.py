@@ -129,7 +129,8 @@ class FaultyHub(Hub):
         assert answers(f"{self.url}/hub/health")
         log = self.log
         tokens = {token.decode() for body in self.bodies for token in _TOKEN.findall(body)}
-        assert tokens, "there is something to look for"
+        held = any(b"JUPYTERHUB_API_TOKEN" in body for body in self.bodies)
+        assert bool(tokens) == held, "there is something to look for, once a pod was asked for"
         keys = {
             value
             for body in self.bodies

@@ -35,8 +35,8 @@ def crowd(hub: QuotaHub, size: int = CROWD) -> list[str]:
     return names
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("db_url", ["sqlite", "postgresql"], indirect=True)  # on a real control plane as well
+# On a real control plane the others are with PostgreSQL.
+@pytest.mark.parametrize("db_url", [pytest.param("sqlite", marks=pytest.mark.real), "postgresql"], indirect=True)
 def test_of_200_people_eight_get_a_gpu_and_the_others_when_it_is_their_turn(hub: QuotaHub) -> None:
     users = crowd(hub)
     with Sampler(hub) as sampler:

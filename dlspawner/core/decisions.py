@@ -33,6 +33,7 @@ class Reason(Enum):
     BLOCKED = "blocked"
     UNKNOWN_TEAM = "unknown-team"
     UNKNOWN_TYPE = "unknown-type"
+    UNKNOWN_TEMPLATE = "unknown-template"
     MALFORMED = "malformed"
     NOT_ALLOWED = "not-allowed"
     SHARE = "share"

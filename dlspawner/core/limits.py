@@ -48,10 +48,9 @@ def by_files(request: Job, world: World) -> Refuse | None:
         return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
-    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
-    if off:
-        sentence = f"Special permissions ({named(off)}) are not switched on any more; choose another template."
-        return Refuse(Reason.NOT_ALLOWED, sentence)
+    gone = _no_template(request.template, team, world) or _not_special(request, world)
+    if gone is not None:
+        return gone
     kind = request.charge.gpu_type
     if kind is not None:
         found = world.cluster.gpu_type(kind)
@@ -59,6 +58,24 @@ def by_files(request: Job, world: World) -> Refuse | None:
             return Refuse(Reason.UNKNOWN_TYPE, f"There are no GPUs of type “{kind}” any more; choose another type.")
         return _more_than_limits(request, kind, team, world)
     return None
+
+
+def _no_template(name: str, team: Team, world: World) -> Refuse | None:
+    known = world.teams.templates
+    if known is not None and name and name not in known:
+        return Refuse(Reason.UNKNOWN_TEMPLATE, f"There is no template “{name}” any more; choose another one.")
+    if name and not team.may_use(name):
+        sentence = f"Team {team.title or team.name} may not use the template “{name}” any more; choose another one."
+        return Refuse(Reason.UNKNOWN_TEMPLATE, sentence)
+    return None
+
+
+def _not_special(request: Job, world: World) -> Refuse | None:
+    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
+    if not off:
+        return None
+    sentence = f"Special permissions ({named(off)}) are not switched on any more; choose another template."
+    return Refuse(Reason.NOT_ALLOWED, sentence)
 
 
 def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refuse | None:

@@ -253,10 +253,14 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Teams:
-    """``teams.yaml``: the teams in their order, and the people who may not work here at all."""
+    """``teams.yaml``: the teams in their order, and the people who may not work here at all.
+
+    ``templates``: the names of those that there are for teams to use; ``None`` where nobody has looked.
+    """
 
     teams: tuple[Team, ...] = ()
     blocked: frozenset[str] = frozenset()
+    templates: frozenset[str] | None = None
 
     def of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
         """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""

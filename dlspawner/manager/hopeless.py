@@ -28,9 +28,9 @@ def tell_one(turn: Turn, job: Job) -> None:
     never = limits.by_files(job, turn.world) if waits else None
     if never is not None:
         can = (
-            "cancel it if you do not want it any more"
-            if never.reason is Reason.BLOCKED
-            else "ask for less, or cancel it"
+            "ask for less, or cancel it"
+            if never.reason is Reason.TOO_MANY
+            else "cancel it if you do not want it any more"
         )
         text = f"It cannot start as things are: {never.sentence} It keeps its place; {can}."
         post(turn, job, Kind.CANNOT_START, text)

@@ -79,6 +79,7 @@ class BaseSpawner(RestartedSpawner):
             if not self._ended.startswith(verdict.FINISHED):
                 self._show_end(self._ended)
         if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._is_to_go(pod):
+            await self._before_deletion(pod)
             try:
                 await self.pods.delete(pod, self.pods.grace(pod))
             except (Refused, TimeoutError) as problem:
@@ -89,6 +90,9 @@ class BaseSpawner(RestartedSpawner):
     async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
         """The sentence that the person reads."""
         return await self.pods.why_ended(pod, judged) if pod else judged.reason
+
+    async def _before_deletion(self, pod: PodDict) -> None:
+        """What others want of a pod while it is there; never fails, and takes seconds at most."""
 
     def _is_to_go(self, pod: PodDict) -> bool:
         """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""
@@ -112,9 +116,8 @@ class BaseSpawner(RestartedSpawner):
         JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
         yet, and show "Internal Server Error" for the sentence that it is about to get.
         """
-        deleting = pod is not None and bool(pod["metadata"].get("deletionTimestamp"))
         starting = self._spawn_future
-        return deleting and self._stop_pending and starting is not None and not starting.done()
+        return pod is not None and bool(self._stop_pending) and starting is not None and not starting.done()
 
     async def _undone(self) -> bool:
         """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on.
@@ -142,6 +145,7 @@ class BaseSpawner(RestartedSpawner):
             await self._start_watching_pods()
         pod = self.pod() or await self._unseen()
         if pod is not None:
+            await self._before_deletion(pod)
             seconds = self.pods.grace(pod, now=now)
             pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
             await pods.delete(pod, seconds, NO_END)

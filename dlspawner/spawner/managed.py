@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dlspawner.core import naming
 from dlspawner.spawner import current, pages, verdict
 from dlspawner.spawner.interrupted import InterruptedSpawner
 from dlspawner.spawner.manager import Manager, Place
 
 if TYPE_CHECKING:
     from dlspawner import settings
-    from dlspawner.core import naming
     from dlspawner.spawner.launch import Launch
 
 PodDict = Mapping[str, Any]
@@ -29,6 +30,7 @@ class ManagedSpawner(InterruptedSpawner):
     special_namespace: str
     _launch: Launch | None = None
     _job_id: str | None = None  # of the job whose start is saved
+    _keeping: tuple[str, asyncio.Task[bool]] | None = None  # whether the log of the pod with this uid is kept
 
     if TYPE_CHECKING:
 
@@ -95,6 +97,18 @@ class ManagedSpawner(InterruptedSpawner):
         if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
             return reason
         return await self._manager.ending(self._job_id) or reason
+
+    async def _before_deletion(self, pod: PodDict) -> None:
+        """What a job has printed that ended by itself is gone with its pod, and may be all that tells why."""
+        job = naming.read_job(pod["metadata"]) if self._has_manager else None
+        if job is None or not verdict.has_printed(pod):
+            return
+        which = str(pod["metadata"]["uid"])
+        if self._keeping is None or self._keeping[0] != which:  # who stops and who polls ask once together
+            keeping = replace(self._manager, until=None).log_kept(job.id, which)
+            self._keeping = which, asyncio.create_task(keeping, name=f"keep the log of {self.pod_key}")
+        if not await asyncio.shield(self._keeping[1]):
+            self.log.warning("pod=%s is deleted although not all of its log is kept", self.pod_key)
 
     async def _learn_why(self) -> None:
         """If it is the Manager that has the job stopped, let the person read why."""

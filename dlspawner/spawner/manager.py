@@ -31,6 +31,7 @@ from dlspawner.spawner.refusal import Refused
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 ENDING_SECONDS = 3.0  # somebody waits for the stop
+KEPT_SECONDS = 6.0  # longer than the Manager waits for a log
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 _LONGEST_TELLING_DELAY = 15.0  # nobody waits for it
@@ -199,6 +200,15 @@ class Manager:
             return str(answer["sentence"]) if status == 200 else None
         except (KeyError, Refused, TypeError):
             return None
+
+    async def log_kept(self, job: str, pod: str) -> bool:
+        """Whether what has ended of this pod (its uid) is kept, once it is; ``False`` after some seconds."""
+        asked = replace(self, seconds=KEPT_SECONDS)
+        try:
+            _, answer = await asked._ask("GET", f"/api/jobs/{job}/log-kept?pod={quote(pod, safe='')}", None)
+            return bool(answer["kept"])
+        except (KeyError, Refused, TypeError):
+            return False
 
     async def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> tuple[int, Any]:
         """Status and JSON of the answer; ``None`` for what is no JSON."""

@@ -115,6 +115,15 @@ def is_over(pod: PodDict) -> bool:
     return status.get("phase") in ("Succeeded", "Failed") or not (pod.get("spec") or {}).get("nodeName")
 
 
+def has_printed(pod: PodDict) -> bool:
+    """Whether a program of a pod that has ended by itself may have said why."""
+    if not isinstance(judge(pod), Ended) or pod["metadata"].get("deletionTimestamp"):
+        return False
+    status: PodDict = pod.get("status") or {}
+    some = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    return any((one.get(state) or {}).get("terminated") for one in some for state in ("state", "lastState"))
+
+
 def stays_ended(pod: PodDict) -> bool:
     """Whether the pod of a job that has ended can be left as it is: its node will not start the job's program again."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):

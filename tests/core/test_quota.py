@@ -410,6 +410,26 @@ RULES: dict[str, tuple[World, Job, str]] = {
     # files that change
     "an unknown team is refused": (world(team("a", 8), N1), wants("j", "x"), "refuse unknown-team"),
     "a queued job of a removed team waits": (world(team("a", 8), N1), queues("j", "x"), "wait unknown-team"),
+    "an unknown template is refused": (
+        world(team("a", 8), N1, templates=["lab"]),
+        wants("j", "a", template="old"),
+        "refuse unknown-template",
+    ),
+    "a queued job of a removed template waits": (
+        world(team("a", 8), N1, templates=["lab"]),
+        queues("j", "a", template="old"),
+        "wait unknown-template",
+    ),
+    "a template that the team may not use any more is refused": (
+        world(team("a", 8, templates=("lab",)), N1, templates=["lab", "ide"]),
+        wants("j", "a", template="ide"),
+        "refuse unknown-template",
+    ),
+    "a template that is there is no hindrance": (
+        world(team("a", 8, templates=("lab",)), N1, templates=["lab"]),
+        wants("j", "a", template="lab"),
+        "admit n1",
+    ),
     "an unknown type is refused": (
         world(team("a", 8), N1),
         wants("j", "a", charge=replace(ask(1), gpu_type="h100")),

@@ -83,11 +83,17 @@ def runs(name: str, of: str, gpus: int | Iterable[int], *nodes: str, **more: Any
     return wants(name, of, gpus, state=state, nodes=nodes, started=NOW - age, waited=age, **more)
 
 
-def world(*things: Team | Node | Job, cluster: Cluster = CLUSTER, blocked: Iterable[str] = ()) -> World:
+def world(
+    *things: Team | Node | Job,
+    cluster: Cluster = CLUSTER,
+    blocked: Iterable[str] = (),
+    templates: Iterable[str] | None = None,
+) -> World:
     teams = tuple(one for one in things if isinstance(one, Team))
     nodes = tuple(one for one in things if isinstance(one, Node))
     jobs = tuple(one for one in things if isinstance(one, Job))
-    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked)), nodes, jobs))
+    known = None if templates is None else frozenset(templates)
+    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), known), nodes, jobs))
 
 
 def act(here: World, job: Job, decision: Admit | Preempt, now: datetime) -> None:

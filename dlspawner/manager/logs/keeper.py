@@ -2,7 +2,8 @@
 
 * Of a container whose pod is being deleted the log is *followed* until the container has ended, so an ordinary stop
   loses nothing, however long its grace period is.
-* Of a container that has ended by itself it is read at once; its pod stays until the Hub has noticed.
+* Of a container that has ended by itself it is read at once; the Hub asks whether that is done (``kept``) before it has
+  the pod deleted.
 * Of one that runs it is read every so often, from where the last reading ended: what a lost node or a forced deletion
   takes is what was printed since. Who prints nothing is asked less often, up to `_QUIETEST` times as seldom.
 
@@ -38,6 +39,7 @@ _READERS, _FOLLOWERS = 8, 48
 _READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
 _QUIETEST = 4
 _AGAIN_SECONDS = 1.0
+_KEPT_LOOK_SECONDS = 0.05
 _BROKEN_SECONDS = 600.0  # the longest pause of a log whose reading fails for a reason that nobody has thought of
 _SILENT_SECONDS = 10.0  # for which a node that gave no log is not asked: it would keep all readers waiting
 _SWEEP_SECONDS = 600.0
@@ -155,6 +157,24 @@ class LogKeeper:
     def of_job(self, job: str) -> list[Source]:
         """The pods of a job that are there."""
         return [source for uid, source in self.sources.items() if self.job_of(uid) == job]
+
+    async def kept(self, uid: str, seconds: float) -> bool:
+        """Whether all that has ended of a pod is kept, within so many seconds; ``False`` at once of one that goes."""
+        clock, seen = asyncio.get_running_loop().time, False
+        until = clock() + seconds
+        while not self._is_kept(uid):
+            if clock() >= until or (seen and uid not in self.sources):
+                return False
+            seen = uid in self.sources
+            await asyncio.sleep(_KEPT_LOOK_SECONDS)
+        return True
+
+    def _is_kept(self, uid: str) -> bool:
+        if not self.keeping.days:
+            return True
+        source = self.sources.get(uid)
+        ended = [one for one in source.containers if one.ended] if source else []
+        return bool(ended) and all((uid, one.name, one.run) in self._whole for one in ended)
 
     # Readers
 

@@ -2,6 +2,7 @@
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
 GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; for who may see the job
+GET  jobs/{id}/log-kept    whether what has ended of its pod of the uid ?pod= is kept: for the Hub, which waits for that
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
     pod, container, run   which one; run 1 is the container's first start
@@ -34,7 +35,7 @@ from dlspawner.manager.logs.places import Place
 from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
 from dlspawner.manager.logs.turns import TooMany
 from dlspawner.manager.resource import Resource
-from dlspawner.manager.web import Problem
+from dlspawner.manager.web import ForHub, Problem
 
 NO_LOG = "There is no such log: this job's containers have printed nothing that is kept."
 NOT_YOURS = (
@@ -45,6 +46,7 @@ TAIL, LONGEST_SEARCH = 1000, 200
 NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
+_KEPT_SECONDS = 5.0  # for which the Hub may wait for one log
 PLACE = re.compile(r"[0-9a-f]{32}")
 NO_PLACE = (
     "Nobody remembers where this log was followed to, or it has ended; without after it begins with its last lines."
@@ -142,6 +144,15 @@ class PodEvents(Resource):
             {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count} for one in found
         ]
         self.reply({"items": items, "next": None})
+
+
+class LogKept(ForHub):
+    """Whether what has ended of a pod is kept: answered when it is, or after a moment, and the Hub has it deleted."""
+
+    async def get(self, _job: str) -> None:
+        shelf = self.manager.acting.logs if self.manager.acting is not None else None
+        pod = self.get_query_argument("pod", "", strip=False)
+        self.reply({"kept": shelf is not None and await shelf.keeper.kept(pod, _KEPT_SECONDS)})
 
 
 class Log(LogResource):

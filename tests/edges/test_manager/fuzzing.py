@@ -154,6 +154,7 @@ FITS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 # Who may: the first of these beginnings decides, and else a person.
 MAY = (
     *(("PUT api/jobs/{id}", "hub"), ("POST api/jobs/{id}/released", "hub"), ("GET api/jobs/{id}/ending", "hub")),
+    ("GET api/jobs/{id}/log-kept", "hub"),
     *(("GET api/users/{user}/keys", "gateway"), ("POST api/users/{user}/keys", "gateway")),
     *(("GET api/users/{user}/notices", "hub"), ("PUT api/users", "hub"), ("POST api/users", "hub")),
     *(("GET api/users", "hub"), ("PUT api/kernels", "job"), ("PUT api/ssh-sessions", "gateway")),

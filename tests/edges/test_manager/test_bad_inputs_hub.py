@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -257,6 +258,7 @@ def vision(hub: TeamsHub) -> list[Person]:
 
 
 REMOVED = "Your team “vision” was removed: the job goes on as a preemptible one, which others may stop. (at "
+NO_TEMPLATE = "There is no template “other” any more; choose another one. It keeps its place; cancel it if you do not"
 NEVER = "It cannot start as things are: There is no team “vision” any more; choose another one. It keeps its place;"
 
 
@@ -298,6 +300,29 @@ def test_whose_turn_comes_in_the_moment_in_which_their_team_is_removed_keeps_the
     assert waiting(queued)["job"] == place["job"]
     hub.set_teams(GPUS, vision=1)
     has_started(queued)
+
+
+def test_who_waits_for_a_template_that_is_removed_keeps_the_place_until_it_is_back(
+    hub: TeamsHub, vision: list[Person]
+) -> None:
+    runs, queued, _ = vision
+    folder = hub.templates / "jobs"
+    hub.set_teams(GPUS, vision=1)
+    shutil.copy(folder / "tiny.yaml", folder / "other.yaml")
+    wait_for(lambda: "other--gpus" in runs.get("/hub/spawn").text, "the template is offered", 60)
+    wait_for(lambda: "of 1 GPU used" in plain(runs.get("/services/jobs/").text), "the quota is read", 60)
+    runs.launch("", team="vision", gpus=1)
+    place = waits(hub, queued, template="other", team="vision")
+    (folder / "other.yaml").unlink()
+    until_told(queued, NO_TEMPLATE)
+    runs.stop("")
+    wait_for(lambda: "1 free" in plain(runs.get("/services/jobs/").text), "the GPU is free", 60)
+    time.sleep(6)  # longer than the pause after which the Hub would be asked again
+    assert waiting(queued)["job"] == place["job"]
+    shutil.copy(folder / "tiny.yaml", folder / "other.yaml")
+    has_started(queued)
+    assert live_jobs(queued) == [place["job"]]
+    assert not any(told(queued, NO_TEMPLATE))
 
 
 def claims_of(who: Person, job: str) -> dict[str, str]:

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from tests.edges.test_manager.logs_story import its_log_outlives_a_job_and_holds_no_token, offer
-from tests.edges.test_manager.quota import running
+from tests.edges.test_manager.quota import TEMPLATE, running
 from tests.edges.test_manager.rest import SCOPES, RestHub
 
 pytestmark = pytest.mark.slow
 
 
+# A Manager that is slow to read what has ended, as on a busy machine.
+SLOW = """
+import asyncio
+from dlspawner.manager.app import main
+from dlspawner.manager.logs.keeper import LogKeeper
+
+read = LogKeeper._read
+
+async def slowly(self, key):
+    await asyncio.sleep(2)
+    await read(self, key)
+
+LogKeeper._read = slowly
+main()
+"""
+BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}
+
+
 class NoisyHub(RestHub):
-    """One with the template that prints its environment."""
+    """One with the template that prints its environment, and one whose jobs end at once."""
 
     def prepare(self) -> None:
         super().prepare()
         offer(self)
+        (self.templates / "jobs" / "brief.yaml").write_text(json.dumps(BRIEF))
+        (self.state / "slow.py").write_text(SLOW)
+        self.manager_program = (str(self.state / "slow.py"),)
 
 
 @pytest.fixture
@@ -32,3 +54,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoisyHub]:
 
 def test_its_log_outlives_a_job_and_holds_no_token(hub: NoisyHub) -> None:
     its_log_outlives_a_job_and_holds_no_token(hub)
+
+
+def test_a_job_that_ends_at_once_has_its_whole_log_however_slowly_it_is_read(hub: NoisyHub) -> None:
+    hub.api("POST", "/users/alice/server", {"user_options": {"template": "brief", "gpus": 1}})
+    job = hub.until("alice", "ended", seconds=120)
+    assert hub.ask("alice", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
+    assert "although not all of its log" not in hub.log

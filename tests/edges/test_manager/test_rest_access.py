@@ -156,6 +156,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     # for the Hub alone, by a token of its own
     "PUT api/jobs/{id}": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "POST api/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "POST api/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),

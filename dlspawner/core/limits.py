@@ -12,7 +12,7 @@ from dlspawner.core import approval
 from dlspawner.core.amounts import GPU, counted, free_of_them, shown
 from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Reason, Refuse
-from dlspawner.core.jobs import Job
+from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import has_type
 from dlspawner.core.permissions import named
@@ -48,7 +48,7 @@ def by_files(request: Job, world: World) -> Refuse | None:
         return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
-    gone = _no_template(request.template, team, world) or _not_special(request, world)
+    gone = _no_template(request, team, world) or _not_special(request, world)
     if gone is not None:
         return gone
     kind = request.charge.gpu_type
@@ -60,14 +60,17 @@ def by_files(request: Job, world: World) -> Refuse | None:
     return None
 
 
-def _no_template(name: str, team: Team, world: World) -> Refuse | None:
-    known = world.teams.templates
-    if known is not None and name and name not in known:
+def _no_template(request: Job, team: Team, world: World) -> Refuse | None:
+    """Of a job that waits: what is asked for now the Hub has just checked, with files that may be newer than ours."""
+    name, known = request.template, world.teams.templates
+    if known is None or not name or request.state is State.SUBMITTED:
+        return None
+    if name not in known:
         return Refuse(Reason.UNKNOWN_TEMPLATE, f"There is no template “{name}” any more; choose another one.")
-    if name and not team.may_use(name):
-        sentence = f"Team {team.title or team.name} may not use the template “{name}” any more; choose another one."
-        return Refuse(Reason.UNKNOWN_TEMPLATE, sentence)
-    return None
+    if team.may_use(name) and (not known[name] or team.name in known[name]):
+        return None
+    sentence = f"Team {team.title or team.name} may not use the template “{name}” any more; choose another one."
+    return Refuse(Reason.UNKNOWN_TEMPLATE, sentence)
 
 
 def _not_special(request: Job, world: World) -> Refuse | None:

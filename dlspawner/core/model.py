@@ -7,6 +7,7 @@ count in milli-GPUs (``amounts``). Nothing here knows a file format;
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -255,12 +256,12 @@ class Team:
 class Teams:
     """``teams.yaml``: the teams in their order, and the people who may not work here at all.
 
-    ``templates``: the names of those that there are for teams to use; ``None`` where nobody has looked.
+    ``templates``: the teams that may use each by its own word, none for all of them; ``None`` where nobody has looked.
     """
 
     teams: tuple[Team, ...] = ()
     blocked: frozenset[str] = frozenset()
-    templates: frozenset[str] | None = None
+    templates: Mapping[str, Collection[str]] | None = None
 
     def of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
         """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""

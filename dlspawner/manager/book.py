@@ -117,7 +117,7 @@ class Turn:
             f" {detail}" if detail else "",
         )
 
-    def wait_again(self, record: Record, reason: str) -> None:
+    def wait_again(self, record: Record, reason: str, detail: str = "") -> None:
         """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
         job = record.job
         for later in self.book.on(job.user, job.server):
@@ -127,7 +127,7 @@ class Turn:
         other = self.book.waiter(job.user, job.server)
         if other is not None and other.job.id != job.id:
             self.write(ended(other), "replaced", f"by {job.id}")
-        self.write(waiting(record), reason)
+        self.write(waiting(record), reason, detail)
         withdraw(self, job.id, Kind.PREEMPTED, Kind.QUOTA_LOWERED)
 
     def tell(self, change: Change) -> None:

@@ -25,7 +25,7 @@ ENDS = {
 }
 
 # Of these the owner reads the details, too: they name nobody else's job.
-TOLD = frozenset({"start-refused", "denied", "failed"})
+TOLD = frozenset({"start-refused", "start-failing", "denied", "failed"})
 
 
 def end(reason: str, detail: str, stop: Stop | None) -> str:

@@ -17,7 +17,8 @@ cancelled, leaves nothing behind: the job is in its place again.
 * It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
-* It says no, has no such server any more, or has started nothing after many turns: the job ends, with the reason.
+* It says no: asked again a few times, because it may have read changed files before us; then the job ends.
+* It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
 Whoever was admitted and has no pod is the Hub's for the time of its reservation, unless the Hub says that it starts no
 such server: it was killed meanwhile. Then nobody asks for that pod any more, and the reservation is over at once.
@@ -54,7 +55,8 @@ _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each
 _LONGEST_PAUSE = timedelta(minutes=5)
 _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
-_REFUSED_PAUSE = timedelta(seconds=5)  # longer than the Hub and we may differ about files that were changed
+# After refusals; the next one is the last. For so long the Hub and we may differ about files that were changed.
+_REFUSED_PAUSES = (timedelta(seconds=5), timedelta(seconds=30), timedelta(minutes=2))
 _ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
@@ -96,7 +98,7 @@ class Starts:
     _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
-    _refused_once: set[str] = field(default_factory=set)
+    _refusals: Counter[str] = field(default_factory=Counter)  # of jobs that wait since
     _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
 
     async def run(self) -> None:
@@ -236,16 +238,18 @@ class Starts:
         return State.SUBMITTED
 
     def _end(self, turn: Turn, *, job: str, end: _End) -> None:
-        """What the Hub refuses for the first time may be by files that it has read a moment before us: asked again."""
+        """What the Hub refuses may be by files that it has read before us, or we before it: asked again a few times."""
         record = turn.record(job)
         if record is None or not record.due:
             return
-        if end.reason != _REFUSED or job in self._refused_once:
+        refused = self._refusals[job]
+        if end.reason != _REFUSED or refused >= len(_REFUSED_PAUSES):
             turn.write(ended(record), end.reason, end.detail)
             return
-        self._refused_once = {one for one in self._refused_once if one in turn.book.records} | {job}
-        self.queue.pause(job, turn.now + _REFUSED_PAUSE)
-        turn.wait_again(record, "start-failing")
+        self._refusals = Counter({one: n for one, n in self._refusals.items() if one in turn.book.records})
+        self._refusals[job] = refused + 1
+        self.queue.pause(job, turn.now + _REFUSED_PAUSES[refused])
+        turn.wait_again(record, "start-failing", end.detail)
 
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""

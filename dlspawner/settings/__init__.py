@@ -59,13 +59,13 @@ def load(
     if cluster_file is not None:
         _leave_unchecked(unread(cluster_root, problems), str(cluster_file), problems)
     teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
-    teams = replace(teams, templates=None if templates_dir is None else frozenset(names))
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
     if problems.found:
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)
-    return Settings(tuple(templates), cluster, teams)
+    who = None if templates_dir is None else {one.name: one.who for one in templates}
+    return Settings(tuple(templates), cluster, replace(teams, templates=who))
 
 
 def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:

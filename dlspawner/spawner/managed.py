@@ -30,7 +30,7 @@ class ManagedSpawner(InterruptedSpawner):
     special_namespace: str
     _launch: Launch | None = None
     _job_id: str | None = None  # of the job whose start is saved
-    _keeping: tuple[str, asyncio.Task[bool]] | None = None  # whether the log of the pod with this uid is kept
+    _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
 
     if TYPE_CHECKING:
 
@@ -105,9 +105,12 @@ class ManagedSpawner(InterruptedSpawner):
             return
         which = str(pod["metadata"]["uid"])
         if self._keeping is None or self._keeping[0] != which:  # who stops and who polls ask once together
-            keeping = replace(self._manager, until=None).log_kept(job.id, which)
-            self._keeping = which, asyncio.create_task(keeping, name=f"keep the log of {self.pod_key}")
-        if not await asyncio.shield(self._keeping[1]):
+            keeping = asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}")
+            self._keeping = which, keeping
+        await asyncio.shield(self._keeping[1])
+
+    async def _until_kept(self, job: str, pod: str) -> None:
+        if not await replace(self._manager, until=None).log_kept(job, pod):
             self.log.warning("pod=%s is deleted although not all of its log is kept", self.pod_key)
 
     async def _learn_why(self) -> None:

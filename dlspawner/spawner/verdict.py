@@ -223,7 +223,7 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
     words = phrases.last_words(said)
     if words:
         return f"{whose} failed with exit code {code} (“{words}”): correct that and start the job again."
-    # Its log is deleted with the pod.
+    # Without a Manager its log is deleted with the pod.
     return f"{whose} failed with exit code {code} and left no message: start the job again."
 
 

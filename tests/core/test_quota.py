@@ -410,24 +410,29 @@ RULES: dict[str, tuple[World, Job, str]] = {
     # files that change
     "an unknown team is refused": (world(team("a", 8), N1), wants("j", "x"), "refuse unknown-team"),
     "a queued job of a removed team waits": (world(team("a", 8), N1), queues("j", "x"), "wait unknown-team"),
-    "an unknown template is refused": (
-        world(team("a", 8), N1, templates=["lab"]),
-        wants("j", "a", template="old"),
-        "refuse unknown-template",
-    ),
     "a queued job of a removed template waits": (
-        world(team("a", 8), N1, templates=["lab"]),
+        world(team("a", 8), N1, templates={"lab": ()}),
         queues("j", "a", template="old"),
         "wait unknown-template",
     ),
-    "a template that the team may not use any more is refused": (
-        world(team("a", 8, templates=("lab",)), N1, templates=["lab", "ide"]),
-        wants("j", "a", template="ide"),
-        "refuse unknown-template",
+    "a queued job of a template that its team may not use any more waits": (
+        world(team("a", 8, templates=("lab",)), N1, templates={"lab": (), "ide": ()}),
+        queues("j", "a", template="ide"),
+        "wait unknown-template",
+    ),
+    "a queued job of a template that is other teams' by now waits": (
+        world(team("a", 8), N1, templates={"lab": ("b",)}),
+        queues("j", "a", template="lab"),
+        "wait unknown-template",
     ),
     "a template that is there is no hindrance": (
-        world(team("a", 8, templates=("lab",)), N1, templates=["lab"]),
-        wants("j", "a", template="lab"),
+        world(team("a", 8, templates=("lab",)), N1, templates={"lab": ("a",)}),
+        queues("j", "a", template="lab"),
+        "admit n1",
+    ),
+    "a new template may be one that only the Hub has read": (
+        world(team("a", 8), N1, templates={"lab": ()}),
+        wants("j", "a", template="new"),
         "admit n1",
     ),
     "an unknown type is refused": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -87,13 +87,12 @@ def world(
     *things: Team | Node | Job,
     cluster: Cluster = CLUSTER,
     blocked: Iterable[str] = (),
-    templates: Iterable[str] | None = None,
+    templates: Mapping[str, Sequence[str]] | None = None,
 ) -> World:
     teams = tuple(one for one in things if isinstance(one, Team))
     nodes = tuple(one for one in things if isinstance(one, Node))
     jobs = tuple(one for one in things if isinstance(one, Job))
-    known = None if templates is None else frozenset(templates)
-    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), known), nodes, jobs))
+    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), templates), nodes, jobs))
 
 
 def act(here: World, job: Job, decision: Admit | Preempt, now: datetime) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core import naming
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.manager import Manager
@@ -23,6 +24,7 @@ GOING: dict[str, Any] = {
     "status": {"phase": "Pending"},
 }
 GONE = None
+JOB = naming.Job(id="j-aaaaaaaaaaaa", user="alice", server="", team="default", template="tiny", gpus=0)
 
 
 @pytest.fixture
@@ -118,6 +120,60 @@ async def test_the_pod_of_an_end_is_deleted_with_its_grace_before_the_hub_is_tol
 
     assert await ended.spawner.poll() == 3
     assert ended.deleted == [20]
+
+
+async def test_a_pod_that_has_ended_in_its_start_is_kept_where_that_is_configured(ended: Ended) -> None:
+    ended.spawner.delete_stopped_pods = False
+    ended.show("Failed", 3, policy="Never")
+    ended.spawner._spawn_future, ended.spawner._stop_pending = asyncio.current_task(), True
+
+    assert await ended.spawner.poll() == 3
+    assert ended.deleted == []
+
+
+async def test_who_else_asks_of_such_a_pod_hears_it_when_the_failed_start_is_over(ended: Ended) -> None:
+    ended.show("Running", 3)
+    ended.spawner._spawn_future = over = asyncio.get_running_loop().create_future()
+    ended.spawner._stop_pending = True
+    asked = asyncio.ensure_future(ended.spawner.poll())
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    over.set_result(None)
+
+    assert await asked == 3
+
+
+ASKED = [pytest.param(True, [], id="it is kept"), pytest.param(False, ["jupyter-alice"], id="it can not be kept")]
+
+
+@pytest.mark.parametrize(("kept", "warned"), ASKED)
+async def test_the_log_of_an_end_is_kept_before_its_pod_is_deleted_and_asked_for_once(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept: bool, warned: list[str]
+) -> None:
+    asked, answered = list[tuple[str, str]](), asyncio.Event()
+
+    async def log_kept(_manager: Manager, job: str, pod: str) -> bool:
+        asked.append((job, pod))
+        await answered.wait()
+        return kept
+
+    monkeypatch.setattr(Manager, "log_kept", log_kept)
+    monkeypatch.setattr(DLSpawner, "_has_manager", True)
+    ended.show("Running", 3)
+    ended.spawner.shown["metadata"] |= {
+        "labels": naming.job_labels(JOB),
+        "annotations": naming.job_annotations(JOB),
+    }
+    polls = [asyncio.ensure_future(ended.spawner.poll()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    polls[0].cancel()
+    assert (asked, ended.deleted) == ([(JOB.id, "1")], [])
+    answered.set()
+
+    assert await polls[1] == 3
+    assert ended.deleted == [20]
+    said = [one.getMessage() for one in caplog.records if "not all of its log is kept" in one.getMessage()]
+    assert len(said) == len(warned)
 
 
 async def test_a_pod_of_which_nobody_knows_what_became_of_it_ends_its_server(ended: Ended) -> None:

@@ -73,6 +73,7 @@ class LogKeeper:
     sources: dict[str, Source] = field(default_factory=dict)
     _marks: dict[Key, Mark] = field(default_factory=dict)
     _whole: set[Key] = field(default_factory=set)
+    _vain: set[Key] = field(default_factory=set)  # runs that have ended, of which Kubernetes has no log
     _due: dict[Key, float] = field(default_factory=dict)  # when running containers are read again, in the loop's time
     _quiet: dict[Key, int] = field(default_factory=dict)  # how often nothing new was found
     _urgent: dict[Key, None] = field(default_factory=dict)  # containers that have ended
@@ -153,6 +154,7 @@ class LogKeeper:
                 self._usual.pop(key, None)
                 self._broken.pop(key, None)
                 self._whole.discard(key)
+                self._vain.discard(key)
 
     def of_job(self, job: str) -> list[Source]:
         """The pods of a job that are there."""
@@ -173,8 +175,9 @@ class LogKeeper:
         if not self.keeping.days:
             return True
         source = self.sources.get(uid)
-        ended = [one for one in source.containers if one.ended] if source else []
-        return bool(ended) and all((uid, one.name, one.run) in self._whole for one in ended)
+        runs = [(one.name, one.run if one.ended else one.run - 1) for one in source.containers] if source else []
+        done = [key in self._whole or key in self._vain for key in ((uid, *run) for run in runs if run[1] >= 0)]
+        return bool(done) and all(done)
 
     # Readers
 
@@ -262,6 +265,8 @@ class LogKeeper:
             raise
         except Refused as problem:  # nothing is there yet, or not any more
             news = False
+            if ended:
+                self._vain.add(key)
             if problem.status == 403 and not self._forbidden:
                 self._forbidden = True
                 log.warning("no logs can be kept, the Manager's account needs get on pods/log: %s", problem)

@@ -46,7 +46,7 @@ TAIL, LONGEST_SEARCH = 1000, 200
 NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
-_KEPT_SECONDS = 5.0  # for which the Hub may wait for one log
+_KEPT_SECONDS = 4.0  # for which the Hub may wait for one log: shorter than it waits for any answer
 PLACE = re.compile(r"[0-9a-f]{32}")
 NO_PLACE = (
     "Nobody remembers where this log was followed to, or it has ended; without after it begins with its last lines."
@@ -150,9 +150,12 @@ class LogKept(ForHub):
     """Whether what has ended of a pod is kept: answered when it is, or after a moment, and the Hub has it deleted."""
 
     async def get(self, _job: str) -> None:
-        shelf = self.manager.acting.logs if self.manager.acting is not None else None
+        acting = self.manager.acting
+        if acting is not None and acting.logs is None:
+            raise Problem(503, NOT_YET)
         pod = self.get_query_argument("pod", "", strip=False)
-        self.reply({"kept": shelf is not None and await shelf.keeper.kept(pod, _KEPT_SECONDS)})
+        kept = acting is None or acting.logs is None or await acting.logs.keeper.kept(pod, _KEPT_SECONDS)
+        self.reply({"kept": kept})  # who has no files keeps none
 
 
 class Log(LogResource):

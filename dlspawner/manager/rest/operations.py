@@ -334,7 +334,8 @@ OPERATIONS: tuple[Operation, ...] = (
 # For the Hub, the gateway and jobs themselves: their own clients are in this repository.
 INTERNAL = frozenset(
     {
-        *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "PUT key-suggestions", "PUT kernels"),
+        *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "GET jobs/{id}/log-kept"),
+        *("PUT key-suggestions", "PUT kernels"),
         *("POST ssh-starts/{user}/{server}", "GET ssh-starts/{user}/{server}"),
         *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
         *("PUT users/{user}/account", "GET users/{user}/notices", "GET users/{user}/waiting"),

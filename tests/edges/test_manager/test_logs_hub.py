@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bench.spawn import RESPONDER
 from tests.edges.test_manager.logs_story import its_log_outlives_a_job_and_holds_no_token, offer
 from tests.edges.test_manager.quota import TEMPLATE, running
 from tests.edges.test_manager.rest import SCOPES, RestHub
@@ -30,6 +31,8 @@ LogKeeper._read = slowly
 main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}
+ENDS = 'import os, threading; threading.Timer(8, lambda: (print("so much", flush=True), os._exit(3))).start()\n'
+LATER = {**TEMPLATE, "title": "Later", "command": ["python3", "-S", "-c", ENDS + RESPONDER]}
 
 
 class NoisyHub(RestHub):
@@ -38,7 +41,8 @@ class NoisyHub(RestHub):
     def prepare(self) -> None:
         super().prepare()
         offer(self)
-        (self.templates / "jobs" / "brief.yaml").write_text(json.dumps(BRIEF))
+        for name, template in (("brief", BRIEF), ("later", LATER)):
+            (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(template))
         (self.state / "slow.py").write_text(SLOW)
         self.manager_program = (str(self.state / "slow.py"),)
 
@@ -56,8 +60,11 @@ def test_its_log_outlives_a_job_and_holds_no_token(hub: NoisyHub) -> None:
     its_log_outlives_a_job_and_holds_no_token(hub)
 
 
-def test_a_job_that_ends_at_once_has_its_whole_log_however_slowly_it_is_read(hub: NoisyHub) -> None:
-    hub.api("POST", "/users/alice/server", {"user_options": {"template": "brief", "gpus": 1}})
+@pytest.mark.real
+@pytest.mark.parametrize("template", ["brief", "later"])
+def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(hub: NoisyHub, template: str) -> None:
+    answer = hub.api("POST", "/users/alice/server", {"user_options": {"template": template, "gpus": 1}})
+    assert answer.ok == (template == "later"), answer.text
     job = hub.until("alice", "ended", seconds=120)
     assert hub.ask("alice", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
     assert "although not all of its log" not in hub.log

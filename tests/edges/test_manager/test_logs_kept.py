@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS, Cluster, Printed
+from dlspawner.cluster import PODS, Cluster, Printed, Refused
 from dlspawner.core.jobs import State
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Question
@@ -57,6 +57,34 @@ async def test_a_job_that_ends_by_itself_has_its_whole_log(lively: PrintingOffic
         await lively.start(acting, question, "seq 1 20000; printf 'no line end'; exit 3")
         await printed(acting.ledger, question, "no line end")
         assert await text(acting.ledger, question) == "".join(f"{n}\n" for n in range(1, 20001)) + "no line end\n"
+
+
+async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        pod = await lively.start(acting, question, f"echo early; {WAITS}")
+        await printed(acting.ledger, question, "early")
+        assert acting.logs is not None
+        logs, uid = acting.logs.keeper, pod["metadata"]["uid"]
+        assert not await logs.kept(uid, 0.1), "it goes on"
+        asked = asyncio.create_task(logs.kept(uid, 60))
+        await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        assert not await asked, "it is gone"
+
+        second = job("bob")
+        pod = await lively.start(acting, second, "echo so much; exit 3")
+        assert await logs.kept(pod["metadata"]["uid"], 60)
+        assert await text(acting.ledger, second) == "so much\n"
+
+        async def refuses(*_: object) -> AsyncIterator[bytes]:
+            raise Refused("there is none", status=400)
+            yield b""
+
+        monkeypatch.setattr(Cluster, "log", refuses)
+        pod = await lively.start(acting, job("carol"), "exit 3")
+        assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
 
 
 async def test_what_a_running_job_prints_is_kept_once_through_every_change_of_manager(lively: PrintingOffice) -> None:

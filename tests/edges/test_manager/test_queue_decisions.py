@@ -269,11 +269,16 @@ async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(off
         await ask(acting, waits)
         says(office, HubRefused(400, "The image is not allowed."), waits)
         await give_back()
-        await until(lambda: office.hub.started and state(acting, waits) is State.QUEUED, "it is asked again")
-        office.clock.moved += timedelta(seconds=6)
+        for times, seconds in ((1, 6), (2, 31), (3, 121)):
+
+            def again(times: int = times) -> bool:
+                return len(office.hub.started) == times and state(acting, waits) is State.QUEUED
+
+            await until(again, "it is asked again")
+            office.clock.moved += timedelta(seconds=seconds)
         await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
-        assert await reasons(acting, waits) == ["queued", "turn", "start-failing", "turn", "start-refused"]
-        assert office.hub.started == 2 * [("alice", "")]
+        assert await reasons(acting, waits) == ["queued", *3 * ["turn", "start-failing"], "turn", "start-refused"]
+        assert office.hub.started == 4 * [("alice", "")]
 
 
 async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office: Office) -> None:

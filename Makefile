@@ -54,7 +54,6 @@ test-all: $(VENV)/.tests
 # The contract, the cluster's own tests, the product in containers, and last what takes the node away; then, without root, the
 # embedded node on a real control plane, and the Manager's tests with a Hub on control planes of their own.
 test-kubernetes: FOR_TESTS := --test-images
-test-kubernetes: LONGEST_FIRST := -p no:randomly --no-loadscope-reorder $(addprefix tests/edges/test_manager,/test_quota_storm.py /)
 test-kubernetes: LOST := tests/kubernetes/test_lost_node.py
 test-kubernetes: $(VENV)/.tests
 ifeq ($(CLUSTER),kubeconfig)
@@ -63,7 +62,7 @@ endif
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes --ignore $(LOST) && $(BIN)/pytest -m "not slow and not launcher" tests/e2e && $(BIN)/pytest $(LOST)'
 ifneq ($(CLUSTER),kubeconfig)
 	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
-	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile $(LONGEST_FIRST) -m real
+	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/edges/test_manager -m real
 endif
 
 # Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.

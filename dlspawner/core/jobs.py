@@ -49,6 +49,7 @@ class Job:
     ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
     when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
     ``before_quota`` that nobody had a quota when it started, or nobody had asked: no quota takes away what it has.
+    ``refused`` is the Hub's own sentence why it does not start it as things are.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Job:
     approved: bool = False
     before_quota: bool = False
     special: Permissions | None = None
+    refused: str = ""
 
     @property
     def holds(self) -> bool:

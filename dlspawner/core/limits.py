@@ -43,14 +43,17 @@ def never(request: Job, world: World) -> Refuse | None:
 
 def by_files(request: Job, world: World) -> Refuse | None:
     """The part of it that no node can change."""
+    if request.refused:
+        return Refuse(Reason.NOT_ALLOWED, request.refused)
     team = world.team(request.team)
     if request.user in world.teams.blocked:
         return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
-    gone = _no_template(request, team, world) or _not_special(request, world)
-    if gone is not None:
-        return gone
+    return _no_template(request, team, world) or _not_special(request, world) or _by_type(request, team, world)
+
+
+def _by_type(request: Job, team: Team, world: World) -> Refuse | None:
     kind = request.charge.gpu_type
     if kind is not None:
         found = world.cluster.gpu_type(kind)

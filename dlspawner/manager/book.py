@@ -206,10 +206,18 @@ class Book:
         """Whether a job is known to be unused, for who looks for victims; like nodes, that is never written down."""
         record = self.records.get(job)
         if record is not None and record.job.idle != idle:
-            marked = replace(record, job=replace(record.job, idle=idle))
-            self.records[job] = marked
-            self.world.put(marked.job)
-            self.there.put(marked.job)
+            self._mark(replace(record, job=replace(record.job, idle=idle)))
+
+    def hold_back(self, job: str, refused: str) -> None:
+        """The Hub does not start this job, which waits, and why; "": it may be asked again. Never written down."""
+        record = self.records.get(job)
+        if record is not None and record.job.refused != refused:
+            self._mark(replace(record, job=replace(record.job, refused=refused)))
+
+    def _mark(self, marked: Record) -> None:
+        self.records[marked.job.id] = marked
+        self.world.put(marked.job)
+        self.there.put(marked.job)
 
     async def turn(self, work: Callable[[Turn], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
@@ -246,6 +254,8 @@ class Book:
         had = self.world.teams.has_limits(self.world.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
         self.world.configure(cluster, teams)
+        for job in [record.job.id for record in self.records.values() if record.job.refused]:
+            self.hold_back(job, "")
         self._stir()
 
     def waiter(self, user: str, server: str) -> Record | None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from dlspawner.core import queueing, quota
+from dlspawner.core import limits, queueing, quota
 from dlspawner.core.amounts import counted
 from dlspawner.core.charge import charge
 from dlspawner.core.decisions import Admit, Alternative, Reason, Refuse, Wait
@@ -186,15 +186,12 @@ class Desk:
                 return Answer("refuse", "over", (OVER,))
             turn.claim(question.job)
             deciding.forget_denial(turn, question.user, question.server)
+        wanted = self._wanted(turn, question)
+        if isinstance(wanted, Refuse):
+            return _answered(question, wanted)
         other = turn.book.waiter(question.user, question.server)
         if other is not None and other is not known:
             turn.write(ended(other), "replaced", f"by {question.job}")
-        wanted = self._wanted(turn, question)
-        if isinstance(wanted, Refuse):
-            # The Hub has forgotten what was wanted before: with these options it could never be started.
-            if known is not None:
-                self._end(turn, question, known, wanted)
-            return _answered(question, wanted)
         if known is None:
             return self._decide(turn, question, Record(wanted, request_seconds=question.request_seconds))
         return self._again(turn, question, known, wanted)
@@ -232,9 +229,13 @@ class Desk:
         """A job that waits is asked for again: by its person, or by the Hub that was told to start it."""
         keeps = _no_more(wanted, known.job)
         same = keeps and _options(wanted) == _options(known.job)
+        turn.book.hold_back(known.job.id, "")  # its person asks, or the files have changed
+        known = turn.book.records[known.job.id]
         record = replace(known, request_seconds=question.request_seconds)
         if record.due and same:
             return self._admit(turn, question, record, known.job.nodes)
+        if not keeps and (never := limits.never(wanted, turn.world)) is not None:
+            return _answered(question, never)  # and what waits there waits on
         if not same:  # and what it was promised was for another job
             job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted
             record = waiting(replace(record, job=job, yields=None))
@@ -245,17 +246,7 @@ class Desk:
         withdraw(turn, record.job.id, Kind.CANNOT_START)  # what cannot start is told again, here
         if record.job != known.job:
             turn.write(record, "queued" if same else "changed")
-        if not keeps:
-            never = quota.decide(record.job, turn.world, turn.now)
-            if isinstance(never, Refuse):
-                self._end(turn, question, record, never)
-                return _answered(question, never)
         return self._decide(turn, question, record, () if keeps else (REPLACED,))
-
-    def _end(self, turn: Turn, question: Question, record: Record, never: Refuse) -> None:
-        """What is asked for can never be: by its person, instead of it; or by us, as its options are now."""
-        ours = (question.user, question.server) in self._queue.telling
-        turn.write(ended(record), *(("start-refused", never.sentence) if ours else ("replaced", never.reason.value)))
 
     def _decide(self, turn: Turn, question: Question, record: Record, notes: tuple[str, ...] = ()) -> Answer:
         """Whether it may start now; what may not is in the queue after that."""
@@ -278,6 +269,8 @@ class Desk:
             found.sentence if isinstance(found, Wait) else will_leave(job, [world.jobs[name] for name in found.victims])
         )
         where = f"It is number {position} in the queue and starts by itself."
+        if self.looks.never(turn.book.records[job.id].job):
+            where = "It keeps its place in the queue, and cannot start as things are."
         return _logged(question, Answer("wait", found.reason.value, (sentence, where, *notes)))
 
     def _admit(self, turn: Turn, question: Question, record: Record, nodes: tuple[str | None, ...]) -> Answer:
@@ -286,6 +279,7 @@ class Desk:
         deadline = turn.now + self._reservation
         record = replace(record, job=starting, deadline=deadline, due=False, turns=turns, nonce=question.nonce)
         turn.write(record, "admitted")
+        withdraw(turn, record.job.id, Kind.CANNOT_START)
         seconds = self._reservation.total_seconds()
         return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds))
 

@@ -115,6 +115,7 @@ class Waiting(_ForJobs):
                 "state": one.job.state.value,
                 "position": one.position,
                 "why": desk.looks.why(one.job, now),
+                "never": desk.looks.never(one.job),
             }
             for one in desk.waiting(user, given[0] if given else None)
         ]

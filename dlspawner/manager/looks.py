@@ -34,6 +34,7 @@ class Look:
     sentence: str
     advice: tuple[Alternative, ...]
     estimate: Estimate | None = None  # of its start, where one is known
+    never: bool = False  # whether it can not start as things are
 
     @property
     def keeps_place(self) -> bool:
@@ -70,7 +71,11 @@ class Looks:
             return Look(job, job.state.value, position, position, "", ())
         advice = self.advice(job, now) if advises else ()
         waiting, why = _waiting(job, self.book), self.why(job, now)
-        return Look(job, "queued", position, waiting, why, advice, self.estimate(job, now))
+        return Look(job, "queued", position, waiting, why, advice, self.estimate(job, now), self.never(job))
+
+    def never(self, job: Job) -> bool:
+        """Whether a queued job can not start as things are: its turn does not come before they change."""
+        return job.state is State.QUEUED and limits.by_files(job, self.book.world) is not None
 
     def place(self, job: Job, now: datetime) -> tuple[int, str]:
         """Which place a queued job has, and why it waits; the same for a moment, unless anything changes meanwhile."""

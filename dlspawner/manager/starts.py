@@ -17,7 +17,7 @@ cancelled, leaves nothing behind: the job is in its place again.
 * It wants a fresh login: *waiting-login*. The job holds nothing and keeps its place, and the person is told.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
-* It says no: asked again a few times, because it may have read changed files before us; then the job ends.
+* It says no: the job keeps its place, and holds nobody up; its person reads why, and it is asked for now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
 Whoever was admitted and has no pod is the Hub's for the time of its reservation, unless the Hub says that it starts no
@@ -31,7 +31,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
 from math import inf
@@ -55,8 +55,8 @@ _ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each
 _LONGEST_PAUSE = timedelta(minutes=5)
 _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
-# After refusals; the next one is the last. For so long the Hub and we may differ about files that were changed.
-_REFUSED_PAUSES = (timedelta(seconds=5), timedelta(seconds=30), timedelta(minutes=2))
+_REFUSED_PAUSE = timedelta(seconds=5)  # longer than it takes Hub and Manager to read the same files
+_HELD_BACK = timedelta(minutes=5)  # between questions whether the Hub would start by now what it has refused
 _ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
@@ -84,6 +84,7 @@ _REMOVED = _End("no-server", "The server, or its owner, was removed from the Hub
 
 
 _REFUSED = "start-refused"
+SILENT = "The Hub refuses to start it, and does not say why."
 
 
 @dataclass(slots=True)
@@ -98,7 +99,9 @@ class Starts:
     _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
-    _refusals: Counter[str] = field(default_factory=Counter)  # of jobs that wait since
+    _refused_at: dict[str, datetime] = field(
+        default_factory=dict
+    )  # jobs that wait since the Hub refused them, and when
     _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
 
     async def run(self) -> None:
@@ -107,6 +110,7 @@ class Starts:
             group.create_task(self._look_for_lost(), name="look for starts that the Hub has lost")
             while True:
                 self.queue.given.clear()
+                self._let_go()
                 for job in self._due():
                     self._going.add(job)
                     self._line[job] = inf
@@ -238,18 +242,35 @@ class Starts:
         return State.SUBMITTED
 
     def _end(self, turn: Turn, *, job: str, end: _End) -> None:
-        """What the Hub refuses may be by files that it has read before us, or we before it: asked again a few times."""
+        """What the Hub refuses keeps its place.
+
+        The first time it may be by files that it has read before us, or we before it. After that the job holds up
+        nobody, and its person is told why, until the files change, a while is over, or somebody asks for it again.
+        """
         record = turn.record(job)
         if record is None or not record.due:
             return
-        refused = self._refusals[job]
-        if end.reason != _REFUSED or refused >= len(_REFUSED_PAUSES):
+        if end.reason != _REFUSED:
             turn.write(ended(record), end.reason, end.detail)
             return
-        self._refusals = Counter({one: n for one, n in self._refusals.items() if one in turn.book.records})
-        self._refusals[job] = refused + 1
-        self.queue.pause(job, turn.now + _REFUSED_PAUSES[refused])
-        turn.wait_again(record, "start-failing", end.detail)
+        again = job in self._refused_at
+        self._refused_at = {one: at for one, at in self._refused_at.items() if one in turn.book.records} | {
+            job: turn.now
+        }
+        self.queue.pause(job, turn.now + _REFUSED_PAUSE)
+        turn.wait_again(replace(record, turns=record.turns - 1), _REFUSED, end.detail)
+        if again and job in turn.book.records:
+            turn.book.hold_back(job, end.detail or SILENT)
+            hopeless.tell_one(turn, turn.book.records[job].job)
+
+    def _let_go(self) -> None:
+        """Those that were held back for a while may have their turns again."""
+        now = self.book.now()
+        for job, at in self._refused_at.items():
+            record = self.book.records.get(job)
+            if record is not None and record.job.refused and now - at >= _HELD_BACK:
+                self.book.hold_back(job, "")
+                self.book.stirred.set()
 
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""

@@ -15,6 +15,7 @@ from dlspawner.spawner import children
 from dlspawner.spawner.refusal import Refused
 
 # Where the keys of a job's Secret appear below /etc/dlspawner.
+BLOCKED = "You may not start jobs here. Ask an administrator."
 _FILES = (
     *((name, name) for name in (children.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")),
     *((name, name) for name in ("suggest_keys.py", "tell_kernels.py", "door.py", "passwd", "group")),
@@ -81,7 +82,7 @@ def check(settings: Settings, person: Person, given: object, notebook_port: int 
     """The checked user options, or Refused with every sentence about them; the port is where jobs answer the Hub."""
     wishes = unnested(given)
     if person.name in settings.teams.blocked:
-        raise Refused("You may not start jobs here. Ask an administrator.", reason="blocked", status=403)
+        raise Refused(BLOCKED, reason="blocked", status=403)
     template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
     if isinstance(template, Rejected):
         raise Refused(*template.sentences, reason="template")

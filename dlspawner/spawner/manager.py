@@ -56,11 +56,15 @@ FULL = "There is no account number left for you. Ask an administrator."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A job that waits: *queued*, *waiting-login* …, its place in the queue, from 1, and what it waits for."""
+    """A job that waits: *queued*, *waiting-login* …, its place in the queue, from 1, and what it waits for.
+
+    ``never``: it can not start as things are.
+    """
 
     state: str
     position: int
     why: str = ""
+    never: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,9 @@ class Manager:
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
             return {
-                str(one["server"]): Place(str(one["state"]), int(one["position"]), str(one["why"]))
+                str(one["server"]): Place(
+                    str(one["state"]), int(one["position"]), str(one["why"]), one.get("never") is True
+                )
                 for one in answer["waiting"]
             }
         except (KeyError, TypeError, ValueError, Refused):

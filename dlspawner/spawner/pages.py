@@ -146,6 +146,8 @@ def form(spawner: DLSpawner) -> str:
     """The options form; after a refusal with what had been chosen, else with what was chosen last time."""
     server, given = _submitted.get() or (spawner.name or "", _stored(spawner.orm_spawner))
     settings, person = spawner.settings, spawner.person
+    if person.name in settings.teams.blocked:
+        return f"<p>{launch.BLOCKED}</p>"
     templates = options.usable(settings.templates, person.teams)
     if not templates:
         return "<p>There is no job template that you may use; an administrator can allow one to your team.</p>"
@@ -305,6 +307,8 @@ def _place(place: Place) -> str:
         return f"It waits for an approval. {place.why}".rstrip()
     if place.state == "starting":
         return "Its turn has come: it is being started."
+    if place.never:
+        return f"It keeps its place in the queue, and cannot start as things are. {place.why}".rstrip()
     return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,15 @@ from dlspawner.spawner.traits import JobTraits
 
 PodDict = Mapping[str, Any]
 
-STATE_JOB = "dlspawner_job"
+STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
+
+
+_WRONG = (400, 403)  # statuses of what is refused for what it asks, and not because somebody does not answer
+
+
+def _check(spawner: DLSpawner, given: object) -> None:
+    with spawner.taking_options():
+        spawner.check_options(given)
 
 
 def _new_id() -> str:
@@ -50,6 +58,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     _drawn_id: str | None = None  # for the next one
     _percent = 0  # how far the progress page has come
+    _taken: dict[str, Any] | None = None  # the user options of the last start that was not refused
     _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
 
     @property
@@ -78,12 +87,15 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         return job is not None and job.id == self._launch.job.id and super()._is_own(pod)
 
     def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), **({STATE_JOB: self._job_id} if self._job_id else {})}
+        own = {STATE_JOB: self._job_id, STATE_OPTIONS: self._taken}
+        return {**super().get_state(), **{name: value for name, value in own.items() if value}}
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         job_id = state.get(STATE_JOB)
         self._job_id = job_id if isinstance(job_id, str) else None
+        taken = state.get(STATE_OPTIONS)
+        self._taken = taken if isinstance(taken, dict) else None
 
     def clear_state(self) -> None:
         super().clear_state()
@@ -153,14 +165,34 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """Checked before hooks run; the Hub would also warn of options that nobody takes."""
         if not self.offers_jobs:
             return super()._apply_user_options_default()
-        return lambda spawner, given: spawner.check_options(given) and None
+        return _check
 
     def check_options(self, given: object) -> Wish:
         """The user options, checked; Refused says what is wrong with them."""
         now = self.settings
         return launch.check(now, self._person(now), given, self.port)
 
+    @contextmanager
+    def taking_options(self) -> Iterator[None]:
+        """Within, the request for a start is taken or refused by what it asks for; a refused one leaves no options.
+
+        The Hub keeps them before anybody has looked, for the next start without any: that of what waits for its turn.
+        """
+        try:
+            yield
+        except Refused as refused:
+            if isinstance(refused, Waits):
+                self._taken = dict(self.user_options)
+            elif self._taken is not None and refused.status_code in _WRONG:
+                self.orm_spawner.user_options = self._taken
+                self._commit()
+            raise
+
     async def load_user_options(self) -> None:
+        with self.taking_options():
+            await self._plan()
+
+    async def _plan(self) -> None:
         await super().load_user_options()
         self._launch, self._percent = None, 0
         if not self.offers_jobs:
@@ -219,11 +251,17 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     async def _create(self, manifest: dict[str, Any]) -> PodDict:
         """Only what the Manager has admitted, and not after the deadline that it has set."""
+        pod = await self._create_admitted(manifest)
+        self._taken = dict(self.user_options) if self._launch is not None else None
+        return pod
+
+    async def _create_admitted(self, manifest: dict[str, Any]) -> PodDict:
         if self._launch is None or not (self._has_quota or self._special):
             return await super()._create(manifest)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = quota.question(manifest, job, self.namespace, seconds, template)
-        deadline = await self._manager.admission(job.id, question, self._waits)
+        with self.taking_options():
+            deadline = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(deadline):
                 return await super()._create(manifest)

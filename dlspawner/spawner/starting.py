@@ -218,6 +218,9 @@ class StartingSpawner(WatchedSpawner):
         if self.orm_spawner.state == state:
             return
         self.orm_spawner.state = state
+        self._commit()
+
+    def _commit(self) -> None:
         session = object_session(self.orm_spawner)
         if session is not None:
             session.commit()

@@ -55,7 +55,9 @@ def sentence(answer: requests.Response) -> str:
 
 def by_form(who: Person, **options: str) -> requests.Response:
     """What the browser shows in the end."""
-    fields = {"template": "tiny", **{f"tiny--{name}": value for name, value in options.items()}, "_xsrf": who.xsrf}
+    template = options.pop("template", "tiny")
+    given = {f"{template}--{name}": value for name, value in options.items()}
+    fields = {"template": template, **given, "_xsrf": who.xsrf}
     return who.http.post(f"{who.hub.url}/hub/spawn/{who.name}", data=fields, timeout=60)
 
 

@@ -8,6 +8,7 @@ those of a minute in `test_minute_hub`.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import time
@@ -20,8 +21,8 @@ import pytest
 from dlspawner.core import naming
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Person, new_name
-from tests.edges.test_manager.bad_inputs import MEMBERS, Forger, TeamsHub, live_jobs, refusal
-from tests.edges.test_manager.quota import GPUS, running
+from tests.edges.test_manager.bad_inputs import MEMBERS, Forger, TeamsHub, by_form, by_rest, live_jobs, refusal
+from tests.edges.test_manager.quota import GPUS, TEMPLATE, running
 from tests.edges.test_manager.test_faults_hub import plain
 from tests.edges.test_manager.test_queue_hub import ADMIN, Plain, ask
 
@@ -323,6 +324,61 @@ def test_who_waits_for_a_template_that_is_removed_keeps_the_place_until_it_is_ba
     has_started(queued)
     assert live_jobs(queued) == [place["job"]]
     assert not any(told(queued, NO_TEMPLATE))
+    (folder / "other.yaml").unlink()
+
+
+REFUSED = (
+    {"gpus": "-1"},
+    {"gpus": "9"},
+    {"gpus": "many"},
+    {"gpus": "1", "team": "vision"},
+    {"gpus": "7"},  # more than the quota, which the Manager refuses
+    {"gpus": "1", "nonsense": "1"},
+    {"template": "nonsense"},
+)
+
+
+def test_a_request_that_is_refused_changes_nothing_of_what_waits_there(hub: TeamsHub) -> None:
+    runs, other = person(hub, "runs"), person(hub, "other")
+    hub.set_quota(HELD + 2)
+    wait_for(lambda: f"of {HELD + 2} GPUs used" in plain(runs.get("/services/jobs/").text), "it is read", 60)
+    runs.launch("", gpus=2)
+    place = waits(hub, other, gpus=2)
+    for options in REFUSED:
+        for ask_so in (by_form, by_rest, lambda who, **more: who.start("", **{"template": "tiny", **more})):
+            answer = ask_so(other, **options)
+            assert answer.status_code in {400, 403, 422}, (options, answer.text)
+            assert waiting(other) == place
+    hub.stop("hub")
+    hub.start_hub()
+    runs.stop("")
+    has_started(other)
+    assert live_jobs(other) == [place["job"]]
+    (container,) = hub.pods()[other.pod_name("")]["spec"]["containers"]
+    assert container["resources"]["limits"][hub.resource] == "2"
+
+
+LESS = "GPUs must be between 0 and 1; you asked for 2. It keeps its place; cancel it if you do not want it any more."
+
+
+def test_whose_options_a_template_does_not_allow_any_more_keeps_the_place_and_holds_up_nobody(hub: TeamsHub) -> None:
+    runs, queued, other = person(hub, "runs"), person(hub, "queued"), person(hub, "other")
+    tiny = hub.templates / "jobs" / "tiny.yaml"
+    allowed = tiny.read_text()
+    runs.launch("", gpus=GPUS - HELD)
+    place = waits(hub, queued, gpus=2)
+    try:
+        tiny.write_text(json.dumps({**TEMPLATE, "options": {**TEMPLATE["options"], "gpus": {"default": 1, "max": 1}}}))
+        runs.stop("")
+        until_told(queued, f"It cannot start as things are: {LESS}")
+        other.launch("", gpus=1)
+        found = waiting(queued)
+        assert (found["job"], found["why"]) == (place["job"], LESS.partition(" It keeps")[0])
+    finally:
+        tiny.write_text(allowed)
+    has_started(queued)
+    assert live_jobs(queued) == [place["job"]]
+    assert not any(told(queued, LESS))
 
 
 def claims_of(who: Person, job: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -262,23 +263,38 @@ async def test_a_full_hub_takes_those_who_are_due_in_the_order_of_their_turns(of
     assert taken == [one.user for one in crowd]
 
 
-async def test_a_start_that_is_refused_for_good_ends_with_the_hub_s_sentence(office: Office) -> None:
-    waits = wants()
+async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_reads_why(office: Office) -> None:
+    waits, other = wants(), wants("bob")
+    never = "It cannot start as things are: The image is not allowed. It keeps its place;"
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
         says(office, HubRefused(400, "The image is not allowed."), waits)
         await give_back()
-        for times, seconds in ((1, 6), (2, 31), (3, 121)):
+        await until(lambda: office.hub.started and state(acting, waits) is State.QUEUED, "it is asked again")
+        assert texts(acting, office) == []
+        office.clock.moved += timedelta(seconds=6)
+        await until(lambda: any(one.startswith(never) for one in texts(acting, office)), "its person reads why")
+        assert desk(acting).looks.why(desk(acting).book.records[waits.job].job, office.clock()) == (
+            "The image is not allowed."
+        )
+        assert await reasons(acting, waits) == ["queued", "turn", "start-refused", "turn", "start-refused"]
+        assert (await ask(acting, other)).decision == "admit", "nobody waits for it"
 
-            def again(times: int = times) -> bool:
-                return len(office.hub.started) == times and state(acting, waits) is State.QUEUED
+        office.clock.moved += timedelta(minutes=5)
+        await until(lambda: len(office.hub.started) == 3, "the Hub is asked again after a while")
+        await until(lambda: state(acting, waits) is State.QUEUED, "it keeps its place")
+        assert len(texts(acting, office)) == 1, "it is told once"
+        plays(office, acting, waits)
+        office.set_quota(7)
+        office.clock.moved += timedelta(seconds=6)
+        await until(lambda: told(acting, waits), "the files have changed, and it starts")
+        assert texts(acting, office) == []
 
-            await until(again, "it is asked again")
-            office.clock.moved += timedelta(seconds=seconds)
-        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
-        assert await reasons(acting, waits) == ["queued", *3 * ["turn", "start-failing"], "turn", "start-refused"]
-        assert office.hub.started == 4 * [("alice", "")]
+
+def texts(acting: Acting, office: Office) -> list[str]:
+    """What alice reads."""
+    return [one.text for one in desk(acting).book.board.read(Audience(user="alice"), office.clock())]
 
 
 async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office: Office) -> None:
@@ -287,13 +303,43 @@ async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        plays(office, acting, replace(waits, team="speech"))
+        office.hub.servers = {("alice", "")}
+
+        async def starts(_user: str, _server: str) -> None:
+            """Its spawner asks for the team that its person is in now."""
+            raise HubRefused(403, (await ask(acting, replace(waits, team="speech"))).sentences[0])
+
+        office.hub.starts = starts
         await give_back()
-        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
-        assert await reasons(acting, waits) == ["queued", "turn", "changed", "start-refused"]
-        last = await desk(acting).last("alice", "")
-        assert last is not None
-        assert last[1].startswith("Team Speech has no quota of GPUs of type gpu")
+        await until(lambda: len(office.hub.started) == 1, "its turn has come")
+        await until(lambda: state(acting, waits) is State.QUEUED, "it is over")
+        office.clock.moved += timedelta(seconds=6)
+        await until(lambda: any("Team Speech has no quota" in one for one in texts(acting, office)), "it is told")
+        assert state(acting, waits) is State.QUEUED
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"team": "speech"}, id="a team without quota"),
+        pytest.param({"priority": "top"}, id="a priority"),
+        pytest.param({"pods": wants(gpus=9).pods}, id="more than there are"),
+    ],
+)
+async def test_a_request_that_is_refused_leaves_what_waits_there_as_it_is(office: Office, more: dict[str, Any]) -> None:
+    waits = wants(gpus=2)
+    (office.folder / "teams.yaml").write_text("teams: {default: {quota: {gpu: 8}}, speech: {title: Speech}}\n")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        before = desk(acting).book.records[waits.job]
+        answer = await ask(acting, replace(wants(gpus=4), **more, job=waits.job))
+        assert answer.decision == "refuse"
+        assert desk(acting).book.records[waits.job] == before
+        assert await reasons(acting, waits) == ["queued"]
+        plays(office, acting, waits)
+        await give_back()
+        await until(lambda: told(acting, waits), "it starts as it was asked for")
 
 
 async def test_who_is_refused_by_files_that_the_hub_has_read_before_us_keeps_the_place(office: Office) -> None:
@@ -376,16 +422,6 @@ async def test_who_asks_for_more_gets_a_new_place_and_is_told_so(office: Office)
         answer = await ask(acting, replace(first, pods=wants(gpus=2).pods))
         assert "It is number 2 in the queue and starts by itself." in answer.sentences
         assert any("its place is a new one" in sentence for sentence in answer.sentences)
-
-
-async def test_more_than_could_ever_start_is_refused_although_something_waits(office: Office) -> None:
-    waits = wants()
-    async with office.manager() as acting:
-        await full(acting)
-        await ask(acting, waits)
-        answer = await ask(acting, replace(waits, pods=wants(gpus=9).pods))
-        assert answer.decision == "refuse"
-        assert state(acting, waits) is State.ENDED, "the Hub has forgotten what was wanted before"
 
 
 async def test_a_turn_for_one_gpu_is_no_turn_for_eight(office: Office) -> None:

@@ -152,6 +152,7 @@ async def test_who_asks_again_for_the_same_amount_gets_what_was_chosen_this_time
 
 async def test_a_turn_that_meets_other_options_starts_the_job_with_these(office: Office) -> None:
     waits = wants(requeue=True)
+    (office.folder / "jobs" / "other.yaml").write_text((office.folder / "jobs" / "tiny.yaml").read_text())
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)

@@ -45,11 +45,20 @@ class LendingHub(QuotaHub):
         (self.config / "teams.yaml").write_text(TEAMS % gpus)
 
     def told(self, user: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask(user, "notices")["notices"]
+        return found
+
+    def live(self, user: str) -> list[tuple[str, str]]:
+        """The id and submit time of what this person has that has not ended."""
+        return [(one["id"], one["submitted"]) for one in self.ask(user, "jobs?state=live")["items"]]
+
+    def ask(self, user: str, path: str) -> dict[str, Any]:
+        """What the Manager answers this person."""
         made = self.api("POST", f"/users/{user}/tokens", {})
         assert made.status_code == 201, made.text
         headers = {"Authorization": f"token {made.json()['token']}"}
-        answer = requests.get(f"{self.manager_url()}/services/jobs/api/notices", headers=headers, timeout=60)
-        found: list[dict[str, Any]] = answer.json()["notices"]
+        answer = requests.get(f"{self.manager_url()}/services/jobs/api/{path}", headers=headers, timeout=60)
+        found: dict[str, Any] = answer.json()
         return found
 
     def home(self, user: str) -> str:
@@ -97,6 +106,8 @@ def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
         pod["spec"]["priorityClassName"] for pod in json.loads(hub.kubectl("get", "pods", "-o", "json"))["items"]
     }
     assert classes == {"dlspawner-preemptible"}
+    first = hub.live("borrower")
+    assert len(first) == 1
 
     with Sampler(hub) as sampler:
         answer = hub.start_server("owner", team="owners", gpus=GPUS)
@@ -113,8 +124,11 @@ def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
     assert sampler.most == GPUS
     assert "stopped" in hub.home("other")
     assert "in the queue" in hub.home("borrower")
+    assert hub.live("borrower") == first, "the same job, with its first submit time"
+    assert hub.live("other") == []
 
     hub.api("DELETE", "/users/owner/server")
     wait_for(lambda: "borrower/" in hub.ready(), "who asked to wait is back", SECONDS)
     assert hub.holds() == {"borrower": half}
+    assert hub.live("borrower") == first
     assert "Traceback" not in hub.log

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,28 +45,31 @@ class NoisyHub(RestHub):
         offer(self)
         for name, template in (("brief", BRIEF), ("later", LATER)):
             (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(template))
-        (self.state / "slow.py").write_text(SLOW)
-        self.manager_program = (str(self.state / "slow.py"),)
 
 
-@pytest.fixture
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoisyHub]:
-    state = tmp_path_factory.mktemp("noisy")
+@contextlib.contextmanager
+def noisy(state: Path, program: str = "") -> Iterator[NoisyHub]:
+    """With another Manager's program, where there is one."""
     made = NoisyHub(state, db_url=f"sqlite:///{state / 'manager.sqlite'}", extra=SCOPES)
+    if program:
+        (state / "manager.py").write_text(program)
+        made.manager_program = (str(state / "manager.py"),)
     with running(made):
         made.move_in()
         yield made
 
 
-def test_its_log_outlives_a_job_and_holds_no_token(hub: NoisyHub) -> None:
-    its_log_outlives_a_job_and_holds_no_token(hub)
+def test_its_log_outlives_a_job_and_holds_no_token(tmp_path: Path) -> None:
+    with noisy(tmp_path) as hub:
+        its_log_outlives_a_job_and_holds_no_token(hub)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("template", ["brief", "later"])
-def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(hub: NoisyHub, template: str) -> None:
-    answer = hub.api("POST", "/users/alice/server", {"user_options": {"template": template, "gpus": 1}})
-    assert answer.ok == (template == "later"), answer.text
-    job = hub.until("alice", "ended", seconds=120)
-    assert hub.ask("alice", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
-    assert "although not all of its log" not in hub.log
+def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(tmp_path: Path) -> None:
+    with noisy(tmp_path, SLOW) as hub:
+        for template, user in (("brief", "alice"), ("later", "bob")):
+            answer = hub.api("POST", f"/users/{user}/server", {"user_options": {"template": template, "gpus": 1}})
+            assert answer.ok == (template == "later"), answer.text
+            job = hub.until(user, "ended", seconds=120)
+            assert hub.ask(user, "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
+        assert "although not all of its log" not in hub.log

@@ -33,6 +33,12 @@ async def stop_for_others(acting: Acting, question: Question, turns: int = 0) ->
     await book.turn(stops)
 
 
+def add_template(office: Office, name: str) -> None:
+    """Another one that is as the usual one."""
+    folder = office.folder / "jobs"
+    (folder / f"{name}.yaml").write_text((folder / "tiny.yaml").read_text())
+
+
 async def test_what_expires_does_not_wait_again_where_its_person_has_asked_for_another_job(office: Office) -> None:
     first, second = wants(gpus=4), wants(gpus=4)
     async with office.manager() as acting:
@@ -137,6 +143,7 @@ async def test_who_asks_again_for_the_same_amount_gets_what_was_chosen_this_time
     office: Office, other: dict[str, Any]
 ) -> None:
     waits, behind = wants(requeue=True), wants("bob")
+    add_template(office, "other")
     async with office.manager() as acting:
         await full(acting)
         for question in (waits, behind):
@@ -152,7 +159,7 @@ async def test_who_asks_again_for_the_same_amount_gets_what_was_chosen_this_time
 
 async def test_a_turn_that_meets_other_options_starts_the_job_with_these(office: Office) -> None:
     waits = wants(requeue=True)
-    (office.folder / "jobs" / "other.yaml").write_text((office.folder / "jobs" / "tiny.yaml").read_text())
+    add_template(office, "other")
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)

@@ -16,12 +16,21 @@ from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
 pytestmark = pytest.mark.real
 MORE = """
-async def greedy(spawner, pod):
-    if "greedy" in spawner.user.name:
-        limits = pod.spec.containers[0].resources.limits
-        limits["nvidia.com/gpu"] = "9" if "very" in spawner.user.name else "2"
+from copy import deepcopy
+from kubernetes_asyncio.client import V1EnvVar
+
+async def hook(spawner, pod):
+    name, (first, *_) = spawner.user.name, pod.spec.containers
+    if "greedy" in name:
+        first.resources.limits["nvidia.com/gpu"] = "9" if "very" in name else "2"
+    if name.startswith(("pair", "sneaky")):
+        second = deepcopy(first)
+        second.name, second.ports = "second", None
+        second.env = [V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")]
+        pod.spec.containers.append(second)
     return pod
-c.KubeSpawner.modify_pod_hook = greedy
+c.KubeSpawner.modify_pod_hook = hook
+c.Spawner.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
 """
 
 
@@ -82,15 +91,26 @@ def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> No
     assert hub.held() == 7
 
 
+def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:
+    hub.add_users(["pair-1", "pair-2", "modest"])
+    assert hub.start_server("modest", gpus=5).status_code in {201, 202}
+    said = hub.refusal("pair-1", hub.start_server("pair-1", gpus=2))
+    assert "this job needs 4" in said
+    assert hub.start_server("pair-2", gpus=1).status_code in {201, 202}
+    wait_for(lambda: set(hub.ready()) == {"modest/", "pair-2/"}, "it fits with one for each of the two", 60)
+    assert hub.held() == 7
+
+
 def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> None:
-    hub.add_users(["none"])
-    assert hub.start_server("none", gpus=0).status_code in {201, 202}
-    wait_for(lambda: "none/" in hub.ready(), "it runs", 60)
-    pod = json.loads(hub.kubectl("get", "pod", "jupyter-none", "-o", "json"))
-    (visible,) = (
-        one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"
-    )
-    assert visible == "void"
+    hub.add_users(["sneaky"])
+    assert hub.start_server("sneaky", gpus=0).status_code in {201, 202}
+    wait_for(lambda: "sneaky/" in hub.ready(), "it runs", 60)
+    pod = json.loads(hub.kubectl("get", "pod", "jupyter-sneaky", "-o", "json"))
+    visible = [
+        [one["value"] for one in container["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
+        for container in pod["spec"]["containers"]
+    ]
+    assert visible == [["void"], ["void"]], "whatever the Hub's configuration and a hook say"
     wait_for(lambda: live(hub) == ["running"], "it is written down")
 
 

@@ -153,6 +153,7 @@ class Book:
         self._alone = 0  # how many of the turns that wait are taken one by one
         self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
         self.stirred = asyncio.Event()  # something may have become free since the last pass over the queue
+        self.files = 0  # how often they were read anew
         self.asked = False  # whether the Hub has asked in this epoch, and since there are limits
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, Record] = {}
@@ -254,6 +255,7 @@ class Book:
         had = self.world.teams.has_limits(self.world.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
         self.world.configure(cluster, teams)
+        self.files += 1
         for job in [record.job.id for record in self.records.values() if record.job.refused]:
             self.hold_back(job, "")
         self._stir()

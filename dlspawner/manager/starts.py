@@ -56,7 +56,7 @@ _LONGEST_PAUSE = timedelta(minutes=5)
 _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
 _REFUSED_PAUSE = timedelta(seconds=5)  # longer than it takes Hub and Manager to read the same files
-_HELD_BACK = timedelta(minutes=5)  # between questions whether the Hub would start by now what it has refused
+_HELD_BACK = timedelta(minutes=1)  # between questions whether the Hub would start by now what it has refused
 _ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
@@ -99,9 +99,8 @@ class Starts:
     _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
-    _refused_at: dict[str, datetime] = field(
-        default_factory=dict
-    )  # jobs that wait since the Hub refused them, and when
+    # Jobs that wait since the Hub refused them: how often files had been read then, and when it was.
+    _refused_at: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
 
     async def run(self) -> None:
@@ -188,7 +187,8 @@ class Starts:
     async def probe(self, job: Job) -> bool:
         """While others are asked to leave for it: ask for its start, which has to wait as long as they are there.
 
-        Who has to log in first, or whose start fails, gives the promised place back. False: the Hub did not answer.
+        Who has to log in first, whose start fails or is refused, gives the promised place back. False: the Hub did not
+        answer.
         """
         try:
             said: object = await self._tell(job)
@@ -198,6 +198,8 @@ class Starts:
             await self.book.turn(partial(_wait_for_login, job=job.id))
         elif said is _Later.FAILED:
             await self._failed(job.id)
+        elif isinstance(said, _End) and said.reason == _REFUSED:
+            await self.book.turn(partial(self._end, job=job.id, end=said))
         return said is not None
 
     async def _failed(self, job: str) -> None:
@@ -247,26 +249,27 @@ class Starts:
         The first time it may be by files that it has read before us, or we before it. After that the job holds up
         nobody, and its person is told why, until the files change, a while is over, or somebody asks for it again.
         """
-        record = turn.record(job)
-        if record is None or not record.due:
+        record, book = turn.record(job), turn.book
+        if record is None or not (record.due or record.job.promised):
             return
         if end.reason != _REFUSED:
             turn.write(ended(record), end.reason, end.detail)
             return
-        again = job in self._refused_at
-        self._refused_at = {one: at for one, at in self._refused_at.items() if one in turn.book.records} | {
-            job: turn.now
-        }
+        # Others are not asked to leave for it time and again.
+        again = record.job.promised or self._refused_at.get(job, (-1, turn.now))[0] == book.files
+        self._refused_at = {one: at for one, at in self._refused_at.items() if one in book.records}
+        self._refused_at[job] = book.files, turn.now
         self.queue.pause(job, turn.now + _REFUSED_PAUSE)
-        turn.wait_again(replace(record, turns=record.turns - 1), _REFUSED, end.detail)
-        if again and job in turn.book.records:
-            turn.book.hold_back(job, end.detail or SILENT)
-            hopeless.tell_one(turn, turn.book.records[job].job)
+        turns = record.turns - record.due
+        turn.wait_again(replace(record, turns=turns), _REFUSED, end.detail)
+        if again and job in book.records:
+            book.hold_back(job, end.detail or SILENT)
+            hopeless.tell_one(turn, book.records[job].job)
 
     def _let_go(self) -> None:
         """Those that were held back for a while may have their turns again."""
         now = self.book.now()
-        for job, at in self._refused_at.items():
+        for job, (_, at) in self._refused_at.items():
             record = self.book.records.get(job)
             if record is not None and record.job.refused and now - at >= _HELD_BACK:
                 self.book.hold_back(job, "")

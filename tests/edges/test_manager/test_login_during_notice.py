@@ -34,8 +34,9 @@ def answer(office: Office, error: HubError | None) -> None:
     [
         (HubRefused(403, "auth has expired for alice, login again"), State.WAITING_LOGIN),
         (HubFailed("The Hub failed (status 500)."), State.QUEUED),
+        (HubRefused(400, "The image is not allowed."), State.QUEUED),
     ],
-    ids=["login", "failure"],
+    ids=["login", "failure", "refusal"],
 )
 async def test_a_notice_is_withdrawn_when_it_turns_out_to_be_for_nobody(
     office: Office, said: HubError, becomes: State

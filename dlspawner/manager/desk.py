@@ -25,6 +25,7 @@ from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Special, Team
+from dlspawner.manager import hopeless
 from dlspawner.manager.approval import deciding
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
@@ -164,7 +165,7 @@ class Desk:
             waits_again = passes and 0 < record.turns < MOST_TURNS and record.job.state is State.STARTING
             if waits_again:
                 self._queue.pause(job, turn.now + timedelta(seconds=5))
-                turn.wait_again(record, "not-created")
+                hopeless.wait_again(turn, record, "not-created")
             else:
                 turn.write(ended(record), "not-created")
 

@@ -38,7 +38,7 @@ from dlspawner.core.model import Team
 from dlspawner.core.nodes import Node, read_node
 from dlspawner.core.world import World
 from dlspawner.hubapi import HubApi
-from dlspawner.manager import sight
+from dlspawner.manager import hopeless, sight
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.namespaces import Namespaces
@@ -337,7 +337,7 @@ class Reconciler:
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
             if now.due:
-                turn.wait_again(now, "turn-over")
+                hopeless.wait_again(turn, now, "turn-over")
                 return
             known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
             if any(pod.uid not in known and turn.record(f"{OF_POD}{pod.uid}") is None for pod in found):
@@ -346,7 +346,7 @@ class Reconciler:
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 turn.write(left, "never-seen")
             elif not left.seen and 0 < now.turns < MOST_TURNS and now.job.state is State.STARTING:
-                turn.wait_again(now, "never-seen")
+                hopeless.wait_again(turn, now, "never-seen")
             else:
                 turn.write(ended(left), "never-seen")
 

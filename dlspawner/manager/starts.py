@@ -214,7 +214,7 @@ class Starts:
                 turn.write(ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
                 return
             self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
-            turn.wait_again(replace(record, failures=failed), "start-failing")
+            hopeless.wait_again(turn, replace(record, failures=failed), "start-failing")
 
         await self.book.turn(note)
 
@@ -260,11 +260,9 @@ class Starts:
         self._refused_at = {one: at for one, at in self._refused_at.items() if one in book.records}
         self._refused_at[job] = book.files, turn.now
         self.queue.pause(job, turn.now + _REFUSED_PAUSE)
-        turns = record.turns - record.due
-        turn.wait_again(replace(record, turns=turns), _REFUSED, end.detail)
-        if again and job in book.records:
-            book.hold_back(job, end.detail or SILENT)
-            hopeless.tell_one(turn, book.records[job].job)
+        if again:
+            record = replace(record, job=replace(record.job, refused=end.detail or SILENT))
+        hopeless.wait_again(turn, replace(record, turns=record.turns - record.due), _REFUSED, end.detail)
 
     def _let_go(self) -> None:
         """Those that were held back for a while may have their turns again."""
@@ -359,7 +357,7 @@ class Starts:
                 self.queue.pause(job, turn.now + min(most, timedelta(seconds=5) * 2 ** min(times, 10)))
             if not begun:  # the Hub was away or full, which is not the job's fault
                 record = replace(record, turns=record.turns - 1)
-            turn.wait_again(record, "turn-over")
+            hopeless.wait_again(turn, record, "turn-over")
 
         await self.book.turn(note)
         self._full[job] = vain if full else 0

@@ -360,6 +360,29 @@ async def test_who_is_refused_by_files_that_the_hub_has_read_before_us_keeps_the
         assert office.hub.started == [("alice", "")]
 
 
+async def test_whose_team_is_removed_while_the_hub_is_asked_reads_it_although_the_file_was_read_before(
+    office: Office,
+) -> None:
+    waits = replace(wants(), team="vision")
+    teams = office.folder / "teams.yaml"
+    teams.write_text("teams: {default: {quota: {gpu: 8}}, vision: {quota: {gpu: 1}}}\n")
+    async with office.manager() as acting:
+        give_back = await full(acting)
+        await ask(acting, waits)
+        office.hub.servers = {("alice", "")}
+
+        async def starts(_user: str, _server: str) -> None:
+            teams.write_text("teams: {default: {quota: {gpu: 8}}}\n")
+            await until(lambda: "vision" not in {one.name for one in desk(acting).book.world.teams.teams}, "it is read")
+            raise HubRefused(400, "Team must be one of default; you chose “vision”.")
+
+        office.hub.starts = starts
+        await give_back()
+        never = "It cannot start as things are: There is no team “vision” any more; choose another one."
+        await until(lambda: any(one.startswith(never) for one in texts(acting, office)), "it is told")
+        assert state(acting, waits) is State.QUEUED
+
+
 async def test_a_person_who_starts_it_just_then_is_not_in_the_way(office: Office) -> None:
     waits = wants()
     async with office.manager() as acting:

@@ -32,6 +32,7 @@ def world(
     kubernetes: Client,
     kubectl: Callable[..., str],
     image: Callable[[str], str],
+    priority_classes: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     name = f"images-{secrets.token_hex(4)}"

@@ -30,6 +30,7 @@ from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SECONDS = 240.0
+HOMES = "c.KubeSpawner.storage_pvc_ensure = True\n"
 KEPT = "It is kept for 1 min, longer while it is used."
 # A fifth of a CPU is a fifth of a pretended GPU.
 BUSY = f"""
@@ -174,6 +175,10 @@ class StoryHub(IdleHub):
         pod = json.loads(self.kubectl("get", "pod", f"jupyter-{user}", "-o", "json"))
         return str(pod["spec"]["containers"][0]["resources"]["limits"][self.resource])
 
+    def run_in(self, user: str, command: str) -> str:
+        """What this command prints in this person's job."""
+        return str(self.kubectl("exec", f"jupyter-{user}", "--", "sh", "-c", command))
+
     def start(self, who: dict[str, dict[str, Any]]) -> None:
         self.add_users([*who])
         for user, options in who.items():
@@ -192,7 +197,7 @@ class StoryHub(IdleHub):
 
 @contextlib.contextmanager
 def story(state: Path, idle: str, **more: Any) -> Iterator[StoryHub]:
-    hub = StoryHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}", idle=idle, **more)
+    hub = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}", idle=idle, **more)
     url = f"http://127.0.0.1:{hub.metrics_port}"
     hub.settings = ("--Manager.idle_look_seconds=1", f"--GpuMetrics.prometheus_url={url}")
     with running(hub) as started:
@@ -205,6 +210,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
     idle = "metrics_age_seconds: 30, keep_alive_seconds: 60, dry_run: false"
     with story(tmp_path_factory.mktemp("story"), idle) as made, made.metered():
         made.start(WHO)
+        made.run_in("alice", "echo 'what she wrote' > $HOME/kept")
         # frank's logs are written by another job of his.
         answer = made.api("POST", "/users/frank/servers/train", {"user_options": {"template": "writer"}})
         assert answer.status_code in {201, 202}, answer.text
@@ -217,6 +223,7 @@ def test_an_unused_job_is_told_at_50_and_90_percent_stopped_and_started_again_as
     wait_for(lambda: not hub.told("alice"), "nothing is left to say", 60)
     hub.start_again("alice")
     assert hub.gpus_of("alice") == "2"
+    assert hub.run_in("alice", "cat $HOME/kept") == "what she wrote\n"
 
 
 def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:

@@ -57,6 +57,7 @@ _FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take some
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
 _REFUSED_PAUSE = timedelta(seconds=5)  # longer than it takes Hub and Manager to read the same files
 _HELD_BACK = timedelta(minutes=1)  # between questions whether the Hub would start by now what it has refused
+_NOTICED = timedelta(minutes=30)  # longer than that for whom others had got their notice: they would get it again
 _ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
@@ -258,7 +259,7 @@ class Starts:
         # Others are not asked to leave for it time and again.
         again = record.job.promised or self._refused_at.get(job, (-1, turn.now))[0] == book.files
         self._refused_at = {one: at for one, at in self._refused_at.items() if one in book.records}
-        self._refused_at[job] = book.files, turn.now
+        self._refused_at[job] = book.files, turn.now + (_NOTICED if record.job.promised else timedelta())
         self.queue.pause(job, turn.now + _REFUSED_PAUSE)
         if again:
             record = replace(record, job=replace(record.job, refused=end.detail or SILENT))

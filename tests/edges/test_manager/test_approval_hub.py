@@ -136,6 +136,8 @@ def test_who_is_denied_reads_by_whom_and_why_at_home_and_on_the_page(hub: QuotaH
     assert not hub.held()
 
 
+@pytest.mark.real
+@pytest.mark.browser
 def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_admins(
     hub: QuotaHub, chromium: Browser
 ) -> None:

@@ -327,6 +327,28 @@ def test_who_waits_for_a_template_that_is_removed_keeps_the_place_until_it_is_ba
     (folder / "other.yaml").unlink()
 
 
+def test_who_waits_for_a_template_that_breaks_starts_by_its_last_good_version(
+    hub: TeamsHub, admin: Plain, vision: list[Person]
+) -> None:
+    runs, queued, _ = vision
+    folder = hub.templates / "jobs"
+    hub.set_teams(GPUS, vision=1)
+    shutil.copy(folder / "tiny.yaml", folder / "other.yaml")
+    wait_for(lambda: "other--gpus" in runs.get("/hub/spawn").text, "the template is offered", 60)
+    wait_for(lambda: "of 1 GPU used" in plain(runs.get("/services/jobs/").text), "the quota is read", 60)
+    runs.launch("", team="vision", gpus=1)
+    place = waits(hub, queued, template="other", team="vision")
+    (folder / "other.yaml").write_text("title: [")
+    until_told(admin, "other.yaml has a mistake: the last good version of all files stays in use.")
+    assert not any(told(queued, "other.yaml"))
+    assert waiting(queued) == place
+    runs.stop("")
+    has_started(queued)
+    assert live_jobs(queued) == [place["job"]]
+    (folder / "other.yaml").unlink()
+    wait_for(lambda: not any(told(admin, "other.yaml")), "it is taken back", 60)
+
+
 REFUSED = (
     {"gpus": "-1"},
     {"gpus": "9"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -318,6 +319,31 @@ async def test_nobody_is_stopped_for_a_job_that_the_hub_would_not_start(
         assert (state(acting, victim), state(acting, owner)) == (State.RUNNING, becomes)
         assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
         assert office.hub.started == [("alice", "")]
+    assert hub_of(office).asked == []
+
+
+async def test_who_had_notice_for_what_the_hub_refuses_gets_no_other_for_half_an_hour(office: Office) -> None:
+    async with office.manager() as acting:
+        victim, owner = await lend(office, acting), await wait_for_owner(acting)
+
+        async def refuses(_user: str, _server: str) -> None:
+            raise HubRefused(400, "The image is not allowed.")
+
+        office.hub.servers, office.hub.starts = {("alice", ""), ("bob", "")}, refuses
+        office.clock.moved += NOTICE
+        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        for minutes in (2, 10, 15):
+            office.clock.moved += timedelta(minutes=minutes)
+            await asyncio.sleep(0.5)
+        assert (await reasons(acting, victim)).count("notice") == 1
+        assert len(office.hub.started) == 1
+
+        async def anew() -> bool:
+            return (await reasons(acting, victim)).count("notice") == 2
+
+        office.clock.moved += timedelta(minutes=5)
+        await until(anew, "then it may be that the Hub starts it")
+        assert (state(acting, victim), state(acting, owner)) == (State.RUNNING, State.QUEUED)
     assert hub_of(office).asked == []
 
 

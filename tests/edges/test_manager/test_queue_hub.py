@@ -288,6 +288,23 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
     wait_for(lambda: hub.ready() == ["weary/"], "it has started", 60)
 
 
+def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["weary"])
+    hub.start_server("weary", gpus=GPUS)
+    wait_for(lambda: live(hub).get("weary") == "queued", "it waits", 60)
+    with Plain(hub, "weary") as person:
+        (hub.state / "stale").write_text("weary")
+        stop(hub, full)
+        wait_for(lambda: live(hub) == {"weary": "waiting-login"}, "the Hub has refused to start it", 60)
+        assert "The request was cancelled." in person.press(person.place("weary"), r"/cancel$").text
+    assert live(hub) == {}
+    (hub.state / "stale").write_text("")
+    hub.add_users(["after"])
+    assert hub.start_server("after", gpus=GPUS).status_code in {201, 202}
+    wait_for(lambda: hub.ready() == ["after/"], "all GPUs can be had", 60)
+    assert live(hub).keys() == {"after"}
+
+
 def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:
     hub.add_users(["mine", "nosy"])
     hub.start_server("mine", gpus=1)

@@ -31,6 +31,15 @@ async def hook(spawner, pod):
     return pod
 c.KubeSpawner.modify_pod_hook = hook
 c.Spawner.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
+
+def profiles(spawner):
+    beside = {
+        "name": "beside", "image": "registry/beside", "command": ["sleep", "600"],
+        "resources": {"limits": {"nvidia.com/gpu": "3"}},
+    }
+    more = {"extra_containers": [beside]} if spawner.user.name.startswith("profiled") else {}
+    return [{"display_name": "Everything", "default": True, "kubespawner_override": more}]
+c.KubeSpawner.profile_list = profiles
 """
 
 
@@ -99,6 +108,16 @@ def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:
     assert hub.start_server("pair-2", gpus=1).status_code in {201, 202}
     wait_for(lambda: set(hub.ready()) == {"modest/", "pair-2/"}, "it fits with one for each of the two", 60)
     assert hub.held() == 7
+
+
+def test_what_a_profile_overrides_counts(hub: QuotaHub) -> None:
+    hub.add_users(["profiled-1", "profiled-2", "modest"])
+    assert hub.start_server("profiled-1", gpus=1).status_code in {201, 202}
+    wait_for(lambda: hub.ready() == ["profiled-1/"], "it runs", 60)
+    assert hub.held() == 4
+    assert hub.start_server("modest", gpus=1).status_code in {201, 202}
+    said = hub.refusal("profiled-2", hub.start_server("profiled-2", gpus=1))
+    assert "this job needs 4" in said
 
 
 def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> None:

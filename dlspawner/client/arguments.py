@@ -103,7 +103,9 @@ def _add_logs(commands: Any) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on while the job prints")
     parser.add_argument("-c", "--container", help="of this container (default: the one that runs the job)")
     parser.add_argument("-p", "--previous", action="store_true", help="of the container before its last restart")
-    parser.add_argument("--tail", metavar="N", type=int, help="only the last N lines; not with -f")
+    parser.add_argument(
+        "--tail", metavar="N", type=int, help="only the last N lines (default: all that is kept); not with -f"
+    )
     parser.add_argument("--search", metavar="TEXT", help="only lines that hold this text")
 
 

@@ -33,7 +33,7 @@ def print_log(given: argparse.Namespace, service: Service) -> int:
         if given.follow:
             _follow(given, service, job)
         else:
-            query = {"search": given.search, "tail": None if given.tail is None else str(given.tail)}
+            query = {"search": given.search, "tail": str(given.tail or 0)}
             _print(given, _lines(given, service, job, {name: value for name, value in query.items() if value}))
     except Refused as no:
         if no.status != 404:

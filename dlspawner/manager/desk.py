@@ -152,7 +152,7 @@ class Desk:
         """Why this server's last job is as it is: reason and detail of its last event."""
         return await self._ledger.last(user, server)
 
-    async def release(self, job: str, user: str, *, passes: bool = False) -> None:
+    async def release(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
         """The Hub has not made the pod of this reservation, and will not; ``passes``: what was wrong passes by itself.
 
         A job that had waited waits on then.
@@ -165,9 +165,9 @@ class Desk:
             waits_again = passes and 0 < record.turns < MOST_TURNS and record.job.state is State.STARTING
             if waits_again:
                 self._queue.pause(job, turn.now + timedelta(seconds=5))
-                hopeless.wait_again(turn, record, "not-created")
+                hopeless.wait_again(turn, record, "not-created", why)
             else:
-                turn.write(ended(record), "not-created")
+                turn.write(ended(record), "not-created", why)
 
         await self.book.turn(give_back)
 

@@ -16,7 +16,7 @@ ENDS = {
     "no-server": "Its turn came, and the Hub had no such server any more.",
     "runs-already": "Its turn came, and the server ran already.",
     "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
-    "not-created": "The cluster refused its pod.",
+    "not-created": "The cluster refused its pod:",
     "never-seen": "It was being started, and no pod of it ever came.",
     "finished": "Its program has ended.",
     "failed": "Its program has failed:",
@@ -25,7 +25,7 @@ ENDS = {
 }
 
 # Of these the owner reads the details, too: they name nobody else's job.
-TOLD = frozenset({"start-refused", "start-failing", "denied", "failed"})
+TOLD = frozenset({"start-refused", "start-failing", "not-created", "approved", "denied", "failed"})
 
 
 def end(reason: str, detail: str, stop: Stop | None) -> str:

@@ -1,7 +1,7 @@
 """REST resources about jobs, under /services/jobs/api/, for the Hub alone.
 
     PUT   jobs/{id}             may it start? asking again gets the same answer
-    POST  jobs/{id}/released    its pod was not made, and will not be
+    POST  jobs/{id}/released    its pod was not made, and will not be: why, for its person
     GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
     PUT   users/{name}/starting what a start needs before its pod is built: the id of what waits there, and the uid
@@ -22,6 +22,7 @@ from dlspawner.manager.api import UIDS, allocate, as_name, fields
 from dlspawner.manager.cancelling import interrupted
 from dlspawner.manager.desk import Desk, Question
 from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.notices import clean
 from dlspawner.manager.web import ForHub, Json, Manager, Problem
 
 NOT_HERE = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
@@ -43,6 +44,7 @@ _FIELDS = {
     "nonce": str,
 }
 _NEEDED = set(_FIELDS) - {"special", "image", "nonce"}
+_LONGEST_WHY = 1000
 
 
 class _ForJobs(ForHub):
@@ -82,9 +84,10 @@ class Released(_ForJobs):
     """What was reserved for it is free again."""
 
     async def post(self, job: str) -> None:
-        body = fields(self.read_object(), {"user": str, "passes": bool}, {"user"})
+        body = fields(self.read_object(), {"user": str, "passes": bool, "why": str}, {"user"})
+        why = clean(body.get("why", ""), _LONGEST_WHY)
         try:
-            await self.desk().release(job, body["user"], passes=body.get("passes", False))
+            await self.desk().release(job, body["user"], passes=body.get("passes", False), why=why)
         except Fenced:
             raise Problem(503, NOT_YET) from None
         self.set_status(204)

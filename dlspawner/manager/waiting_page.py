@@ -37,12 +37,12 @@ _ENDS = {
     "no-server": "Its turn came, and the Hub has no such server any more.",
     "runs-already": "Its turn came, and the server ran already.",
     "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
-    "not-created": "Its turn came, and the cluster refused it. Start it again to read why.",
+    "not-created": "Its turn came, and the cluster refused it:",
     "never-seen": "It was being started, and no pod of it ever came. Start it again.",
 }
 
 _SAID_HERE = frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START, notices.Kind.DENIED})
-_WITH_DETAIL = frozenset({"start-refused", "denied"})
+_WITH_DETAIL = frozenset({"start-refused", "not-created", "denied"})
 
 
 def owner(handler: Asking, user: str, right: Right) -> Identity:
@@ -117,7 +117,8 @@ class WaitPage(Waiting):
             raise Problem(404, NOTHING_HERE)
         reason, detail = last
         sentence = _ENDS.get(reason, "It does not wait any more.")
-        self._show(user, server, ended=f"{sentence} {detail}" if reason in _WITH_DETAIL else sentence)
+        told = f"{sentence} {detail}" if detail and reason in _WITH_DETAIL else f"{sentence.rstrip(':.')}."
+        self._show(user, server, ended=told)
 
     async def _is_going(self, user: str, server: str) -> bool:
         """Whether the Hub is there and starts this server, so that its page says more than ours."""

@@ -162,14 +162,14 @@ class Manager:
         self.log.info("job=%s is not admitted: decision=%s reason=%s", job, decision, reason)
         raise waits(said, reason) if queued else Refused(*said, reason=reason, status=403)
 
-    async def release(self, job: str, user: str, *, passes: bool) -> None:
-        """The pod of this job was not made and will not be; ``passes``: it could be soon.
+    async def release(self, job: str, user: str, *, passes: bool, why: str) -> None:
+        """The pod of this job was not made and will not be, for its person ``why``; ``passes``: it could be soon.
 
         Never fails: what is not told expires.
         """
         asked = replace(self, seconds=RELEASE_SECONDS)
         try:
-            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user, "passes": passes})
+            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user, "passes": passes, "why": why})
         except Refused:
             return
 

@@ -268,7 +268,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         except Refused as refused:
             passes = isinstance(refused, NotNow)
             if not (isinstance(refused, NotNow) and refused.unsure):
-                await self._manager.release(job.id, job.user, passes=passes)
+                await self._manager.release(job.id, job.user, passes=passes, why=refused.message)
             raise
 
     def _waits(self, sentences: Sequence[str], reason: str) -> Waits:

@@ -73,10 +73,12 @@ def test_the_last_lines_are_no_wish_of_who_follows(server: Scripted, capsys: pyt
     assert server.asked == []
 
 
-def test_all_that_is_kept_can_be_asked_for(server: Scripted) -> None:
-    server.answers = [RUNS, (LOG, "1\n")]
-    assert cli.main(["logs", "--tail", "0", "--search", "x", "-p", "-c", "main", ID]) == 0
-    assert server.asked[1][1].endswith("/log?search=x&tail=0&previous=true&container=main")
+def test_all_that_is_kept_is_printed_unless_it_is_to_be_less(server: Scripted) -> None:
+    server.answers = [RUNS, (LOG, "1\n"), RUNS, (LOG, "1\n")]
+    assert cli.main(["logs", "--search", "x", "-p", "-c", "main", ID]) == 0
+    assert cli.main(["logs", "--tail", "20", ID]) == 0
+    read = [path.partition("/log")[2] for _, path, *_ in server.asked if "/log" in path]
+    assert read == ["?search=x&tail=0&previous=true&container=main", "?tail=20"]
 
 
 @pytest.mark.parametrize("words", [[], ["-f"]], ids=["read", "followed"])

@@ -136,7 +136,7 @@ FITS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "PUT api/users/{user}/account": asks(**UIDS),
     "PUT api/users/{user}/starting": asks(server=CLEAN, **UIDS),
     "POST api/users/{user}/interrupted": asks(server=CLEAN, job=CLEAN),
-    "POST api/jobs/{id}/released": asks(user=CLEAN, passes=st.booleans()),
+    "POST api/jobs/{id}/released": asks(user=CLEAN, passes=st.booleans(), why=CLEAN),
     "PUT api/jobs/{id}": asks(
         **dict.fromkeys(("server", "team", "template", "priority"), CLEAN),
         user=st.just(NEIGHBOUR),

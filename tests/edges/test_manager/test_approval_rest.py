@@ -256,6 +256,16 @@ async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, 
     assert (status, "The request was denied by vera: <b>Not now</b>" in text) == (200, True)
 
 
+async def test_the_page_of_a_job_says_by_whom_it_was_approved_and_why(world: World, served: Served) -> None:
+    question = await waits(served)
+    request = asked(served.acting, question)
+    assert request is not None
+    await read(served, world.token("vera"), f"approvals/{request.id}/approve", reason="<b>The paper</b> is due.")
+    status, text, _ = await read(served, world.token("alice"), f"jobs/{question.job}")
+    assert status == 200
+    assert "It was approved by vera: <b>The paper</b> is due." in text
+
+
 async def test_the_wait_page_speaks_to_its_person_and_of_them_to_an_admin(world: World, served: Served) -> None:
     await waits(served)
     _, own, _ = await read(served, world.token("alice"), "wait/alice/")

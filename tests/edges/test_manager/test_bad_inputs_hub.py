@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import requests
 
 from dlspawner.core import naming
 from tests.e2e.people import wait_for
@@ -38,6 +39,8 @@ async def hooked(spawner, pod):
     if asked:
         pod.spec.containers[0].resources.limits[{resource!r}] = asked
         pod.spec.containers[0].resources.requests[{resource!r}] = asked
+    if spawner.user.name.startswith("unmade"):
+        pod.spec.containers[0].name = "Not a name"
     return pod
 c.KubeSpawner.modify_pod_hook = hooked
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 30}}
@@ -401,6 +404,22 @@ def test_whose_options_a_template_does_not_allow_any_more_keeps_the_place_and_ho
     has_started(queued)
     assert live_jobs(queued) == [place["job"]]
     assert not any(told(queued, LESS))
+
+
+def test_who_has_waited_for_what_the_cluster_refuses_reads_its_reason(hub: TeamsHub) -> None:
+    runs, queued = person(hub, "runs"), person(hub, "unmade")
+    runs.launch("", gpus=GPUS - HELD)
+    place = waits(hub, queued)
+    runs.stop("")
+    wait_for(lambda: "Its turn came" in plain(queued.get(place["page"]).text), "its turn has come", 60)
+    why = "The cluster refused its pod: "
+    job = f"/services/jobs/api/jobs/{place['job']}"
+    told = requests.get(hub.url + job, headers={"Authorization": f"token {queued.token}"}, timeout=30).json()
+    assert told["state"] == "ended"
+    reason = "The cluster does not accept this job (spec.containers[0].name): ask an administrator."
+    assert told["why"] == why + reason
+    assert f"Its turn came, and the cluster refused it: {reason}" in plain(queued.get(place["page"]).text)
+    assert told["why"] in plain(queued.get(f"/services/jobs/jobs/{place['job']}").text)
 
 
 def claims_of(who: Person, job: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.spawn import RESPONDER
+from tests.e2e.people import wait_for
 from tests.edges.test_manager.logs_story import its_log_outlives_a_job_and_holds_no_token, offer
 from tests.edges.test_manager.quota import TEMPLATE, running
 from tests.edges.test_manager.rest import SCOPES, RestHub
@@ -73,3 +74,20 @@ def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(t
             job = hub.until(user, "ended", seconds=120)
             assert hub.ask(user, "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         assert "although not all of its log" not in hub.log
+
+
+@pytest.mark.real
+def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_is_back(tmp_path: Path) -> None:
+    with noisy(tmp_path) as hub:
+        answer = hub.api("POST", "/users/bob/server", {"user_options": {"template": "later", "gpus": 1}})
+        assert answer.ok, answer.text
+        wait_for(lambda: hub.ready() == ["bob/"], "it runs", 60)
+        hub.kill("manager")  # so that the Hub waits for it
+        wait_for(lambda: "ended: exit_code=3" in hub.log, "the Hub has seen that it has ended", 60)
+        hub.kill("hub")
+        assert "jupyter-bob" in hub.kubectl("get", "pods")
+        hub.start_manager()
+        hub.start_hub()
+        job = hub.until("bob", "ended", seconds=120)
+        assert hub.ask("bob", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
+        wait_for(lambda: "jupyter-bob" not in hub.kubectl("get", "pods") and not hub.servers(), "nothing is left", 60)

@@ -7,7 +7,10 @@ connection, what is to be written leaves at the end of the read that it came wit
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from ssh_gateway.ciphers import LENGTH, SPARE
@@ -16,12 +19,15 @@ LONGEST = 256 * 1024  # a packet that asyncssh takes
 READ = 256 * 1024
 MOST_HELD = LENGTH + LONGEST + SPARE
 _PACKET = MOST_HELD + SPARE
+_RANDOM = 4096
+_SAMPLED = 64
 
 
 class Writer(Protocol):
     """A connection whose packets may wait here."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: memoryview) -> None:
+        """Send it; it holds until this returns."""
 
 
 class Buffers:
@@ -35,8 +41,32 @@ class Buffers:
         self.sealed = memoryview(bytearray(2 * READ + _PACKET))
         self.filled = 0
         self.reading = False
+        # Told for one read of `_SAMPLED` how many seconds went by until the kernel had all that came of it.
+        self.relayed: Callable[[float], object] = lambda _seconds: None
+        self._reads, self._since = 0, 0.0
         self.writing = False  # a connection that cannot take more says so at once, and others may want to send then
         self._owner: Writer | None = None
+        self._random, self._spent = b"", 0
+
+    def begin(self) -> None:
+        """Something was read; what is sent because of it waits until its `end`."""
+        self.reading = True
+        self._reads += 1
+        self._since = time.perf_counter() if self._reads % _SAMPLED == 1 else 0.0
+
+    def end(self) -> None:
+        """All of it has been looked at."""
+        self.reading = False
+        self.flush()
+        if self._since:
+            self.relayed(time.perf_counter() - self._since)
+
+    def random(self, size: int) -> bytes:
+        """So many random bytes, 255 at most, which nobody else gets; the kernel is asked for many at one time."""
+        if self._spent + size > len(self._random):
+            self._random, self._spent = os.urandom(_RANDOM), 0
+        start, self._spent = self._spent, self._spent + size
+        return self._random[start : self._spent]
 
     def room(self, owner: Writer, size: int) -> memoryview:
         """Where the owner's next packet may be written; what belongs to another, or leaves no room, is sent first."""
@@ -56,7 +86,7 @@ class Buffers:
         if owner is not None and filled:
             self.writing = True
             try:
-                owner.write(bytes(self.sealed[:filled]))
+                owner.write(self.sealed[:filled])
             finally:
                 self.writing = False
 

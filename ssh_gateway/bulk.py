@@ -80,19 +80,33 @@ class BulkConnection(SSHConnection):
         """Relay the whole packets of data at once; asyncssh gets all others."""
         if self._transport is None:
             return
-        outermost, self._buffers.reading = not self._buffers.reading, True
+        outermost = not self._buffers.reading
+        if outermost:
+            self._buffers.begin()
         try:
             at = self._open_all(received) if self._lent and self._opens_itself() else 0
             if at < len(received):
                 self._leave_to_asyncssh(bytes(received[at:]))
         finally:
             if outermost:
-                self._buffers.reading = False
-                self._buffers.flush()
+                self._buffers.end()
 
-    def write(self, data: bytes) -> None:
-        """All that this leg's peer is sent goes this way."""
-        super()._send(data)
+    def write(self, data: Payload) -> None:
+        """All that this leg's peer is sent goes this way; ``data`` holds until this returns."""
+        sent = self._sent_at_once(data)
+        if sent < len(data):
+            super()._send(bytes(data[sent:]))
+
+    def _sent_at_once(self, data: Payload) -> int:
+        """How much of it the kernel has taken: it needs no copy, which a transport may keep."""
+        link = self._link
+        # A stream of `ssh -J` would name the socket that it goes through.
+        if not isinstance(link, asyncio.Transport) or link is not self._transport or link.get_write_buffer_size():
+            return 0
+        try:
+            return os.write(link.get_extra_info("socket").fileno(), data)
+        except OSError:  # it is full, or closed, which the transport will find out
+            return 0
 
     def _leave_to_asyncssh(self, data: bytes) -> None:
         for at in range(0, len(data), _PIECE):
@@ -110,26 +124,27 @@ class BulkConnection(SSHConnection):
         self._packet = self._inpbuf = self._rest = b""
         self._recv_handler = self._recv_pkthdr
         at, end = 0, len(received)
-        while at < end and (after := self._end_of_packet(received, at)):
+        while at < end and self._transport is not None and (after := self._end_of_packet(received, at)):
             if after > end:
                 self._rest = bytes(received[at:])
                 return end
-            self._open(received[at:after])
+            relayed = self._open(received[at:after])
             at = after
+            if not (relayed or self._opens_itself()):  # only what asyncssh was handed can change that
+                break
         return at
 
     def _end_of_packet(self, received: memoryview, at: int) -> int:
         """Where the packet ends, at the least, that begins at ``at``; 0 when it is not to be opened here."""
         body = at + ciphers.LENGTH
-        if self._transport is None or not self._opens_itself():
-            return 0
         if body > len(received):
             return body
         cipher: Any = self._recv_encryption
         size = cipher.length(self._recv_seq, received[at:body])
         return int(body + size + cipher.tag) if 0 < size <= buffers.LONGEST else 0
 
-    def _open(self, sealed: memoryview) -> None:
+    def _open(self, sealed: memoryview) -> bool:
+        """Relay a packet, or hand it to asyncssh; whether it was relayed."""
         cipher: Any = self._recv_encryption
         plain = self._buffers.plain
         size = len(sealed) - ciphers.LENGTH - cipher.tag
@@ -138,11 +153,12 @@ class BulkConnection(SSHConnection):
             padding = plain[0]
             if _LEAST_PADDING <= padding <= size - _LEAST and self._relays(plain[1 : size - padding]):
                 self._recv_seq = (self._recv_seq + 1) & 0xFFFFFFFF
-                return
+                return True
             cipher.opened = bytes(plain[:size])
         else:
             cipher.opened = b""
         super().data_received(bytes(sealed))
+        return False
 
     def _relays(self, payload: memoryview) -> bool:
         if payload[0] not in _BULK or self.receive is None or number_at(payload, 1) in self._channels:
@@ -165,7 +181,7 @@ class BulkConnection(SSHConnection):
         if not (isinstance(payload, memoryview) and payload.obj is plain.obj):
             plain[1:size] = payload
         plain[0] = padding
-        plain[size:whole] = os.urandom(padding)
+        plain[size:whole] = shared.random(padding)
         shared.filled += cipher.seal(self._send_seq, plain[:whole], out)
         self._send_seq = (self._send_seq + 1) & 0xFFFFFFFF
         self._rekey_bytes_sent += whole

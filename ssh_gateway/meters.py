@@ -1,8 +1,8 @@
 """What a Prometheus reads of this gateway, in a registry of its own; it names nobody, neither people nor addresses.
 
 Counters are of this process: after a restart they begin at 0, as Prometheus expects. What is so at one moment, and how
-many bytes went through, is looked up when it asks, so that no packet pays for it. For the same reason the time that the
-relay takes is not measured on packets: what makes them wait is the event loop, whose lag is.
+many bytes went through, is looked up when it asks, so that no packet pays for it. How long the relay takes is measured
+for one read of 64; how long packets wait for their turn before that is the event loop's lag.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = ("publickey", "password", "keyboard-interactive", "other")
 REFUSALS = ("connection", "login", "session", "stream", "request")
 STARTS = ("running", "not-started")
+_RELAYS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -67,9 +68,15 @@ class Meters:
             ["result"],
             registry=own,
         )
+        self.relay = Histogram(
+            "dlspawner_gateway_relay_seconds",
+            "From packets that were read, of one connection at once, to their being sent on; of one read of 64.",
+            buckets=_RELAYS,
+            registry=own,
+        )
         self.loop_lag = Histogram(
             "dlspawner_gateway_loop_lag_seconds",
-            "By how much the event loop was late, measured twice a second: how long a packet waits to be relayed.",
+            "By how much the event loop was late, measured twice a second: how long a packet waits to be read.",
             buckets=_LAGS,
             registry=own,
         )

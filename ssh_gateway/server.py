@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import algorithms, listening, recorder, wire
+from ssh_gateway import algorithms, buffers, listening, recorder, wire
 from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
@@ -122,6 +122,7 @@ class Server:
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
         """Listen, and say where; OSError when the port is taken, unless everybody who has it shares it."""
         loop, found = asyncio.get_running_loop(), listening.listen(ip, port, shared=shared)
+        buffers.shared().relayed = self.meters.relay.observe
         self._listener = await loop.create_server(lambda: Gate(self._lobby), sock=found, backlog=listening.BACKLOG)
         return listening.written(found)
 

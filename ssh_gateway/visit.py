@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_WAITING_PACKETS = 64
 MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
 LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
+_TOUCH_SECONDS = 0.05
 MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
 Answer = TypeVar("Answer")
@@ -75,6 +76,7 @@ class Visit:
         self._asking = 0
         self._proofs = 0
         self.proof = proof
+        self._touched = float("-inf")
         self.budget = audit.Budget()
         self.recording_budget = audit.Budget()  # of its own: who uses up the other one hides no recording
         self.server_name: str | None = None
@@ -273,7 +275,11 @@ class Visit:
             self._leg.send_auth_banner(f"{sentence}\r\n")
 
     def _used(self) -> None:
-        self._server.activity.touch(self.proof.user, self.server_name or "")
+        """Somebody uses the job; asked for every packet, and told of at most twenty times a second."""
+        now = self._server.now()
+        if now - self._touched >= _TOUCH_SECONDS:
+            self._touched = now
+            self._server.activity.touch(self.proof.user, self.server_name or "")
 
     # Before the first wish
 

@@ -41,6 +41,7 @@ from ssh_gateway.packets import (
     FIRST_RELAYED,
     PROVE_HOST_KEYS,
     REQUEST_SUCCESS,
+    Payload,
     text,
     text_at,
 )
@@ -142,7 +143,7 @@ class Leg(BulkConnection):
     def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
         """See `log_sent_packet`."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Payload) -> None:
         super().write(data)
         link = self._transport
         if self._write_paused and link is not None and link.get_write_buffer_size() > MOST_UNSENT:

@@ -7,7 +7,8 @@ import os
 import pytest
 from asyncssh.encryption import get_encryption, get_encryption_params
 
-from ssh_gateway import algorithms, bulk, ciphers
+from ssh_gateway import algorithms, ciphers
+from ssh_gateway.wire import bulk
 
 SUITES = [
     (cipher, mac)

@@ -1,4 +1,4 @@
-"""The contract with asyncssh: what `ssh_gateway.wire` and `bulk` take for granted of its private parts.
+"""The contract with asyncssh: what `ssh_gateway.wire` takes for granted of its private parts.
 
 When this fails after an upgrade, read asyncssh's changes to `connection.py` before anything else: the relay stands on
 these names and on what they do.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -47,6 +49,15 @@ ATTRIBUTES = (
     "_send_encryption",
     "_send_seq",
 )
+
+
+def test_nothing_outside_of_the_package_looks_into_asyncssh() -> None:
+    package = Path(wire.__file__).parent
+    modules = [path for path in package.parent.rglob("*.py") if package not in path.parents]
+    assert len(modules) > 30
+    inside = re.compile(r"\bfrom asyncssh\.|\bimport asyncssh\.|\basyncssh\.\w*\._")
+    assert [path.name for path in modules if inside.search(path.read_text(encoding="utf-8"))] == []
+    assert inside.search((package / "bulk.py").read_text(encoding="utf-8"))
 
 
 def test_the_version_is_the_one_that_was_read() -> None:

@@ -1,4 +1,4 @@
-"""The packet layer: every private name of asyncssh that the gateway leans on is in this module and in `bulk`.
+"""The packet layer: every private name of asyncssh that the gateway leans on is in this package.
 
 asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
 subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
@@ -33,7 +33,6 @@ from asyncssh.public_key import (
 
 from ssh_gateway import listening
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
-from ssh_gateway.bulk import BulkConnection
 from ssh_gateway.certificates import PERMITS, Bounds, Certificate
 from ssh_gateway.door import Door
 from ssh_gateway.packets import (
@@ -45,6 +44,7 @@ from ssh_gateway.packets import (
     text,
     text_at,
 )
+from ssh_gateway.wire.bulk import BulkConnection
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000

@@ -5,7 +5,7 @@ packets of data, and additions to windows, are opened where the next leg seals t
 was read at once. Everything else, and what comes during a key exchange, is asyncssh's: it is handed what is not
 complete, and packets that were opened and turned out to be none of these, with ciphers that keep one state for both.
 
-Private names of asyncssh are in this module and in `wire` only; tests/gateway/test_wire.py watches both.
+Private names of asyncssh are in this package only; tests/gateway/test_wire.py watches them.
 """
 
 from __future__ import annotations

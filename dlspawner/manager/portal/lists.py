@@ -3,7 +3,7 @@
 GET  queue      what waits: places, reasons
 GET  cluster    GPU types and nodes, before one starts a job
 GET  teams      members, admins, quotas and use; of a team admin their teams, of a Hub admin all
-GET  all        every job that its reader may see, with filters
+GET  all        every job that its reader may see, ended ones too, with filters: for most people their own
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dlspawner.core.jobs import State
 from dlspawner.core.model import DEFAULT_TEAM, Team
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import query
-from dlspawner.manager.access import Right
+from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.job_words import gpus
 from dlspawner.manager.kept import Kept, Place
 from dlspawner.manager.portal.shares import shares
@@ -107,13 +107,11 @@ class Teams(Page):
 
 
 class All(Page):
-    """Jobs of all that the reader reaches, ended ones too, the newest first."""
+    """Jobs of all that the reader reaches, ended ones too, the newest first; for most people their own."""
 
     async def get(self) -> None:
         self.person()
         viewer, acting = self.viewer(Right.SEE), self.acting()
-        if not viewer.all and not viewer.teams:
-            raise Problem(404, NOTHING_HERE)
         self.desk()
         given = {
             name: [self.get_query_argument(name)]
@@ -123,23 +121,27 @@ class All(Page):
         try:
             wanted, after = query.read_filter(given), query.read_after(given)
         except query.Wrong as wrong:
-            self._show([], given, 422, problem=str(wrong))
+            self._show(viewer, [], given, 422, problem=str(wrong))
             return
         found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
         last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
         older = query.cursor(Place(last.submitted, last.id)) if last else ""
-        self._show(found[:PER_PAGE], given, older=older)
+        self._show(viewer, found[:PER_PAGE], given, older=older)
 
-    def _show(self, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
+    def _show(self, viewer: Viewer, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
         settings = self.acting().settings
+        titles, groups = settings.teams.titles, self.person().groups
+        own = {team.name for team in settings.teams.of(viewer.name, tuple(groups))}
         self.show_page(
             "all_jobs.html",
             code,
             jobs=jobs,
+            people=viewer.all or bool(viewer.teams),
+            choices={name: title for name, title in titles.items() if viewer.all or name in own},
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
             kinds=[kind.name for kind in settings.cluster.gpu_types],
-            teams=settings.teams.titles,
+            teams=titles,
             templates={one.name: one.title for one in settings.templates},
             gpus=gpus,
             **more,

@@ -189,7 +189,7 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
 @pytest.mark.parametrize(
     ("user", "teams", "more"),
     [
-        pytest.param("alice", 0, {"": ("section[data-server]", 2)}, id="a person"),
+        pytest.param("alice", 0, {"": ("section[data-server]", 2), "all": ("tbody tr", 2)}, id="a person"),
         pytest.param(
             "vera",
             32,
@@ -208,8 +208,9 @@ async def test_every_page_is_accessible_on_a_phone_at_night(
     filled.portal.knows("somebody-1", "much")
     asked = await ask(filled.portal.served.acting, wants("somebody-1", gpus=3, server="much", team="team-4"))
     assert asked.decision == "wait", asked
-    pages = ["", "queue", "cluster", "history", "approvals", "keys", "notices", f"jobs/{job}", f"jobs/{job}/usage"]
-    pages += [f"jobs/{filled.ended}/log", "teams", "all"] if teams else ["wait/alice/big"]
+    pages = ["", "queue", "cluster", "all", "history", "approvals", "keys", "notices"]
+    pages += [f"jobs/{job}", f"jobs/{job}/usage"]
+    pages += [f"jobs/{filled.ended}/log", "teams"] if teams else ["wait/alice/big"]
     forgives = ("status of 422", *BY_TOOLS)
     async with browsing(filled.portal, user, forgives=forgives, **PHONE_AT_NIGHT) as page:
         await page.context.add_init_script(JUMPS)

@@ -192,11 +192,46 @@ async def test_while_the_hub_is_away_teams_are_shown_without_members(portal: Por
     assert (page.status, "The Hub does not say who they are." in page.text) == (200, True)
 
 
-@pytest.mark.parametrize("path", ["teams", "all"])
-async def test_who_administers_nothing_has_no_such_pages_and_no_way_to_them(portal: Portal, path: str) -> None:
-    assert (await portal.read("alice", path)).status == 404
-    assert f'href="/services/jobs/{path}"' not in (await portal.read("alice")).body
-    assert f'href="/services/jobs/{path}"' in (await portal.read("vera")).body
+async def test_who_administers_nothing_has_no_page_of_teams_and_no_way_to_it(portal: Portal) -> None:
+    assert (await portal.read("alice", "teams")).status == 404
+    assert 'href="/services/jobs/teams"' not in (await portal.read("alice")).body
+    assert 'href="/services/jobs/teams"' in (await portal.read("vera")).body
+
+
+async def test_a_person_finds_all_jobs_they_ever_had_and_nobody_elses(portal: Portal) -> None:
+    ended = []
+    await portal.runs(wants("holder", gpus=8))
+    for user, server in (("alice", "train"), ("alice", "train"), ("bob", "play")):
+        ended.append(await portal.waits(wants(user, server=server)))
+        await portal.read(user, f"jobs/{ended[-1].job}/stop", "POST")
+    portal.hub.servers = set()  # they have removed these servers
+    assert "train" not in (await portal.read("alice")).text
+    first, second, bobs = (f'href="/services/jobs/jobs/{one.job}"' for one in ended)
+    alice, bob = await portal.read("alice", "all"), await portal.read("bob", "all?user=alice&team=default")
+    assert (alice.status, first in alice.body, second in alice.body, bobs in alice.body) == (200, True, True, False)
+    assert alice.text.count("ended") == 3, "two jobs, and a choice of the filter"
+    assert [link in bob.body for link in (first, second, bobs)] == [False] * 3
+    assert bobs in (await portal.read("bob", "all")).body
+    assert [(await portal.read("alice", f"jobs/{one.job}")).status for one in ended] == [200, 200, 404]
+
+
+@pytest.mark.parametrize(
+    ("user", "title", "by_person", "teams"),
+    [
+        ("alice", "All my jobs", False, {"default"}),
+        ("vera", "Team’s jobs", True, {"default"}),
+        ("root-admin", "All jobs", True, {"default", "language"}),
+    ],
+    ids=["a person", "a team's admin", "an administrator"],
+)
+async def test_the_list_of_all_jobs_has_the_name_and_filters_of_its_reader(
+    portal: Portal, user: str, title: str, by_person: bool, teams: set[str]
+) -> None:
+    page = await portal.read(user, "all")
+    assert page.text.startswith(title)
+    assert f'aria-current="page">{title}</a>' in page.body
+    assert [word in page.body for word in ('name="user"', ">Person</label>")] == [by_person] * 2
+    assert {one for one in ("default", "language") if f'<option value="{one}"' in page.body} == teams
 
 
 @pytest.mark.parametrize("path", ["", "queue", "cluster", "teams", "all", f"jobs/j-{'a' * 12}"])

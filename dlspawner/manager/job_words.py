@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlspawner.core.amounts import counted
-from dlspawner.core.jobs import Job
+from dlspawner.core.jobs import Job, State
 from dlspawner.manager.records import Stop
 
 # Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
@@ -26,6 +26,19 @@ ENDS = {
 
 # Of these the owner reads the details, too: they name nobody else's job.
 TOLD = frozenset({"start-refused", "start-failing", "not-created", "approved", "denied", "failed"})
+
+
+GOING = "It is being started."
+ENDING = "It is being stopped."
+
+
+def going(state: State, stop: Stop | None, happened: str = "") -> str:
+    """What is waited for while a job starts or ends; ``happened``: the latest that Kubernetes told of its pods."""
+    if stop is not None:
+        return stop.sentence
+    if state is State.STARTING:
+        return happened or GOING
+    return ENDING if state is State.STOPPING else ""
 
 
 def end(reason: str, detail: str, stop: Stop | None) -> str:

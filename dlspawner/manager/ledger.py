@@ -10,7 +10,7 @@ may last was written by a clock that has been set back since, and is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.jobs import State
-from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, noticerows
+from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, noticerows, podeventrows
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.activity import Facts
 from dlspawner.manager.approvals import Request
@@ -135,6 +135,11 @@ class Ledger:
     async def history(self, job: str) -> list[Event]:
         """What became of a job, and the details of it."""
         return await self._store.read(lambda connection: jobrows.events(connection, job))
+
+    async def happened(self, ids: Iterable[str]) -> dict[str, str]:
+        """The latest sentence about the pods of each of these jobs, as far as there is one."""
+        found = [*ids]
+        return await self._store.read(lambda connection: podeventrows.latest(connection, found)) if found else {}
 
     async def notices(self) -> list[Notice]:
         """Every open notice."""

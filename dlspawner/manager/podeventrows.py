@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, exists, func, insert, select, update
 
 from dlspawner.manager.kept import Happening
-from dlspawner.manager.schema import jobs, pod_events
+from dlspawner.manager.records import WAITING
+from dlspawner.manager.schema import job_events, jobs, pod_events
 
 MOST = 200  # of one job
+# The job has waited since: that happened to a pod of an earlier start.
+_WAITED_SINCE = exists().where(
+    job_events.c.job == pod_events.c.job,
+    job_events.c.state.in_([state.value for state in WAITING]),
+    job_events.c.at > pod_events.c.at,
+)
 
 
 def of_job(connection: Connection, job: str) -> list[Happening]:
@@ -18,6 +25,18 @@ def of_job(connection: Connection, job: str) -> list[Happening]:
     return [
         Happening(row.key, row.at, row.reason, row.sentence, row._mapping["count"]) for row in connection.execute(query)
     ]
+
+
+def latest(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """The latest sentence about the pods of each of these jobs since it last waited."""
+    place = func.row_number().over(
+        partition_by=pod_events.c.job, order_by=(pod_events.c.at.desc(), pod_events.c.id.desc())
+    )
+    found = select(pod_events.c.job, pod_events.c.sentence, place.label("place"))
+    found = found.where(pod_events.c.job.in_(ids), ~_WAITED_SINCE)
+    told = found.subquery()
+    query = select(told.c.job, told.c.sentence).where(told.c.place == 1)
+    return {row.job: row.sentence for row in connection.execute(query)}
 
 
 def write(connection: Connection, told: Sequence[tuple[str, Happening]]) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from dlspawner.core import quantity
 from dlspawner.core.jobs import State
 from dlspawner.core.telling import moment
-from dlspawner.manager.job_words import TOLD, end, gpus
+from dlspawner.manager.job_words import TOLD, end, going, gpus
 from dlspawner.manager.kept import Event, Happening, Kept
 
 # What a transition means to the job's person, by its reason; other reasons are shown as they are.
@@ -102,15 +102,18 @@ def times(kept: Kept) -> list[tuple[str, datetime]]:
     return [(name, at) for name, at in given if at is not None]
 
 
-def says(kept: Kept, why: str, now: datetime, last: str = "") -> str:
-    """The one sentence about where it stands; ``last`` is the detail of its last event."""
+def says(kept: Kept, why: str, now: datetime, last: str = "", happened: str = "") -> str:
+    """The one sentence about where it stands; ``last`` is the detail of its last event.
+
+    ``happened``: the latest that Kubernetes told of its pods, while it starts.
+    """
     if kept.state is State.ENDED:
         return end(kept.reason, last, kept.stop)
     if kept.stop is not None:
         return kept.stop.sentence
     if kept.notice is not None:
         return f"It has to leave for others {moment(kept.notice, now)}."
-    return why
+    return why or going(kept.state, None, happened)
 
 
 def steps(events: Iterable[Event], happened: Iterable[Happening], *, all_details: bool) -> list[Step]:

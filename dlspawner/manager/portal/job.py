@@ -27,10 +27,12 @@ class JobPage(Mine):
         titles = {one.name: one.title for one in settings.templates}
         why = desk.looks.why(record.job, now) if record is not None else ""
         happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
+        latest = await acting.ledger.happened([job] if kept.state is State.STARTING else [])
         events = await acting.ledger.history(job)
         waits = record is not None and record.waits
         may_see_place = viewer.all or viewer.name == kept.user
         row, links = await self._ways(kept)
+        sentence = detail.says(kept, why, now, events[-1].detail if events else "", latest.get(job, ""))
         self.show_page(
             "job.html",
             job=kept,
@@ -41,7 +43,7 @@ class JobPage(Mine):
             log=viewer.reads(kept.user, kept.team) and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),
-            sentence=detail.says(kept, why, now, events[-1].detail if events else ""),
+            sentence=sentence or (row.sentence if row else ""),
             steps=detail.steps(events, happened, all_details=viewer.all),
             waits=waits,
             wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",

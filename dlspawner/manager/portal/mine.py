@@ -7,7 +7,7 @@ stopped ended was written down. Where the Hub does not answer, the book's jobs a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -17,13 +17,14 @@ from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.limits import BLOCKED
 from dlspawner.hubapi import Server
-from dlspawner.manager.job_words import asked, end
+from dlspawner.manager.job_words import ENDING, GOING, asked, end, going
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.looks import Look
 from dlspawner.manager.records import OF_POD, Record
 from dlspawner.ssh_config import vscode_link
 
 TENSORBOARD = "tensorboard"
+NOT_READY = "It runs, and its program does not answer yet."
 
 
 class Shown(Enum):
@@ -87,6 +88,7 @@ class Facts:
     pods: Mapping[str, naming.Job]  # by uid
     ended: Mapping[str, Ended]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
+    happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
     gateway: Target | None = None
@@ -134,13 +136,15 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
     is_ready = state is Shown.RUNNING and (server is None or server.ready)
     look = facts.looks.get(job.server)
     runs = state is Shown.RUNNING
+    is_late = runs and server is not None and server.pending == "spawn"
+    says = NOT_READY if is_late else _says(record, look, facts.happened)
     command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
     return Row(
         server=job.server,
         state=state,
         template=job.template,
         summary=_summary(facts, job),
-        sentence=BLOCKED if facts.blocked and state is Shown.WAITING else _says(record, look),
+        sentence=BLOCKED if facts.blocked and state is Shown.WAITING else says,
         job=job.id,
         since=job.started if runs else job.submitted,
         position=look.position if look and look.state == "queued" and not facts.blocked else 0,
@@ -155,7 +159,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
     )
 
 
-def _says(record: Record, look: Look | None) -> str:
+def _says(record: Record, look: Look | None, happened: Mapping[str, str]) -> str:
     job = record.job
     if record.stop is not None:
         return record.stop.sentence
@@ -168,24 +172,25 @@ def _says(record: Record, look: Look | None) -> str:
     if look is not None and look.state == "queued":
         of = f" of {look.waiting} that wait for the same" if look.waiting > 1 else ""
         return f"Number {look.position} in the queue{of}. {look.sentence}".strip()
-    return ""
+    return going(job.state, None, happened.get(job.id, ""))
 
 
 def _without_job(facts: Facts, name: str, server: Server | None) -> Row:
     """A server of the Hub's without a job that we know: it is stopped, or about to be one."""
     last = facts.ended.get(name)
     template = _text(server.user_options.get("template")) if server else ""
-    state, is_ready = Shown.STOPPED, False
+    state, is_ready, sentence = Shown.STOPPED, False, ""
     if server is not None and not server.stopped:
         state = {"spawn": Shown.STARTING, "stop": Shown.STOPPING}.get(server.pending or "", Shown.RUNNING)
         is_ready = server.ready
+        sentence = {Shown.STARTING: GOING, Shown.STOPPING: ENDING}.get(state, "")
     stopped = state is Shown.STOPPED
     return Row(
         server=name,
         state=state,
         template=template,
         summary=facts.titles.get(template, template),
-        sentence=end(last.reason, last.detail, last.stop) if last and stopped else "",
+        sentence=end(last.reason, last.detail, last.stop) if last and stopped else sentence,
         job=last.job if last and stopped else "",
         since=last.at if last and stopped else None,
         has_run=bool(last and stopped and last.has_run),

@@ -65,6 +65,7 @@ class Mine(Page):
         # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
         records = await self.on_disk(lambda book: latest(book.records, name))
         jobs = [one.job for one in records.values()]
+        starting = [job.id for job in jobs if job.state is State.STARTING]
         policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
         return Facts(
             user=name,
@@ -75,6 +76,7 @@ class Mine(Page):
             pods=culler.evidence.pods() if culler else {},
             ended=await acting.ledger.ended(name),
             teams=settings.teams.titles,
+            happened=await acting.ledger.happened(starting),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
             gateway=self.manager.ssh_target,

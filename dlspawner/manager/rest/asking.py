@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from dlspawner.core.jobs import State
@@ -29,19 +30,23 @@ class JobResource(Resource):
             settings.teams.titles,
         )
 
-    def shown(self, kept: Kept, setting: view.Setting, now: datetime) -> dict[str, object]:
+    async def happened(self, jobs: Iterable[Kept]) -> dict[str, str]:
+        """The latest that Kubernetes told of those that start, which whoever sees them may know."""
+        return await self.acting.ledger.happened(kept.id for kept in jobs if kept.state is State.STARTING)
+
+    def shown(self, kept: Kept, setting: view.Setting, now: datetime, happened: Mapping[str, str]) -> dict[str, object]:
         """A job as JSON, with what the queue says of it."""
-        return view.job(kept, setting, live(self.desk, kept, now))
+        return view.job(kept, setting, live(self.desk, kept, now), happened.get(kept.id, ""))
 
     async def detail(self, kept: Kept) -> dict[str, object]:
         """More of one job than a list tells: of one that has ended how, too."""
-        content = self._detail(kept)
+        content = self._detail(kept, await self.happened([kept]))
         if kept.state is State.ENDED and kept.reason in TOLD:
             events = await self.acting.ledger.history(kept.id)
             content["why"] = end(kept.reason, events[-1].detail if events else "", kept.stop)
         return content
 
-    def _detail(self, kept: Kept) -> dict[str, object]:
+    def _detail(self, kept: Kept, happened: Mapping[str, str]) -> dict[str, object]:
         desk = self.desk
         record = desk.book.records.get(kept.id)
         now = desk.book.now()
@@ -50,7 +55,7 @@ class JobResource(Resource):
         has_page = waits and (viewer.all or viewer.name == kept.user)
         advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
         return {
-            **self.shown(kept, self.setting(), now),
+            **self.shown(kept, self.setting(), now, happened),
             "requeue": kept.requeue,
             "pods": list(kept.pods),
             "alternatives": [

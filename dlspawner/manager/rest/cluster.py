@@ -72,7 +72,7 @@ class Queue(JobResource):
         types = status.gpu_types(world, ())
         self.reply(
             {
-                "items": [self.shown(kept[job], setting, now) for job in ids if job in kept],
+                "items": [self.shown(kept[job], setting, now, {}) for job in ids if job in kept],
                 "next": str(end) if end < len(seen) else None,
                 "others": len(order) - len(seen),
                 "waiting": [

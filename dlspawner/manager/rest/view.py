@@ -29,10 +29,9 @@ from dlspawner.core.json_values import amount, time
 from dlspawner.core.model import Priority
 from dlspawner.core.template import Protocol, Template
 from dlspawner.manager.approvals import as_json
-from dlspawner.manager.job_words import end
+from dlspawner.manager.job_words import end, going
 from dlspawner.manager.kept import Event, Kept
 
-GOING = "It is being started."
 # Details of these events are other people's jobs.
 _OF_OTHERS = frozenset({"notice", "promised"})
 
@@ -61,8 +60,8 @@ class Setting:
         return next((one.name for one in self.priorities if one.level == level), str(level))
 
 
-def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, object]:
-    """The whole of it."""
+def job(kept: Kept, setting: Setting, live: Live | None = None, happened: str = "") -> dict[str, object]:
+    """The whole of it; ``happened``: the latest that Kubernetes told of the pods of one that starts."""
     return {
         "id": kept.id,
         "user": kept.user,
@@ -72,7 +71,7 @@ def job(kept: Kept, setting: Setting, live: Live | None = None) -> dict[str, obj
         "template": kept.template,
         "state": kept.state.value,
         "reason": kept.reason,
-        "why": (live.why if live else "") or _why(kept),
+        "why": (live.why if live else "") or _why(kept, happened),
         "position": live.position if live else None,
         "estimate": estimate(live.estimate) if live else None,
         "priority": setting.priority(kept.priority),
@@ -133,9 +132,7 @@ def _stop(kept: Kept) -> dict[str, object] | None:
     return {"reason": kept.stop.reason, "sentence": kept.stop.sentence, "at": time(kept.stopped)}
 
 
-def _why(kept: Kept) -> str:
+def _why(kept: Kept, happened: str) -> str:
     if kept.state is State.ENDED:
         return end(kept.reason, "", kept.stop)
-    if kept.stop is not None:
-        return kept.stop.sentence
-    return GOING if kept.state is State.STARTING else ""
+    return going(kept.state, kept.stop, happened)

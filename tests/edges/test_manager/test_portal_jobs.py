@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from dlspawner.cluster import EVENTS
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
-from tests.edges.test_manager.office import ask, until, wants
+from tests.edges.test_manager.office import NAMESPACE, ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.world import World
 
+BACK_OFF = "Its image cannot be fetched now; the node tries again."
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -76,6 +80,51 @@ async def test_a_job_that_has_ended_says_how_and_leads_to_what_it_printed(
     assert f'href="/services/jobs/jobs/{question.job}"' in page.body
     assert f'href="/services/jobs/jobs/{question.job}/log"' in page.body
     assert sentence in (await portal.read("alice", f"jobs/{question.job}")).text
+
+
+async def test_a_job_that_starts_says_what_it_waits_for(portal: Portal) -> None:
+    question, name = wants("alice", server="train"), "jupyter-alice--train"
+    assert (await ask(portal.served.acting, question)).decision == "admit"
+    portal.knows("alice", "train")
+    portal.hub.pending.add(("alice", "train"))
+
+    async def starts(user: str, server: str) -> None:
+        """It is not ready meanwhile."""
+
+    portal.hub.starts = starts
+    pages = [("alice", ""), ("alice", f"jobs/{question.job}"), ("vera", f"jobs/{question.job}")]
+    pages += [(user, f"api/jobs{place}") for user in ("alice", "vera") for place in ("", f"/{question.job}")]
+
+    async def everybody_reads(sentence: str) -> bool:
+        return all([sentence in (await portal.read(user, path)).body for user, path in pages])
+
+    assert await everybody_reads("It is being started.")
+    pod = await portal.office.make_pod(question, name=name)
+    await happens(portal, pod, "Pulling", 'Pulling image "registry.example/lab"')
+    await until(lambda: everybody_reads("Its image is being fetched."), "the event is told")
+    await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
+    await until(lambda: everybody_reads(BACK_OFF), "the next one is")
+    ledger = portal.served.acting.ledger
+    assert await ledger.happened(["j-222222222222", question.job]) == {question.job: BACK_OFF}
+
+    def waits_again(turn: Turn) -> None:
+        record = turn.record(question.job)
+        assert record is not None
+        turn.wait_again(record, "turn-over")
+
+    await portal.served.book.turn(waits_again)
+    assert await ledger.happened([question.job]) == {}, "of an earlier start"
+
+
+async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str) -> None:
+    """Kubernetes tells this of a pod."""
+    about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+    event = {
+        **{"apiVersion": "v1", "kind": "Event", "type": "Normal", "reason": reason, "message": message},
+        "metadata": {"name": f"{pod['metadata']['name']}.{reason.lower()}", "namespace": NAMESPACE},
+        **{"involvedObject": {"kind": "Pod", **about}, "lastTimestamp": datetime.now(UTC).isoformat()},
+    }
+    await portal.office.cluster.create(EVENTS, event, NAMESPACE)
 
 
 async def test_nobody_sees_jobs_of_others_here(portal: Portal) -> None:

@@ -11,7 +11,7 @@ from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
 from dlspawner.core.model import PRIORITIES
 from dlspawner.core.template import Endpoint, Protocol, Template
-from dlspawner.manager import query
+from dlspawner.manager import job_words, query
 from dlspawner.manager.kept import Event, Kept, Place
 from dlspawner.manager.records import Stop
 from dlspawner.manager.rest import view
@@ -65,7 +65,8 @@ WHYS = {
     "who was stopped hears why": (replace(KEPT, state=State.ENDED, stop=Stop("idle", "Idle.")), None, "Idle."),
     "an end has words": (replace(KEPT, state=State.ENDED, reason="cancelled"), None, "It was cancelled before it ran."),
     "an end for a new reason": (replace(KEPT, state=State.ENDED, reason="new"), None, "It has ended."),
-    "who is started hears so": (replace(KEPT, state=State.STARTING), None, view.GOING),
+    "who is started hears so": (replace(KEPT, state=State.STARTING), None, job_words.GOING),
+    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=State.STOPPING), None, job_words.ENDING),
     "who runs needs no words": (KEPT, None, ""),
 }
 

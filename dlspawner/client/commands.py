@@ -171,7 +171,7 @@ def show(given: Given, service: Service) -> int:
         ("Leaves at", text.moment(job.get("notice"))),
         ("Ended", text.moment(job.get("ended"))),
         ("Stopped", stop.get("sentence")),
-        *((way["name"].capitalize(), way.get("command") or service.address(way.get("url"))) for way in ways),
+        *((way["name"].capitalize(), text.way(way) or service.address(way.get("url"))) for way in ways),
     ]
     print(text.facts(pairs))
     if events:

@@ -36,6 +36,15 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{f'{name}:'.ljust(width)}{value}" for name, value in known)
 
 
+def way(endpoint: Mapping[str, Any]) -> str:
+    """What to type for a way into a job, or who reaches it; empty for one that has an address of its own."""
+    if endpoint.get("forward"):
+        return f"{endpoint['forward']}, then {endpoint.get('address')}"
+    if endpoint.get("port") and endpoint.get("protocol") != "ssh":
+        return f"port {endpoint['port']}, for other pods of the cluster"
+    return str(endpoint.get("command") or "")
+
+
 def title(job: Mapping[str, Any], me: str = "") -> str:
     """A job's name for people: the server, with its owner where that is somebody else."""
     server = str(job.get("server") or DEFAULT_SERVER)

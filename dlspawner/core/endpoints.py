@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
+
+from dlspawner.core.template import Endpoint, Protocol
 
 Target = tuple[str, int]  # the gateway's host and port as people type them
 
@@ -20,9 +23,24 @@ def ssh_login(user: str, server: str) -> str:
     return f"{user}+{server}" if server or "+" in user else user
 
 
-def ssh_command(user: str, server: str, target: Target) -> str:
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A port of a job on a person's own machine: what to type for it, and where it is while that runs."""
+
+    command: str
+    address: str
+
+
+def forward(user: str, server: str, target: Target, endpoint: Endpoint) -> Forward:
+    """An endpoint that is no SSH, through the job's sshd; on one's own machine only root listens below 1024."""
+    port = endpoint.port if endpoint.port >= 1024 else 8000 + endpoint.port
+    command = ssh_command(user, server, target, f"-L {port}:localhost:{endpoint.port}")
+    return Forward(command, f"http://localhost:{port}/" if endpoint.protocol is Protocol.HTTP else f"localhost:{port}")
+
+
+def ssh_command(user: str, server: str, target: Target, options: str = "") -> str:
     """What to type to reach a server of this person through the gateway."""
     host, port = target
     login = f"{ssh_login(user, server)}@{host}"
     login = f"{'-- ' if login.startswith('-') else ''}{shlex.quote(login)}"  # nobody's name is an option of ssh
-    return f"ssh {login}" if port == 22 else f"ssh -p {port} {login}"
+    return " ".join(word for word in ("ssh", f"-p {port}" if port != 22 else "", options, login) if word)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.endpoints import Target, read_target, ssh_command
+from dlspawner.core.endpoints import Forward, Target, forward, read_target, ssh_command
+from dlspawner.core.template import Endpoint, Protocol
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,28 @@ def test_an_address_is_read_as_administrators_write_it(address: str, target: Tar
 )
 def test_a_command_reaches_exactly_this_server(user: str, server: str, target: Target, command: str) -> None:
     assert ssh_command(user, server, target) == command
+
+
+@pytest.mark.parametrize(
+    ("user", "endpoint", "there"),
+    [
+        (
+            "alice",
+            Endpoint("board", 6006, Protocol.HTTP),
+            Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/"),
+        ),
+        (
+            "alice",
+            Endpoint("api", 80, Protocol.TCP),
+            Forward("ssh -p 2222 -L 8080:localhost:80 alice+train@gate", "localhost:8080"),
+        ),
+        (
+            "-oProxyCommand=id;",
+            Endpoint("db", 1024, Protocol.TCP),
+            Forward("ssh -p 2222 -L 1024:localhost:1024 -- '-oProxyCommand=id;+train@gate'", "localhost:1024"),
+        ),
+    ],
+    ids=["a page", "a port that only root may listen at", "an option of ssh"],
+)
+def test_a_port_of_a_job_is_brought_to_ones_own_machine(user: str, endpoint: Endpoint, there: Forward) -> None:
+    assert forward(user, "train", ("gate", 2222), endpoint) == there

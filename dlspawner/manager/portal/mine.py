@@ -12,10 +12,11 @@ from datetime import datetime
 from enum import Enum
 
 from dlspawner.core import naming
-from dlspawner.core.endpoints import Target, ssh_command
+from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
 from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.limits import BLOCKED
+from dlspawner.core.template import Endpoint, Protocol
 from dlspawner.hubapi import Server
 from dlspawner.manager.job_words import ENDING, GOING, asked, end, going
 from dlspawner.manager.lastrows import Ended
@@ -46,6 +47,16 @@ _BY_STATE = {
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """A way in that is no SSH: for other pods, and through SSH where the job has that."""
+
+    name: str
+    protocol: str
+    port: int
+    forward: Forward | None
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One server. ``since``: of the state; ``kept``: it would be stopped for being unused, so it can be kept alive."""
 
@@ -61,6 +72,7 @@ class Row:
     ssh: str = ""
     is_recorded: bool = False  # what terminals show that come in by ssh
     vscode: str = ""
+    ports: tuple[Port, ...] = ()
     log_dir: str = ""
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
     is_ready: bool = False
@@ -88,6 +100,7 @@ class Facts:
     pods: Mapping[str, naming.Job]  # by uid
     ended: Mapping[str, Ended]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
+    endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
@@ -152,6 +165,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         ssh=command if runs else "",
         is_recorded=job.team in facts.recorded,
         vscode=vscode_link(job.server) or "" if runs and command else "",
+        ports=_ports(facts, job, has_ssh=bool(command)) if runs else (),
         log_dir=pod.log_dir or "" if pod else "",
         shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),
         is_ready=is_ready,
@@ -195,6 +209,20 @@ def _without_job(facts: Facts, name: str, server: Server | None) -> Row:
         since=last.at if last and stopped else None,
         has_run=bool(last and stopped and last.has_run),
         is_ready=is_ready,
+    )
+
+
+def _ports(facts: Facts, job: Job, *, has_ssh: bool) -> tuple[Port, ...]:
+    gateway = facts.gateway if has_ssh else None
+    return tuple(
+        Port(
+            one.name,
+            one.protocol.value,
+            one.port,
+            forward(facts.user, job.server, gateway, one) if gateway else None,
+        )
+        for one in facts.endpoints.get(job.template, ())
+        if one.protocol is not Protocol.SSH
     )
 
 

@@ -76,6 +76,7 @@ class Mine(Page):
             pods=culler.evidence.pods() if culler else {},
             ended=await acting.ledger.ended(name),
             teams=settings.teams.titles,
+            endpoints={one.name: one.endpoints for one in settings.templates},
             happened=await acting.ledger.happened(starting),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),

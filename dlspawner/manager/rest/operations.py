@@ -142,8 +142,9 @@ SCHEMAS: Mapping[str, Schema] = {
         "required": ["type", "title", "status", "detail"],
     },
     "Endpoint": closed(
-        {"name": TEXT, "protocol": TEXT, "url": TEXT, "port": WHOLE, "login": TEXT, "command": maybe(TEXT)},
-        optional=frozenset({"url", "port", "login", "command"}),
+        {"name": TEXT, "protocol": TEXT, "url": TEXT, "port": WHOLE, "login": TEXT, "command": maybe(TEXT)}
+        | {"forward": TEXT, "address": TEXT},
+        optional=frozenset({"url", "port", "login", "command", "forward", "address"}),
     ),
     "Alternative": closed({"gpus": NUMBER, "gpu_type": maybe(TEXT), "preemptible": BOOLEAN}),
     "Job": closed(_JOB),

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from dlspawner.core.endpoints import Target, ssh_command, ssh_login
+from dlspawner.core.endpoints import Target, forward, ssh_command, ssh_login
 from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import State
 from dlspawner.core.json_values import amount, time
@@ -105,16 +105,24 @@ def events(found: Iterable[Event], *, all_details: bool) -> list[dict[str, objec
 
 
 def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
-    """The ways into a job: its page, then what its template offers."""
+    """The ways into a job: its page, then what its template offers.
+
+    What is no SSH is for other pods, and where the job has an sshd, by ``forward`` at ``address`` of one's own machine.
+    """
     user, server = quote(kept.user, safe="@"), quote(kept.server, safe="")
     page = f"{setting.base_url}user/{user}/{f'{server}/' if server else ''}"
     found: list[dict[str, object]] = [{"name": "notebook", "protocol": "http", "url": page}]
     template = setting.templates.get(kept.template)
-    for one in template.endpoints if template else ():
+    offered = template.endpoints if template else ()
+    has_ssh = any(one.protocol is Protocol.SSH for one in offered)
+    for one in offered:
         told: dict[str, object] = {"name": one.name, "protocol": one.protocol.value, "port": one.port}
         if one.protocol is Protocol.SSH:
             told |= {"login": ssh_login(kept.user, kept.server)}
             told |= {"command": ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None}
+        elif has_ssh and setting.gateway:
+            there = forward(kept.user, kept.server, setting.gateway, one)
+            told |= {"forward": there.command, "address": there.address}
         found.append(told)
     return found
 

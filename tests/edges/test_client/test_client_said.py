@@ -19,7 +19,13 @@ from dlspawner import cli
 
 ID = "j-aaaaaaaaaaaa"
 AT = "2026-01-02T12:00:00.123456Z"
-WAYS = [{"name": "notebook", "protocol": "http", "url": "/lab/user/alice/train/"}]
+SSH = "ssh -p 2222 -L 6006:localhost:6006 alice+train@gate"
+WAYS = [
+    {"name": "notebook", "protocol": "http", "url": "/lab/user/alice/train/"},
+    {"name": "board", "protocol": "http", "port": 6006, "forward": SSH, "address": "http://localhost:6006/"},
+    {"name": "api", "protocol": "tcp", "port": 5000},
+    {"name": "ssh", "protocol": "ssh", "port": 2222, "login": "alice+train", "command": "ssh alice+train@gate"},
+]
 JOB: dict[str, Any] = {
     "endpoints": WAYS,
     **{"id": ID, "user": "alice", "server": "train", "team": "default", "team_title": "Everybody else"},
@@ -94,6 +100,17 @@ def test_times_are_told_to_the_second(run: Run, capsys: pytest.CaptureFixture[st
 def test_a_way_into_a_job_can_be_opened(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("show", ID) == 0
     assert f" {os.environ['DLSPAWNER_URL']}/lab/user/alice/train/\n" in capsys.readouterr().out
+
+
+def test_every_way_into_a_job_is_told(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", ID) == 0
+    told = [line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line]
+    ways = {name: way.strip() for name, way in told if name in {"Board", "Api", "Ssh"}}
+    assert ways == {
+        "Board": f"{SSH}, then http://localhost:6006/",
+        "Api": "port 5000, for other pods of the cluster",
+        "Ssh": "ssh alice+train@gate",
+    }
 
 
 def test_a_team_is_called_as_on_the_pages(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

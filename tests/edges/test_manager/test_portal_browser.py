@@ -28,6 +28,7 @@ from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
 from tests.edges.test_manager.test_history_page import fill
+from tests.edges.test_manager.test_portal_jobs import offer_ports
 from tests.edges.test_manager.world import World
 
 PICTURES = Path("build/portal")
@@ -102,6 +103,7 @@ async def filled(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     async with portals(world, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
+        offer_ports(portal)
         names = {"user": "root-admin", "server": "train", "team": "default"}
         more = {"ssh-host-key": "ssh-ed25519 x", "log-dir": "/home/root-admin/runs"}
         annotations = {f"dlspawner.dev/{name}": value for name, value in {**names, **more}.items()}

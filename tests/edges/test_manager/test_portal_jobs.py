@@ -15,6 +15,7 @@ import pytest
 from dlspawner.cluster import EVENTS
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.jobs import State
+from dlspawner.core.template import Endpoint, Protocol
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
@@ -168,6 +169,14 @@ def offer_tensorboards(portal: Portal) -> None:
     acting.settings = replace(acting.settings, templates=(*acting.settings.templates, tensorboard))
 
 
+def offer_ports(portal: Portal) -> None:
+    """The template offers SSH and a page."""
+    acting = portal.served.acting
+    endpoints = (Endpoint("ssh", 2222, Protocol.SSH), Endpoint("board", 6006, Protocol.HTTP))
+    tiny, *others = acting.settings.templates
+    acting.settings = replace(acting.settings, templates=(replace(tiny, endpoints=endpoints), *others))
+
+
 async def test_the_page_of_a_job_has_the_ways_into_it_that_the_list_has(portal: Portal) -> None:
     object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
     offer_tensorboards(portal)
@@ -186,6 +195,25 @@ async def test_the_page_of_a_job_has_the_ways_into_it_that_the_list_has(portal: 
     assert 'data-copy="' not in (await portal.read("vera", f"jobs/{question.job}")).body, (
         "who sees it, and may not enter it"
     )
+
+
+@pytest.mark.parametrize("has_ssh", [True, False], ids=["with SSH", "without"])
+async def test_the_other_ports_of_a_job_are_told_with_the_way_to_them(portal: Portal, has_ssh: bool) -> None:
+    object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
+    offer_ports(portal)
+    question = wants("alice", server="train")
+    annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
+    key = {"dlspawner.dev/ssh-host-key": "ssh-ed25519 x"} if has_ssh else {}
+    await portal.runs(question, annotations={**annotations, **key})
+    command = "ssh -p 2222 -L 6006:localhost:6006 alice+train@gate"
+    here = f"board, http: at http://localhost:6006/ on your machine, while this runs there {command} Copy"
+    for path in ("", f"jobs/{question.job}"):
+        page = await portal.read("alice", path)
+        text = page.text.replace(" ,", ",")
+        copies = f'data-copy="{command}"' in page.body
+        elsewhere = "board, http: port 6006, for other pods of the cluster" in text
+        assert (copies, here in text, elsewhere) == (has_ssh, has_ssh, not has_ssh), path
+    assert "6006" not in (await portal.read("vera", f"jobs/{question.job}")).text
 
 
 async def test_while_the_hub_is_away_jobs_are_shown_and_the_page_says_so(portal: Portal) -> None:

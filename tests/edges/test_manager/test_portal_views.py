@@ -9,14 +9,16 @@ import pytest
 
 from dlspawner.core import naming
 from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.endpoints import Forward
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Team, Teams
+from dlspawner.core.template import Endpoint, Protocol
 from dlspawner.core.world import World
 from dlspawner.hubapi import Server
 from dlspawner.manager.job_words import end
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.looks import Look
-from dlspawner.manager.portal.mine import Facts, Row, Shown, latest, rows
+from dlspawner.manager.portal.mine import Facts, Port, Row, Shown, latest, rows
 from dlspawner.manager.portal.shares import Share, shares
 from dlspawner.manager.records import PodRef, Record, Stop
 
@@ -62,6 +64,27 @@ def test_a_job_that_runs_has_all_its_ways_in() -> None:
     assert found.summary == "Notebook, 2 GPUs of type a100, team Vision"
     assert found.ssh == "ssh -p 2222 alice+train@gate"
     assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
+
+
+OFFERED = (Endpoint("ssh", 2222, Protocol.SSH), Endpoint("board", 6006, Protocol.HTTP))
+BOARD = Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/")
+
+
+@pytest.mark.parametrize(
+    ("record", "more", "ports"),
+    [
+        (running(), {}, (Port("board", "http", 6006, BOARD),)),
+        (running(), {"gateway": None}, (Port("board", "http", 6006, None),)),
+        (running(), {"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, (Port("board", "http", 6006, None),)),
+        (running(template="gone"), {}, ()),
+        (Record(job(State.STARTING)), {}, ()),
+    ],
+    ids=["with SSH", "no gateway", "a job without SSH", "a template that is gone", "it starts"],
+)
+def test_a_job_that_runs_has_the_other_ports_of_its_template(
+    record: Record, more: dict[str, object], ports: tuple[Port, ...]
+) -> None:
+    assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
 
 
 def test_a_job_of_a_team_whose_terminals_are_recorded_says_so() -> None:

@@ -55,7 +55,12 @@ def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> 
 def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
     [page, ssh, tcp] = view.endpoints(replace(KEPT, user="a b", server="x/y"), SETTING)
     assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
-    assert (ssh["login"], tcp) == ("a b+x/y", {"name": "api", "protocol": "tcp", "port": 80})
+    api = {"name": "api", "protocol": "tcp", "port": 80}
+    command = "ssh -p 2222 -L 8080:localhost:80 'a b+x/y@gate.example'"
+    assert (ssh["login"], tcp) == ("a b+x/y", {**api, "forward": command, "address": "localhost:8080"})
+    assert view.endpoints(KEPT, replace(SETTING, gateway=None))[2] == api
+    alone = Template("tiny", "Tiny", endpoints=SSH.endpoints[1:])
+    assert view.endpoints(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
     assert view.endpoints(replace(KEPT, template="gone"), SETTING)[1:] == []
 
 

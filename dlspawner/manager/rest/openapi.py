@@ -6,7 +6,8 @@ import re
 from http import HTTPStatus
 
 import dlspawner
-from dlspawner.manager.rest.operations import OPERATIONS, PLACES, SCHEMAS, Operation, Parameter, Schema, ref
+from dlspawner.manager.rest.operations import OPERATIONS, PLACES, Operation, Parameter
+from dlspawner.manager.rest.schemas import SCHEMAS, Schema, ref
 from dlspawner.manager.web import Json
 
 # What any resource may answer: nobody, without the right, no decisions here, not now.

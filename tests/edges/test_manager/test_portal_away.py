@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.portals import Portal, browsing, lead, portals
@@ -23,6 +23,7 @@ AWAY = re.compile(r"The service does not answer at the moment; this page is as o
 # What Chromium says of answers that are errors, or that do not come.
 MEANT = ("Failed to load resource", "net::ERR")
 SECONDS = 150_000
+BEFORE_THE_STREAM = 20_000  # milliseconds; whoever got no stream asks for one again after 30 seconds at the earliest
 
 
 @dataclass
@@ -65,6 +66,25 @@ async def followed(portal: Portal) -> AsyncIterator[Followed]:
         went: list[str] = []
         page.on("framenavigated", lambda frame: went.append(frame.url))
         yield Followed(portal, wire, page, went)
+
+
+@pytest.mark.parametrize("status", [None, 503], ids=["the connection breaks", "a proxy refuses it"])
+async def test_a_page_that_gets_no_stream_looks_by_itself(portal: Portal, status: int | None) -> None:
+    async def refuse(route: Route) -> None:
+        await (route.abort() if status is None else route.fulfill(status=status))
+
+    portal.knows("alice", "first")
+    await portal.runs(wants("alice", server="first"))
+    jobs = f"{portal.world.jobs}/"
+    async with browsing(portal, "alice", forgives=MEANT) as page:
+        await page.route("**/api/events", refuse)
+        # The look that follows from losing the stream is over before anything changes.
+        async with page.expect_response(lambda one: one.request.resource_type == "fetch" and one.url == jobs):
+            await page.goto(jobs)
+        await expect(page.get_by_text("first").first).to_be_visible()
+        portal.knows("alice", "later")
+        await expect(page.get_by_text("later").first).to_be_visible(timeout=BEFORE_THE_STREAM)
+        await expect(page.locator("#lost")).to_have_text("")
 
 
 async def test_a_proxy_that_forgot_its_routes_takes_no_page_away(followed: Followed) -> None:

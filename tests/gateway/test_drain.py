@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ssh_gateway.keys import Keys
 from ssh_gateway.penalties import Rules
 from ssh_gateway.server import Limits
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
+from tests.gateway.test_faults import lives, transfer, under_way
 from tests.gateway.test_notices import seen
 
 NOTICE = re.compile(
@@ -111,6 +112,23 @@ async def test_who_is_still_there_after_the_deadline_reads_why_it_ends(stopping:
         done = await finish(process)
         assert done.status == 255
         assert drain.STOPPING in done.err
+
+
+@pytest.mark.parametrize("stopping", [0.2], indirect=True, ids=["soon"])
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+async def test_a_transfer_is_ended_at_the_deadline_with_the_reason_and_at_both_ends(
+    stopping: Stopping, keys: Keys, people: FakePeople, places: FakePlaces, *, up: bool
+) -> None:
+    ssh = await stopping.client.start("ssh", "alice+train@gateway", transfer(up=up))
+    inside, moving = await under_way(ssh, up=up)
+    await asyncio.wait_for(stopping.begin(), 30)
+    said = await asyncio.wait_for(moving, 30)
+    assert await asyncio.wait_for(ssh.wait(), 30) == 255
+    assert drain.STOPPING.encode() in said
+    await until(lambda: not lives(inside))
+    async with gateway(keys, people, places) as running:
+        client = replace(stopping.client, port=running.port)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
 async def test_a_second_signal_ends_it_at_once_with_the_same_words(stopping: Stopping) -> None:

@@ -282,6 +282,41 @@ async def test_a_gateway_that_is_killed_ends_what_it_carried_and_the_job_lives_o
         assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
+def transfer(*, up: bool) -> str:
+    """What the job runs: it tells its number, and is called ``cat`` once 8 MiB have gone through it."""
+    where = "> /dev/null" if up else "/dev/zero"
+    return f"echo $$ >&2; head -c {8 * MIB} {where}; exec cat {where}"
+
+
+async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[int, asyncio.Task[bytes]]:
+    """The number of a job's `transfer`, and what moves its bytes, in the middle of it."""
+    assert process.stderr is not None
+    inside = int(await asyncio.wait_for(process.stderr.readline(), 30))
+    moving = asyncio.create_task(move(process, up=up))
+    await until(lambda: Path(f"/proc/{inside}/comm").read_text() == "cat\n")
+    assert not moving.done()
+    return inside, moving
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
+    keys: Keys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
+) -> None:
+    async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
+        client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
+        ssh = await client.start("ssh", "alice+train@gateway", transfer(up=up))
+        inside, moving = await under_way(ssh, up=up)
+        one.process.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(moving, 30)
+        assert await asyncio.wait_for(ssh.wait(), 30) == 255
+        await until(lambda: not lives(inside))
+    sshd.check()
+    async with killable(keys, alices_key, sshd, tmp_path / "next") as one:
+        client = Client(tmp_path / "again", one.port, alices_key, keys.host)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
 async def loris(port: int, source: str) -> bytes:
     """A login a byte at a time, for as long as it is let."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))

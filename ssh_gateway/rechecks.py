@@ -3,7 +3,7 @@
 A round asks the Manager once for a thousand keys (and who is blocked), the Hub once for a page of its users, the
 cluster once for fifty jobs, and the Hub about each token that somebody came in with; certificates are held against the
 clock and the list of those that were revoked. Each of these may fail by itself,
-and ends nobody then; who is blocked stays known.
+and ends nobody then; who is blocked stays known. Until somebody has told that for the first time, nobody gets in.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rechecks:
     people: People
     places: Places
     seconds: float
-    blocked: frozenset[str] = frozenset()
+    blocked: frozenset[str] | None = None  # None: nobody has told yet
     recorded: frozenset[str] | None = None  # the teams whose terminals are; None: nobody has told yet
     revocations: Revocations = field(default_factory=Revocations)
     visits: Callable[[], Iterable[Visit]] = tuple
@@ -63,11 +63,20 @@ class Rechecks:
             for visit, why in outer:
                 visit.end(why)
 
+    async def learn_blocked(self) -> None:
+        """Ask who is blocked, unless a round was told already; the answer within its time, or none."""
+        if self.blocked is None:
+            await self._learn()
+
     async def learn_recorded(self) -> None:
-        """Ask which teams are recorded, unless a round was told already; the answer within its time, or none."""
+        """Ask which teams are recorded, in the same way."""
+        if self.recorded is None:
+            await self._learn()
+
+    async def _learn(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                if self.recorded is None and (told := await self._try("keys", self.people.standing(()))) is not None:
+                if (told := await self._try("keys", self.people.standing(()))) is not None:
                     self._note(told)
 
     def _note(self, told: Standing) -> None:
@@ -91,7 +100,7 @@ class Rechecks:
         if (told := standing.result()) is not None:
             self._note(told)
         return Facts(
-            blocked=self.blocked,
+            blocked=self.blocked or frozenset(),
             gone_keys=told.gone_keys if told else frozenset(),
             gone_users=gone.result() or frozenset(),
             jobs=live.result(),

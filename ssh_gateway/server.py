@@ -32,6 +32,7 @@ from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.recordings import Recordings
 from ssh_gateway.revocations import Revocations
+from ssh_gateway.standing import BLOCKED, UNTOLD
 from ssh_gateway.starts import Starts
 from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
@@ -186,9 +187,18 @@ class Server:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    def blocked(self) -> frozenset[str]:
-        """Whom nobody lets in."""
-        return self.rechecks.blocked if self.rechecks else frozenset()
+    async def learn_blocked(self) -> None:
+        """Ask who is blocked, for a login that comes before anybody has told."""
+        if self.rechecks is not None:
+            await self.rechecks.learn_blocked()
+
+    def obstacle(self, user: str) -> str | None:
+        """Why this person is not let in, whatever they have proven; who is blocked must be known to let anybody in."""
+        if self.rechecks is None:
+            return None
+        if self.rechecks.blocked is None:
+            return UNTOLD
+        return BLOCKED if user in self.rechecks.blocked else None
 
     async def learn_recorded(self) -> None:
         """Ask which teams are recorded, for a terminal that is wanted before anybody has told."""

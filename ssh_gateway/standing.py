@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ssh_gateway.access import Badge, Bearer, Proof
 
 BLOCKED = "your account may not use this gateway: ask an administrator"
+UNTOLD = "nobody can tell right now whether your account may use this gateway: try again later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
 from ssh_gateway.recorder import Recorder
-from ssh_gateway.standing import BLOCKED, Held
+from ssh_gateway.standing import Held
 from ssh_gateway.starts import NotStarted, Waiter
 
 if TYPE_CHECKING:
@@ -266,8 +266,8 @@ class Visit:
         if brought:
             self._server.meters.waited(runs=True)
             say("started", conn=self._number, user=user, server=name)
-        if user in self._server.blocked():
-            raise NotStarted(BLOCKED)
+        if (why := self._server.obstacle(user)) is not None:
+            raise NotStarted(why)
         return brought
 
     def _say(self, sentence: str) -> None:

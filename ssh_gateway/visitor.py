@@ -24,7 +24,6 @@ from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.door import Door
 from ssh_gateway.logs import say
-from ssh_gateway.standing import BLOCKED
 from ssh_gateway.visit import Jump, Refused, Visit
 
 if TYPE_CHECKING:
@@ -255,8 +254,9 @@ class Visitor(Door):
         visit = Visit(self._server, self.leg, proof, self._number, self._source, bounds)
         server = self._login.server
         try:
-            if proof.user in self._server.blocked():
-                raise Refused(BLOCKED)
+            await self._server.learn_blocked()
+            if (why := self._server.obstacle(proof.user)) is not None:
+                raise Refused(why)
             self._join_crowd(proof.user)
             if self._jump is not None and server != self._jump.server:
                 raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
 
+import asyncssh
 import pytest
 
+from dlspawner.hubapi import HubApi
 from ssh_gateway.access import Bearer, everything
-from tests.gateway.peers import Client, Running, finish, until
+from ssh_gateway.activity import Activity
+from ssh_gateway.directory import HubAndManager, Standing, Unavailable
+from ssh_gateway.keys import Keys
+from ssh_gateway.penalties import Rules
+from ssh_gateway.rechecks import Rechecks
+from ssh_gateway.server import Limits, Server
+from tests.edges.test_manager.world import World
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
+from tests.gateway.test_app import register
 
 SLEEP = ("alice+train@gateway", "echo in; sleep 60")
 
@@ -81,7 +94,7 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_no_others(
 
 async def test_who_is_blocked_does_not_get_in(alice: Client, running: Running) -> None:
     block(running)
-    await until(running.server.blocked)
+    await until(lambda: running.server.obstacle("alice") is not None)
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert "your account may not use this gateway: ask an administrator" in done.err
@@ -99,3 +112,118 @@ async def test_sessions_go_on_while_nobody_can_tell_and_the_log_says_so_once(
         await rounds.round()
     assert sum("event=recheck" in record.getMessage() for record in caplog.records) == 3
     assert (await finish(ssh, b"still here\n")).text == "still here\n"
+
+
+class Away(FakePeople):
+    """The Hub answers, and until `told` the Manager does not: it knows nothing of keys, and of who is blocked."""
+
+    told = False
+
+    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        if not self.told:
+            raise Unavailable("the keys service does not answer")
+        return await super().standing(keys)
+
+
+async def test_nobody_gets_in_before_anybody_has_told_who_is_blocked(
+    keys: Keys, places: FakePlaces, tmp_path: Path
+) -> None:
+    people = Away(blocked=frozenset({"mallory"}))
+    people.tokens = {user: Bearer(user, everything) for user in ("alice", "mallory")}
+    places.targets[("mallory", "train")] = places.targets[("alice", "train")]
+    async with gateway(keys, people, places, interval=3600.0) as running:
+        client = Client(tmp_path / "client", running.port, None, keys.host)
+
+        async def comes_in(user: str) -> tuple[int, str, str]:
+            env, options = client.with_token(user)
+            done = await client.ssh(*options, f"{user}+train@gateway", "echo in", env=env)
+            return done.status, done.text, done.err
+
+        for user in ("alice", "mallory"):
+            status, said, problem = await comes_in(user)
+            assert (status, said) == (255, "")
+            assert "nobody can tell right now whether your account may use this gateway: try again later" in problem
+        people.told = True  # and no round comes for an hour: the login itself asks
+        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        people.told = False  # what was told once stays known
+        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        status, said, problem = await comes_in("mallory")
+        assert (status, said) == (255, "")
+        assert "your account may not use this gateway: ask an administrator" in problem
+
+
+class CountingHub(HubApi):
+    """The real one, and what it was asked."""
+
+    def __init__(self, url: str, token: str) -> None:
+        super().__init__(url, token)
+        self.asked: list[str] = []
+
+    async def _call(self, method: str, path: str, *args: Any, **more: Any) -> Any:
+        self.asked.append(f"{method} {path}")
+        return await super()._call(method, path, *args, **more)
+
+
+class Counting(HubAndManager):
+    """The same of the Manager."""
+
+    def __init__(self, hub: CountingHub, url: str, token: str) -> None:
+        super().__init__(hub, url, token)
+        self.asked = hub.asked
+
+    async def _manager(self, method: str, path: str, *args: Any, **more: Any) -> Any:
+        self.asked.append(f"{method} {path}")
+        return await super()._manager(method, path, *args, **more)
+
+
+async def test_a_round_asks_the_same_for_fifty_sessions_as_for_two(
+    world: World, keys: Keys, places: FakePlaces, alices_key: asyncssh.SSHKey
+) -> None:
+    """The real Hub and Manager; half of the sessions came in by one key, the others by one token."""
+    token = world.token("alice")
+    world.server_token("alice", "train")
+    register(world, token, alices_key)
+    gateway_token = world.tokens["gateway"]
+    async with (
+        CountingHub(world.hub_api, gateway_token) as hub,
+        contextlib.aclosing(Counting(hub, f"{world.manager}/services/jobs", gateway_token)) as people,
+        contextlib.AsyncExitStack() as sessions,
+    ):
+        rechecks = Rechecks(people, places, 3600.0)
+        server = Server(
+            keys=keys,
+            people=people,
+            places=places,
+            activity=Activity(people, 3600.0),
+            hub_public_url=world.public,
+            limits=Limits(drain_seconds=0.0, rules=Rules(penalty_seconds=0.0)),
+            rechecks=rechecks,
+        )
+        _, port = await server.start("127.0.0.1", 0)
+        sessions.push_async_callback(server.stop)
+
+        async def come_in(*, by_key: bool) -> None:
+            proof: dict[str, Any] = (
+                {"client_keys": [alices_key]} if by_key else {"client_keys": None, "password": token}
+            )
+            login = asyncssh.connect(
+                "127.0.0.1", port, username="alice+train", known_hosts=None, agent_path=None, config=None, **proof
+            )
+            connection = await sessions.enter_async_context(login)
+            assert (await connection.run("echo in")).stdout == "in\n"
+
+        async def asked_in_a_round() -> list[str]:
+            hub.asked.clear()
+            await rechecks.round()
+            return sorted(hub.asked)
+
+        await come_in(by_key=True)
+        await come_in(by_key=False)
+        of_two = await asked_in_a_round()
+        for number in range(48):
+            await come_in(by_key=number % 2 == 0)
+        assert len([one for one in rechecks.visits() if one.job is not None]) == 50
+        assert await asked_in_a_round() == of_two
+        # The token once; a page of users with jobs and one that is empty; keys and who is blocked.
+        assert [one.partition("?")[0] for one in of_two] == ["GET /user", *["GET /users"] * 2, "POST /api/ssh-access"]
+        assert len(list(rechecks.visits())) == 50  # and nobody was sent home

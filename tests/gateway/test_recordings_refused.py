@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -37,9 +38,14 @@ async def test_a_terminal_that_cannot_be_recorded_is_refused_in_words_and_files_
 
 
 class SilentPeople(FakePeople):
-    """A Manager that says nothing about access; the keys are known."""
+    """A Manager that says once who is blocked, or nobody would get in, but of no teams; then it is away."""
+
+    asking = 0
 
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+        self.asking += 1
+        if self.asking == 1:
+            return replace(await super().standing(keys), recorded=None)
         raise Unavailable("the Manager does not answer")
 
 
@@ -51,12 +57,13 @@ async def test_while_nobody_can_tell_whether_a_team_is_recorded_only_a_gateway_t
         done = await recorded.ssh("echo it ran")
         assert (done.status, b"it ran" in done.out) == (255, False)
         assert "nobody can tell right now" in done.err
+    around.people = SilentPeople(around.people.keys)
     async with around.gateway(Recordings()) as recorded:
         assert (await recorded.ssh("echo it ran")).out == b"it ran\r\n"
 
 
 class LatePeople(FakePeople):
-    """A Manager that says nothing about access until it is told to."""
+    """A Manager that says once who is blocked, but of no teams; then it says nothing until it is told to."""
 
     def __init__(self, people: FakePeople) -> None:
         super().__init__(people.keys)
@@ -66,6 +73,8 @@ class LatePeople(FakePeople):
 
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
         self.asking += 1
+        if self.asking == 1:
+            return replace(await super().standing(keys), recorded=None)
         await self.speaks.wait()
         return await super().standing(keys)
 
@@ -79,7 +88,7 @@ async def test_a_terminal_waits_until_it_is_known_whether_it_is_recorded_and_fil
     async with around.gateway(None if folder else Recordings()) as recorded:
         assert (await recorded.client.ssh("alice+train@gateway", "cat", feed=b"a file")).out == b"a file"
         terminal = await recorded.client.start("ssh", "-tt", "alice+train@gateway", "echo it ran")
-        await until(lambda: people.asking >= 2 or terminal.returncode is not None)  # a round, and the terminal
+        await until(lambda: people.asking >= 3 or terminal.returncode is not None)  # a round, and the terminal
         people.speaks.set()
         done = await finish(terminal)
         assert (done.status, b"it ran" in done.out, RECORDED.content in done.out) == (

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from dlspawner.core.visible import visible
 from dlspawner.manager.access import Right
 from dlspawner.manager.history.api import AMOUNTS, Report, Row, report
-from dlspawner.manager.history.plots import Series, largest, stacked, top
+from dlspawner.manager.history.plots import OTHERS, SERIES, Series, stacked, top
 from dlspawner.manager.history.questions import By, Question, read_question
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.portal_page import Page
@@ -19,18 +19,25 @@ from dlspawner.manager.web import Routes
 
 TITLES = {By.TEAM: "Team", By.USER: "Person", By.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
-_SAME: Mapping[str, str] = {}
+PLOTTED = ("asked", "held", "used", "reclaimed")
 _EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot with what its axes say, and the same numbers for a table."""
+    """A plot with what its axes say, and the same numbers for a table; ``name`` is one of a kind on the page."""
 
+    name: str
+    heading: str
+    title: str
     svg: Markup
     end: float
     days: tuple[str, ...]
     series: tuple[Series, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not any(one.total for one in self.series)
 
 
 class HistoryPage(Page):
@@ -57,7 +64,7 @@ class HistoryPage(Page):
             title=TITLES[question.by],
             rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals],
             total=_sum(told.totals),
-            held=_held(told, names),
+            plots=_plots(told, names),
             free=_free(told),
             csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
             whose="everybody’s"
@@ -84,38 +91,52 @@ def _sum(rows: Sequence[Row]) -> dict[str, float]:
     return {name: sum(_number(row[name]) for row in rows) for name in AMOUNTS}
 
 
-def _held(told: Report, names: Mapping[str, str]) -> Plot:
-    """What was held, by day, the largest apart."""
-    key = told.question.by.value
-    by_key: dict[str, dict[str, float]] = {}
-    for row in told.days:
-        by_key.setdefault(str(row[key]), {})[str(row["day"])] = _number(row["held"])
-    return _plot("GPU-hours held by day", "held", told.question, by_key, names)
+def _plots(told: Report, names: Mapping[str, str]) -> list[Plot]:
+    """Every amount by day. Who has the most of all of them together is apart, with the same colour in each plot."""
+    key, days = told.question.by.value, _days(told.question)
+    totals = sorted(told.totals, key=lambda row: -sum(_number(row[name]) for name in PLOTTED))
+    shown = [_name(row[key], names) for row in totals]
+    if len(shown) > SERIES + 1:  # one alone is no others
+        shown[SERIES:] = [OTHERS]
+    place = {row[key]: min(number, len(shown) - 1) for number, row in enumerate(totals)}
+    at = {day: number for number, day in enumerate(days)}
+    plots = []
+    for name in PLOTTED:
+        values = [[0.0] * len(days) for _ in shown]
+        for row in told.days:
+            values[place[row[key]]][at[str(row["day"])]] += _number(row[name])
+        series = tuple(Series(one, tuple(of)) for one, of in zip(shown, values, strict=True))
+        plots.append(_plot(name, name.capitalize(), f"GPU-hours {name} by day", days, series))
+    return plots
 
 
-def _free(told: Report) -> Plot:
-    """GPUs that were free and of use, and those of none: the mean of each day, of all types."""
-    by_name: dict[str, dict[str, float]] = {"usable": {}, "on closed nodes": {}, "fragmented": {}}
+def _free(told: Report) -> list[Plot]:
+    """GPUs that were free and of use, and those of none: by type where the question is, or of all types."""
+    apart, days = told.question.by is By.GPU_TYPE, _days(told.question)
+    by_type: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in told.free:
-        day = str(row["day"])
+        of, day = by_type.setdefault(str(row["gpu_type"]) if apart else "", {}), str(row["day"])
         closed, fragmented = _number(row["closed"]), _number(row["fragmented"])
-        amounts = (_number(row["free"]) - closed - fragmented, closed, fragmented)
-        for name, amount in zip(by_name, amounts, strict=True):
-            by_name[name][day] = by_name[name].get(day, 0.0) + amount
-    return _plot("Free GPU-hours by day", "free", told.question, by_name if told.free else {})
+        usable, *useless = of.get(day, (0.0, 0.0, 0.0))
+        of[day] = (usable + _number(row["free"]) - closed - fragmented, useless[0] + closed, useless[1] + fragmented)
+    plots = []
+    for number, (kind, of) in enumerate(by_type.items()):
+        values = zip(*(of.get(day, (0.0, 0.0, 0.0)) for day in days), strict=True)
+        series = tuple(Series(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True))
+        title = f"Free GPU-hours of type {kind} by day" if apart else "Free GPU-hours by day"
+        plots.append(_plot(f"free-{number}", kind or "All types", title, days, series))
+    return plots
 
 
-def _plot(
-    title: str, name: str, question: Question, by_key: Mapping[str, dict[str, float]], names: Mapping[str, str] = _SAME
-) -> Plot:
-    days = tuple(day.isoformat() for day in question.days)
-    all_ = [Series(_name(key, names), tuple(of.get(day, 0.0) for day in days)) for key, of in by_key.items()]
-    series = largest(one for one in all_ if one.total) if name == "held" else tuple(all_)
-    sums = [sum(one.values[at] for one in series) for at in range(len(days))]
-    most = max(sums, default=0.0)
-    parts = ", ".join(f"{one.name} {one.total:.1f}" for one in series) or "nothing"
+def _days(question: Question) -> tuple[str, ...]:
+    return tuple(day.isoformat() for day in question.days)
+
+
+def _plot(name: str, heading: str, title: str, days: tuple[str, ...], series: tuple[Series, ...]) -> Plot:
+    most = max((sum(one.values[at] for one in series) for at in range(len(days))), default=0.0)
+    parts = ", ".join(f"{one.name} {one.total:.1f}" for one in series if one.total) or "nothing"
     described = f"{days[0]} to {days[-1]}, at most {most:.1f} a day. In all: {parts}. The table below has every number."
-    return Plot(stacked(series, title, described, name), top(most), days, series)
+    return Plot(name, heading, title, stacked(series, title, described, name), top(most), days, series)
 
 
 def _number(value: object) -> float:

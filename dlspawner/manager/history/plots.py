@@ -29,15 +29,6 @@ class Series:
         return sum(self.values)
 
 
-def largest(series: Iterable[Series], most: int = SERIES) -> tuple[Series, ...]:
-    """The largest ones, the rest as one."""
-    found = sorted(series, key=lambda one: (-one.total, one.name))
-    if len(found) <= most + 1:
-        return tuple(found)
-    rest = zip(*(one.values for one in found[most:]), strict=True)
-    return (*found[:most], Series(OTHERS, tuple(sum(values) for values in rest)))
-
-
 def top(value: float) -> float:
     """Where an axis ends that has to hold a value: a round number that is no less."""
     if value <= 0:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
 
 from dlspawner.manager.history import hoursrows
-from dlspawner.manager.history.plots import HEIGHT, OTHERS, Series, largest, sparkline, stacked, top
+from dlspawner.manager.history.api import Report
+from dlspawner.manager.history.page import _plots
+from dlspawner.manager.history.plots import HEIGHT, OTHERS, Series, sparkline, stacked, top
+from dlspawner.manager.history.questions import By, Question
 from tests.edges.test_manager.history import Past, write_past
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
 
+AMOUNTS = ("asked", "held", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
 
 # Plots
@@ -56,13 +61,28 @@ def test_a_plot_of_nothing_is_empty() -> None:
     assert rects(stacked([Series("a", (0.0, 0.0))], "Title", "Nothing.")) == []
 
 
-def test_many_series_are_the_largest_and_the_others() -> None:
-    many = [Series(f"s{number}", (float(number), 1.0)) for number in range(10)]
-    found = largest(many)
-    assert [one.name for one in found] == ["s9", "s8", "s7", "s6", "s5", "s4", OTHERS]
-    assert found[-1].values == (6.0, 4.0)
-    assert sum(one.total for one in found) == sum(one.total for one in many)
-    assert len(largest(many[:7])) == 7, "one alone is no others"
+def report_of(people: int) -> Report:
+    """Two days of people who had as many hours as their number says, and one."""
+    days = (date(2026, 1, 1), date(2026, 1, 2))
+    rows = [
+        {"day": day.isoformat(), "user": f"s{number}", "asked": hours, "held": hours, "used": None, "reclaimed": 0.0}
+        for number in range(people)
+        for day, hours in zip(days, (float(number), 1.0), strict=True)
+    ]
+    totals = [{**row, "asked": 1 + row["asked"], "held": 1 + row["held"]} for row in rows if row["day"] == "2026-01-01"]  # type: ignore[operator]
+    return Report(Question(By.USER, *days), tuple(rows), tuple(totals), ())
+
+
+def test_many_people_are_those_with_the_most_and_the_others() -> None:
+    told = report_of(10)
+    asked, held, used, reclaimed = _plots(told, {})
+    assert [one.name for one in asked.series] == ["s9", "s8", "s7", "s6", "s5", "s4", OTHERS]
+    assert asked.series[-1].values == (6.0, 4.0)
+    assert sum(one.total for one in asked.series) == sum(range(10)) + 10
+    assert (held.series, used.empty, reclaimed.empty) == (asked.series, True, True)
+    (one, *_) = _plots(report_of(7), {})
+    assert len(one.series) == 7, "one alone is no others"
+    assert OTHERS not in [series.name for series in one.series]
 
 
 def test_a_sparkline_has_gaps_where_nothing_is_known() -> None:
@@ -100,13 +120,14 @@ async def fill(portal: Portal, days: int = 20) -> None:
     ]
     hour = 3_600_000
     free = {
-        ((noon - timedelta(days=number)).date(), "gpu"): {
+        ((noon - timedelta(days=number)).date(), kind): {
             "total": 192 * hour,
-            "free": (40 + number) * hour,
+            "free": (least + number) * hour,
             "closed": 8 * hour,
             "fragmented": 3 * hour,
         }
         for number in range(1, days + 1)
+        for kind, least in (("gpu", 40), ("big", 12))
     }
     jobs = await write_past(store, *past)
     use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=2 * hour)}
@@ -135,18 +156,74 @@ async def test_people_see_their_own_and_admins_more(portal: Portal) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in admin.body
 
 
-async def test_the_tables_have_the_numbers_of_the_plots(portal: Portal) -> None:
+@pytest.mark.parametrize(("by", "free"), [("user", 1), ("gpu_type", 2)])
+async def test_the_tables_have_the_numbers_of_the_plots(portal: Portal, by: str, free: int) -> None:
     await fill(portal, days=3)
-    page = await portal.read("root-admin", "history?by=user")
+    page = await portal.read("root-admin", f"history?by={by}")
     plots = re.findall(r'<svg class="plot".*?</svg>', page.body, re.DOTALL)
-    assert len(plots) == 2
+    assert len(plots) == len(AMOUNTS) + free
     tables = re.findall(r'<table class="table table-sm hours".*?</table>', page.body, re.DOTALL)
     for plot, table in zip(plots, tables, strict=True):
         cells = [float(one) for one in re.findall(r"<td>([\d.]+)</td>", table)]
         heights = [one["height"] for one in rects(plot)]
         shown = [one for one in cells if one]
-        assert len(heights) == len(shown)
-        assert max(heights) / max(shown) == pytest.approx(min(heights) / min(shown), rel=0.02)
+        assert [one / max(heights) for one in heights] == pytest.approx([one / max(shown) for one in shown], abs=0.01)
+
+
+def cells(body: str, name: str) -> dict[tuple[str, str], float]:
+    """What a table says that is not 0, by day and column."""
+    table = re.search(f'<table [^>]*id="{name}-table">.*?</table>', body, re.DOTALL)
+    assert table is not None, name
+    columns = re.findall(r'<th scope="col" class="name">([^<]*)', table[0])
+    days = re.findall(r'<th scope="row">([^<]*)</th>(.*)</tr>', table[0])
+    rows = {day: re.findall(r"<td>([\d.]+)</td>", row) for day, row in days}
+    every = {(day, one): float(hours) for day, row in rows.items() for one, hours in zip(columns, row, strict=True)}
+    return {key: hours for key, hours in every.items() if hours}
+
+
+async def test_each_amount_is_plotted_by_day_and_what_was_free_by_type(portal: Portal) -> None:
+    await fill(portal, days=3)
+    page = await portal.read("root-admin", "history?by=gpu_type")
+    told = json.loads((await portal.read("root-admin", "api/history/gpu-hours?by=gpu_type")).body)
+    for amount in AMOUNTS:
+        known = {(one["day"], one["gpu_type"]): one[amount] for one in told["items"] if one[amount]}
+        assert cells(page.body, amount) == pytest.approx(known, abs=0.05), amount
+    for number, kind in enumerate(("big", "gpu")):
+        known = {}
+        for one in (one for one in told["free"] if one["gpu_type"] == kind):
+            known[one["day"], "usable"] = one["free"] - one["closed"] - one["fragmented"]
+            known |= {(one["day"], "on closed nodes"): one["closed"], (one["day"], "fragmented"): one["fragmented"]}
+        assert len(known) == 9
+        assert cells(page.body, f"free-{number}") == pytest.approx(known, abs=0.05), kind
+        assert f"Free GPU-hours of type {kind} by day as a table" in page.text
+
+
+async def test_what_was_free_is_of_all_types_together_where_nobody_asks_by_type(portal: Portal) -> None:
+    await fill(portal, days=1)
+    page = await portal.read("root-admin", "history?by=team")
+    day = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    known = {(day, "usable"): 32.0, (day, "on closed nodes"): 16.0, (day, "fragmented"): 6.0}
+    assert cells(page.body, "free-0") == pytest.approx(known)
+    assert 'id="free-1-table"' not in page.body
+
+
+async def test_whoever_it_is_has_one_colour_in_every_plot(portal: Portal) -> None:
+    """Bob alone was stopped as unused, and alice alone was measured: alone, each would have the first colour."""
+    await fill(portal, days=3)
+    page = await portal.read("root-admin", "history?by=user")
+    colours = {
+        amount: set(re.findall(r'class="(s\d)" x', re.search(f'"{amount}-title".*?</svg>', page.body, re.DOTALL)[0]))  # type: ignore[index]
+        for amount in AMOUNTS
+    }
+    assert colours == {"asked": {"s0", "s1", "s2"}, "held": {"s0", "s1", "s2"}, "used": {"s1"}, "reclaimed": {"s0"}}
+
+
+async def test_what_is_not_known_or_did_not_happen_is_a_sentence(portal: Portal) -> None:
+    await fill(portal, days=3)
+    bob, alice = [await portal.read(who, "history") for who in ("bob", "alice")]
+    assert "Used Not known: nothing was measured in these days. Reclaimed" in bob.text
+    assert "Reclaimed Nothing in these days." in alice.text
+    assert [len(re.findall('<svg class="plot"', one.body)) for one in (bob, alice)] == [4, 4]
 
 
 async def test_teams_are_called_as_on_other_pages(portal: Portal) -> None:
@@ -196,8 +273,10 @@ async def test_it_can_be_read_in_a_browser_on_a_phone_and_in_the_dark(portal: Po
         assert await page.get_by_role("heading", name="GPU-hours", exact=True).is_visible()
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, "nothing is wider than the window"
-        plot = page.get_by_role("img", name="GPU-hours held by day", exact=True)
-        assert await plot.is_visible()
+        hidden = await page.evaluate("(one => one.scrollWidth - one.clientWidth)(document.querySelector('.scroll'))")
+        assert hidden <= 0, "all amounts are seen without scrolling"
+        for amount in AMOUNTS:
+            assert await page.get_by_role("img", name=f"GPU-hours {amount} by day", exact=True).is_visible()
         fill_of = await page.evaluate("getComputedStyle(document.querySelector('.plot .s0')).fill")
         assert fill_of == "rgb(59, 130, 246)"
         await page.get_by_text("GPU-hours held by day as a table").click()

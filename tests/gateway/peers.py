@@ -150,7 +150,8 @@ class FakePeople:
     used: list[tuple[str, int]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
-    down: bool = False
+    down: bool = False  # the Hub
+    manager_down: bool = False
     guesses: int = 0
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
@@ -164,11 +165,12 @@ class FakePeople:
         keys.append(RegisteredKey(len(keys) + 1, key.public_data, key.get_fingerprint()))
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
-        self._answer()
+        self._answer_as_manager()
         self.asked.append(user)
         return tuple(self.keys.get(user, ()))
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
+        self._answer_as_manager()
         self.used.append((user, key.id))
 
     async def bearer(self, token: str) -> Bearer | None:
@@ -177,13 +179,16 @@ class FakePeople:
         return self.tokens.get(token)
 
     async def stopped_servers(self, user: str) -> frozenset[str]:
+        self._answer()
         return self.stopped.get(user, frozenset())
 
     async def start(self, user: str, server: str) -> Start:
+        self._answer_as_manager()
         self.starts.append((user, server))
         return self._next_start()
 
     async def started(self, user: str, server: str, job: str) -> Start:
+        self._answer_as_manager()
         self.looks += 1
         return self._next_start()
 
@@ -196,7 +201,7 @@ class FakePeople:
         return found
 
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
-        self._answer()
+        self._answer_as_manager()
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
         return Standing(self.blocked, frozenset(keys) - known, self.recorded)
 
@@ -212,6 +217,10 @@ class FakePeople:
         if self.down:
             raise Unavailable("the Hub does not answer: try again later")
 
+    def _answer_as_manager(self) -> None:
+        if self.manager_down:
+            raise Unavailable("the keys service does not answer: try again later, or use a token")
+
 
 @dataclass
 class FakePlaces:
@@ -222,16 +231,21 @@ class FakePlaces:
     down: bool = False
 
     async def jobs(self, user: str) -> tuple[Candidate, ...]:
+        self._answer()
         ready = [Candidate(server, Condition.READY) for owner, server in self.targets if owner == user]
         return (*ready, *self.others.get(user, ()))
 
     async def target(self, user: str, server: str) -> Target | None:
+        self._answer()
         return self.targets.get((user, server))
 
     async def live(self, jobs: Collection[str]) -> frozenset[str]:
+        self._answer()
+        return frozenset(target.job for target in self.targets.values()) & frozenset(jobs)
+
+    def _answer(self) -> None:
         if self.down:
             raise Unavailable("the cluster does not answer: try again later")
-        return frozenset(target.job for target in self.targets.values()) & frozenset(jobs)
 
 
 @dataclass

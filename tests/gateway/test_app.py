@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -137,6 +138,107 @@ async def test_the_whole_way_in_by_key_and_by_token(
         jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
         assert jumped.text == "jumped\n", jumped.err
         await until(lambda: activity(world) is not None)
+
+
+@dataclass
+class Way:
+    """A port that leads to another one, unless it is cut: then nothing listens there, and nothing arrives."""
+
+    there: int
+    port: int = field(default_factory=free_port)
+    _server: asyncio.Server | None = None
+    _ends: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def to(self, url: str) -> str:
+        return url.replace(f":{self.there}", f":{self.port}")
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._drop_all()
+        await self._server.wait_closed()
+
+    def _drop_all(self) -> None:
+        for end in self._ends:
+            end.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_connection("127.0.0.1", self.there)
+        self._ends += [writer, on]
+        if self._server is None or not self._server.is_serving():  # cut while this one was being connected
+            self._drop_all()
+        await asyncio.gather(self._copy(reader, on), self._copy(back, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+NO_HUB = "the Hub does not answer: try again later"
+NO_MANAGER = "the keys service does not answer: try again later, or use a token"
+NO_CLUSTER = "the cluster does not answer: try again later"
+
+
+@pytest.mark.parametrize(
+    ("which", "key_told", "token_told"),
+    [
+        pytest.param("hub", None, NO_HUB, marks=pytest.mark.slow),  # which is asked again for ten seconds
+        ("manager", NO_MANAGER, None),
+        ("cluster", NO_CLUSTER, NO_CLUSTER),
+    ],
+    ids=["the Hub", "the Manager", "the cluster"],
+)
+async def test_a_part_that_is_really_away_is_told_and_ends_no_session(  # noqa: PLR0917  (fixtures)
+    world: World,
+    kubeconfig: Path,
+    tmp_path: Path,
+    alices_key: asyncssh.SSHKey,
+    which: str,
+    key_told: str | None,
+    token_told: str | None,
+) -> None:
+    cluster = kubeconfig.read_text()
+    urls = {"hub": world.hub_api, "manager": world.manager, "cluster": cluster}
+    found = re.search(r"://127\.0\.0\.1:(\d+)", urls[which])
+    assert found is not None
+    way = Way(int(found[1]))
+    (tmp_path / "kubeconfig").write_text(way.to(cluster))
+    seen = replace(world, manager=way.to(world.manager), hub_port=way.port if which == "hub" else world.hub_port)
+    await way.mend()
+    async with (
+        a_job(world, kubeconfig, tmp_path, alices_key, f"away-{which}") as made,
+        started(seen, tmp_path / "kubeconfig", made.state, "--Gateway.recheck_seconds=2") as gateway,
+    ):
+        login = f"alice+away-{which}@gateway"
+        key = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
+        token = Client(tmp_path / "token", gateway.port, None, made.keys.host)
+        env, options = token.with_token(made.token)
+        open_one = await key.start("ssh", login, "echo in; read line; echo $line")
+        assert open_one.stdout is not None
+        assert await asyncio.wait_for(open_one.stdout.readline(), 30) == b"in\n"
+        await way.cut()
+        for done, told in (
+            (await key.ssh(login, "echo in"), key_told),
+            (await token.ssh(*options, login, "echo in", env=env), token_told),
+        ):
+            assert (done.status, done.text) == ((0, "in\n") if told is None else (255, "")), done.err
+            assert told is None or f"{told}\n" in done.err.replace("\r", "")
+        await gateway.said("event=recheck")  # a round has asked in vain
+        assert (await finish(open_one, b"works on\n")).text == "works on\n"
+        await way.mend()
+        assert (await key.ssh(login, "echo in")).text == "in\n"
+        assert (await token.ssh(*options, login, "echo in", env=env)).text == "in\n"
+        gateway.process.terminate()
+        said = await gateway.read()
+        assert "Traceback" not in said
+        assert len(said.splitlines()) < 50, said
+    await way.cut()
 
 
 async def probe(port: int, path: str) -> int:

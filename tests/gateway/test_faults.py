@@ -18,6 +18,7 @@ import asyncssh
 import pytest
 
 from ssh_gateway import packets
+from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import Target
 from ssh_gateway.keys import Keys
 from ssh_gateway.penalties import Rules
@@ -354,13 +355,62 @@ async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
         assert running.server.doorkeeper.waiting.total() == 0
 
 
-async def test_new_logins_are_told_that_the_hub_is_away_and_sessions_go_on(alice: Client, running: Running) -> None:
-    ssh = await alice.start("ssh", "alice+train@gateway", "echo in; read line; echo $line")
+def set_hub(running: Running, *, down: bool) -> None:
+    running.people.down = down
+
+
+def set_manager(running: Running, *, down: bool) -> None:
+    running.people.manager_down = down
+
+
+def set_cluster(running: Running, *, down: bool) -> None:
+    running.places.down = down
+
+
+NO_CLUSTER = "the cluster does not answer: try again later"
+AWAY: dict[str, tuple[Callable[..., None], bool, str | None]] = {
+    "the Hub, with a key": (set_hub, False, None),
+    "the Hub, with a token": (set_hub, True, "the Hub does not answer: try again later"),
+    "the Manager, with a key": (
+        set_manager,
+        False,
+        "the keys service does not answer: try again later, or use a token",
+    ),
+    "the Manager, with a token": (set_manager, True, None),
+    "the cluster, with a key": (set_cluster, False, NO_CLUSTER),
+    "the cluster, with a token": (set_cluster, True, NO_CLUSTER),
+}
+
+
+@pytest.mark.parametrize(("part", "by_token", "told"), AWAY.values(), ids=AWAY)
+async def test_a_part_that_is_away_is_told_to_who_needs_it_and_ends_no_session(
+    alice: Client,
+    running: Running,
+    caplog: pytest.LogCaptureFixture,
+    part: Callable[..., None],
+    told: str | None,
+    *,
+    by_token: bool,
+) -> None:
+    running.people.tokens["secret"] = Bearer("alice", everything)
+    env, options = alice.with_token("secret") if by_token else ({}, [])
+    login = (*options, *(["-o", "PubkeyAuthentication=no"] if by_token else []), "alice+train@gateway")
+    ssh = await alice.start("ssh", *login, "echo in; read line; echo $line", env=env)
     assert ssh.stdout is not None
     assert await asyncio.wait_for(ssh.stdout.readline(), 30) == b"in\n"
-    running.people.down = running.places.down = True
-    done = await alice.ssh("alice+train@gateway", "id")
-    assert (done.status, "the Hub does not answer: try again later" in done.err) == (255, True)
+    part(running, down=True)
+    done = await alice.ssh(*login, "echo in", env=env)
+    said = {line.strip().rpartition(":7: ")[2] for line in done.err.splitlines() if "answer" in line}
+    assert (done.status, done.text) == ((0, "in\n") if told is None else (255, "")), done.err
+    assert said == (set() if told is None else {told}), done.err
+    rounds = running.server.rechecks
+    assert rounds is not None
+    for _ in range(20):
+        await rounds.round()
     assert (await finish(ssh, b"works on\n")).text == "works on\n"
-    running.people.down = running.places.down = False
-    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    part(running, down=False)
+    assert (await alice.ssh(*login, "echo in", env=env)).text == "in\n"
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    found = [one for one in warnings if "event=activity" not in one]  # of which there is one each interval
+    assert 1 <= len(found) <= 2, warnings
+    assert all("event=recheck" in one for one in found), warnings

@@ -244,11 +244,11 @@ async def test_a_job_that_is_starting_is_told(alice: Client, running: Running) -
     assert "eval is starting: try again in a moment" in done.err
 
 
-async def test_a_hub_that_is_down_is_told_and_lets_nobody_in(alice: Client, running: Running) -> None:
-    running.people.down = True
+async def test_a_manager_that_is_down_is_told_and_lets_nobody_in(alice: Client, running: Running) -> None:
+    running.people.manager_down = True
     done = await alice.ssh("alice+train@gateway", "id")
     assert done.status == 255
-    assert "the Hub does not answer: try again later" in done.err
+    assert "the keys service does not answer: try again later, or use a token" in done.err
     assert DENIED in done.err
 
 

@@ -104,7 +104,7 @@ async def test_sessions_go_on_while_nobody_can_tell_and_the_log_says_so_once(
     alice: Client, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     ssh = await begun(alice, "alice+train@gateway", "echo in; read line; echo $line")
-    running.people.down = running.places.down = True
+    running.people.down = running.people.manager_down = running.places.down = True
     await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
     rounds = running.server.rechecks
     assert rounds is not None

@@ -55,6 +55,7 @@ class Sshd:
     settings: tuple[str, ...] = ()
     address: str = "127.0.0.1"
     keys: tuple[asyncssh.SSHKey, ...] = ()
+    host: asyncssh.SSHKey = field(default_factory=lambda: asyncssh.generate_private_key("ssh-ed25519"))
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,10 +69,9 @@ class Sshd:
     def start(self) -> None:
         directory = self.directory
         self.home.mkdir(parents=True)
-        key = asyncssh.generate_private_key("ssh-ed25519")
-        key.write_private_key(directory / "host")
+        self.host.write_private_key(directory / "host")
         (directory / "host").chmod(0o600)
-        key.write_public_key(directory / "host.pub")
+        self.host.write_public_key(directory / "host.pub")
         self.user_ca.write_public_key(directory / "ca.pub")
         (directory / "principals").write_text(f"{JOB}\n")
         (directory / "keys").write_bytes(b"".join(key.export_public_key() for key in self.keys))

@@ -20,7 +20,8 @@ import asyncssh
 import pytest
 import requests
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import PODS, SERVICES, Cluster
+from dlspawner.core import naming
 from ssh_gateway.keys import Keys, load_or_make
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
@@ -99,6 +100,7 @@ class Job:
     keys: Keys
     state: Path
     token: str
+    sshd: Sshd
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +117,7 @@ async def a_job(
         sshd.start()
         try:
             await create_pod(cluster, name, job("alice", server, id=JOB, ssh_host_key=sshd.host_key), ADDRESS)
-            yield Job(keys, folder / "state", token)
+            yield Job(keys, folder / "state", token, sshd)
         finally:
             sshd.stop()
 
@@ -138,6 +140,38 @@ async def test_the_whole_way_in_by_key_and_by_token(
         jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
         assert jumped.text == "jumped\n", jumped.err
         await until(lambda: activity(world) is not None)
+
+
+async def test_a_job_that_moves_is_found_again_and_by_its_new_host_key_only(
+    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+) -> None:
+    async with (
+        a_job(world, kubeconfig, tmp_path, alices_key, "moves") as made,
+        started(world, kubeconfig, made.state) as gateway,
+        await Cluster.connect(kubeconfig) as cluster,
+    ):
+        client = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
+        assert (await client.ssh("alice+moves@gateway", "echo at first")).text == "at first\n"
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        again = job("alice", "moves", id=JOB, ssh_host_key=key.export_public_key().decode().strip())
+        port = await create_service(cluster, "alice-moves-again", again)
+        assert port != made.sshd.port
+        await cluster.delete(PODS, "alice-moves", NAMESPACE, grace=0)
+        await cluster.delete(SERVICES, naming.ssh_object("alice-moves"), NAMESPACE)
+        await create_pod(cluster, "alice-moves-again", again, "127.77.1.2")
+        for folder, host in (("as before", made.sshd.host), ("moved", key)):
+            sshd = Sshd(tmp_path / folder.replace(" ", "-"), made.keys.user_ca, port, address="127.77.1.2", host=host)
+            sshd.start()
+            try:
+                done = await client.ssh("alice+moves@gateway", f"echo {folder}")
+            finally:
+                sshd.stop()
+            if host is key:
+                assert (done.status, done.text) == (0, "moved\n"), done.err
+            else:
+                assert (done.status, done.out) == (255, b"")
+                assert "answered with a host key that is not this job's" in done.err
+        made.sshd.check()  # where it was there is still somebody, whom nobody asks
 
 
 @dataclass

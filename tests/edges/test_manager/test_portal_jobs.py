@@ -93,11 +93,13 @@ async def test_a_job_that_starts_says_what_it_waits_for(portal: Portal) -> None:
         """It is not ready meanwhile."""
 
     portal.hub.starts = starts
-    pages = [("alice", ""), ("alice", f"jobs/{question.job}"), ("vera", f"jobs/{question.job}")]
-    pages += [(user, f"api/jobs{place}") for user in ("alice", "vera") for place in ("", f"/{question.job}")]
+    page, detail = f"jobs/{question.job}", f"api/jobs/{question.job}"
+    # Its page lists all that has happened below: the sentence stands beside its state.
+    told = {"": "{}", page: '<span class="name">{}</span>', "api/jobs": '"{}"', detail: '"{}"'}
+    pages = [("alice", path) for path in told] + [("vera", path) for path in told if path]
 
     async def everybody_reads(sentence: str) -> bool:
-        return all([sentence in (await portal.read(user, path)).body for user, path in pages])
+        return all([told[path].format(sentence) in (await portal.read(user, path)).body for user, path in pages])
 
     assert await everybody_reads("It is being started.")
     pod = await portal.office.make_pod(question, name=name)

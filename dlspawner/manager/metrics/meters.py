@@ -35,6 +35,7 @@ class Meters:
         self.world = world
         self.registry = own = CollectorRegistry()
         self._requeued: dict[str, datetime] = {}
+        own.register(_Now(self))  # the first, so that what it expects is there at the first look
         self._decisions = Counter(
             "dlspawner_decisions",
             "Answers to the Hub's question whether a job may start, by outcome (admit, wait, refuse) and reason.",
@@ -66,7 +67,6 @@ class Meters:
             buckets=_LAGS,
             registry=own,
         )
-        own.register(_Now(self))
         ProcessCollector(registry=own)
 
     def text(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,8 +19,9 @@ from dlspawner.manager.acting import Acting
 from tests.e2e.people import wait_for
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.preempt_story import OPTIONS
 from tests.edges.test_manager.queued import cancelled, desk, plays, state
-from tests.edges.test_manager.quota import QuotaHub, running
+from tests.edges.test_manager.quota import TEMPLATE, QuotaHub, running
 from tests.edges.test_manager.world import World
 
 DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
@@ -87,6 +89,17 @@ async def test_a_stop_is_counted_by_its_reason(office: Office, reason: str, name
         assert value(acting, name, **labels) == 1
 
 
+async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
+    async with office.manager() as acting:
+        told = acting.meters.text().decode().splitlines()
+    for series in (
+        'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
+        'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
+        'dlspawner_wait_seconds_count{gpu_type="gpu",preemptible="true"}',
+    ):
+        assert f"{series} 0.0" in told
+
+
 async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     async with office.manager() as acting:
         await ask(acting, wants("alice", gpus=8))
@@ -121,6 +134,20 @@ def test_who_may_scrape_the_manager(world: World) -> None:
     assert "read:metrics" in narrow.json()["detail"]
 
 
+def test_the_loop_s_lag_is_measured_all_the_time(world: World) -> None:
+    headers = {"Authorization": f"Bearer {world.token('root-admin', ('read:metrics',))}"}
+
+    def looks() -> float:
+        told = requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30).text
+        found = re.search(r"^dlspawner_loop_lag_seconds_count (\S+)$", told, re.MULTILINE)
+        assert found is not None, told
+        return float(found[1])
+
+    wait_for(lambda: looks() > 0, "it was looked at", 10)
+    so_far = looks()
+    wait_for(lambda: looks() > so_far, "it is looked at again", 10)
+
+
 # The dashboard, against a Prometheus that scrapes a Manager
 
 EXTRA = """
@@ -129,14 +156,26 @@ c.JupyterHub.load_roles.append({"name": "prometheus", "services": ["prometheus"]
 """
 
 
+VARIABLES = {"team": "default", "gpu_type": "gpu"}
+QUOTA = 7  # of the eight GPUs, so that somebody may ask for more than they ever get
+
+
+class BorrowersHub(QuotaHub):
+    """One whose jobs may be preemptible."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+
+
 def expressions() -> list[tuple[str, str]]:
-    """Every panel's, as Grafana fills them in."""
+    """Every panel's, as Grafana fills them in for one team and one GPU type: every series needs these labels."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     filled = []
     for panel in panels:
         for target in panel["targets"]:
             text = target["expr"].replace("$__rate_interval", "1m")
-            filled.append((panel["title"], re.sub(r"\$(team|gpu_type)\b", ".*", text)))
+            filled.append((panel["title"], re.sub(r"\$(\w+)", lambda one: VARIABLES[one[1]], text)))
     return filled
 
 
@@ -157,15 +196,17 @@ def test_every_panel_has_a_place_of_its_own_and_says_what_it_shows() -> None:
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus that scrapes a Manager whose jobs ran, waited and ended."""
+    """A Prometheus that scrapes a Manager whose jobs ran, borrowed, waited, were refused and ended."""
     state = tmp_path_factory.mktemp("metrics")
     metrics.program("prometheus")
-    hub = QuotaHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}")
+    hub = BorrowersHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}", gpus=QUOTA)
     with running(hub):
-        hub.add_users(["alice", "bob"])
-        assert hub.start_server("alice", gpus=6).status_code in {201, 202}
-        wait_for(lambda: hub.ready() == ["alice/"], "it runs", 120)
+        hub.add_users(["alice", "bob", "carol", "dave"])
+        for user, options in (("alice", {"gpus": 6}), ("carol", {"gpus": 1, "preemptible": True})):
+            assert hub.start_server(user, **options).status_code in {201, 202}
+            wait_for(lambda name=user: f"{name}/" in hub.ready(), "it runs", 120)  # type: ignore[misc]
         assert "in the queue" in hub.refusal("bob", hub.start_server("bob", gpus=4)), "it waits"
+        assert "in the queue" not in hub.refusal("dave", hub.start_server("dave", gpus=QUOTA + 1)), "it never starts"
         folder = state / "prometheus"
         folder.mkdir()
         manager = (
@@ -174,6 +215,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             f"static_configs: [{{targets: ['127.0.0.1:{hub.manager_port}']}}]"
         )
         with metrics.prometheus(folder, more=[manager]) as url:
+            # Of what happened before the first look nothing has increased.
+            wait_for(lambda: ask_prometheus(url, "count_over_time(dlspawner_acting[1m]) > 1"), "it has looked", 60)
             hub.api("DELETE", "/users/alice/server")
             wait_for(lambda: "bob/" in hub.ready(), "its turn came", 120)
             yield url
@@ -186,10 +229,35 @@ def ask_prometheus(url: str, expression: str) -> list[Any]:
     return found
 
 
+def values(url: str, expression: str) -> dict[str, float]:
+    """What is found, by the one label that it is summed by, or by none."""
+    return {"".join(one["metric"].values()): float(one["value"][1]) for one in ask_prometheus(url, expression)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("title", "expression"), expressions(), ids=lambda text: text[:60])
-def test_an_expression_of_the_dashboard_finds_series(scraped: str, title: str, expression: str) -> None:
-    wait_for(lambda: ask_prometheus(scraped, expression), f"{title}: {expression}", 60)
+def test_an_expression_of_the_dashboard_finds_numbers(scraped: str, title: str, expression: str) -> None:
+    def numbers() -> bool:
+        found = [float(one["value"][1]) for one in ask_prometheus(scraped, expression)]
+        return bool(found) and all(map(math.isfinite, found))
+
+    wait_for(numbers, f"{title}: {expression}", 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ('sum(dlspawner_gpus_borrowed{team="default", gpu_type="gpu"})', {"": 1}),
+        ('sum(dlspawner_gpus_held{team="default", gpu_type="gpu"})', {"": 4}),
+        ("sum by (outcome) (dlspawner_decisions_total)", {"admit": 3, "wait": 1, "refuse": 1}),
+        ('sum by (reason) (dlspawner_decisions_total{outcome="refuse"})', {"too-many": 1}),
+        ('sum by (reason) (dlspawner_decisions_total{outcome="wait"})', {"team-quota": 1}),
+    ],
+    ids=["borrowed", "held", "decisions", "refusals", "waits"],
+)
+def test_what_the_hub_was_answered_is_counted_once(scraped: str, expression: str, found: dict[str, float]) -> None:
+    wait_for(lambda: values(scraped, expression) == found, f"{found} of {expression}", 60)
 
 
 @pytest.mark.slow

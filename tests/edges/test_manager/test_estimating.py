@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,15 +17,23 @@ from dlspawner.core.durations import LEAST, Lasted
 from dlspawner.core.model import Culling, Teams
 from dlspawner.core.template import IdlePolicy, Template
 from dlspawner.core.world import Snapshot
-from dlspawner.manager import durationrows
+from dlspawner.manager import durationrows, estimating
 from dlspawner.manager.estimating import Estimating, lifetimes
 from dlspawner.manager.store import Store
 from dlspawner.settings import Settings
 from tests.core.worlds import CLUSTER, HOUR, NOW, queues, runs
 from tests.edges.test_manager.history import NOON, Past, write_past
-from tests.edges.test_manager.office import wants
+from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
+from tests.edges.test_manager.quota import CLUSTER as CLUSTER_FILE
+from tests.edges.test_manager.quota import GPU, TEMPLATE
 from tests.edges.test_manager.world import World
+
+
+@pytest.fixture
+def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Manager's rounds follow each other; to be asked for before the Manager."""
+    monkeypatch.setattr(estimating, "_EVERY_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -98,6 +107,64 @@ async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Po
     assert isinstance(told, dict)
     assert (datetime.fromisoformat(at) - datetime.fromisoformat(told["to"])) < timedelta(seconds=1)
     assert told["basis"] == "an estimate from how long 10 such jobs ran"
+
+
+async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
+    await has_ended(portal, 1)
+    await has_ended(portal, 5)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    basis = "an estimate from how long 20 such jobs ran"
+    said = rf"It starts probably between \d\d:\d\d UTC and \d\d:\d\d UTC ; {basis}\."
+    clock = r'<time datetime="([^"]*)" data-clock>\d\d:\d\d UTC</time>'
+    for path in ("wait/alice/", "queue", ""):
+        page = await portal.read("alice", path)
+        assert re.search(said, page.text), path
+        found = re.search(f"probably between {clock} and {clock}", page.body)
+        assert found is not None, path
+        for at, hours in zip(found.groups(), (1, 5), strict=True):
+            assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - hours * HOUR) < timedelta(minutes=2), path
+    assert re.search(f"between {clock} and {clock}", (await portal.read("bob", "queue")).body), "no secret"
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert datetime.fromisoformat(told["to"]) - datetime.fromisoformat(told["from"]) == 4 * HOUR
+
+
+@pytest.mark.usefixtures("again_at_once")
+async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    desk = portal.served.acting.desk
+    assert desk is not None
+    await until(lambda: waits.job in desk.looks.estimates, "it is estimated")
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
+
+
+async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(portal: Portal) -> None:
+    await has_ended(portal, 5)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+
+    async def hours() -> float:
+        latest = (await estimate(portal)).looks.estimates[waits.job].latest
+        return (latest - datetime.now(UTC)) / HOUR
+
+    assert await hours() == pytest.approx(5, abs=0.1)
+    folder, acting = portal.office.folder, portal.served.acting
+    (folder / "cluster.yaml").write_text(CLUSTER_FILE % GPU + "idle: {dry_run: false}\n")
+    (folder / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "idle": {"lifetime_seconds": 3600}}))
+
+    def stops() -> bool:
+        found = acting.settings.template("tiny")
+        in_use = portal.served.book.world.cluster  # a moment after the settings
+        return found is not None and bool(found.idle.lifetime) and not in_use.culling.dry_run
+
+    await until(stops, "the files are read")
+    assert await hours() == pytest.approx(1, abs=0.1)
 
 
 async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:

@@ -90,6 +90,11 @@ def lendable(kubernetes: Client, resource: str) -> Iterator[None]:
     kubernetes.patched(path, {"status": {kind: {resource: None} for kind in kinds}}, "merge")
 
 
+def preempted(hub: LendingHub) -> float | None:
+    """How many jobs of everybody's team, as it is counted for a Prometheus."""
+    return hub.metric("dlspawner_preemptions_total", team="default", gpu_type="gpu")
+
+
 def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
     """The whole of it: borrowed, asked for, notice, stopped, given, waiting again, and back."""
     hub.add_users(["borrower", "other", "owner"])
@@ -108,6 +113,7 @@ def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
     assert classes == {"dlspawner-preemptible"}
     first = hub.live("borrower")
     assert len(first) == 1
+    assert preempted(hub) == 0
 
     with Sampler(hub) as sampler:
         answer = hub.start_server("owner", team="owners", gpus=GPUS)
@@ -126,9 +132,11 @@ def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
     assert "in the queue" in hub.home("borrower")
     assert hub.live("borrower") == first, "the same job, with its first submit time"
     assert hub.live("other") == []
+    assert preempted(hub) == 2
 
     hub.api("DELETE", "/users/owner/server")
     wait_for(lambda: "borrower/" in hub.ready(), "who asked to wait is back", SECONDS)
     assert hub.holds() == {"borrower": half}
     assert hub.live("borrower") == first
+    assert preempted(hub) == 2, "who goes by themselves was not preempted"
     assert "Traceback" not in hub.log

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.spawn import RESPONDER
 from tests.contract.client import Client
@@ -54,7 +55,11 @@ TEAMS = "teams:\n  default: {title: Everybody, quota: {gpu: %d}}\n"
 EXTRA = """
 c.JupyterHub.services.append({"name": "tests", "api_token": "tests-token"})
 c.JupyterHub.load_roles.append(
-    {"name": "tests", "services": ["tests"], "scopes": ["admin:users", "servers", "read:servers", "list:users"]}
+    {
+        "name": "tests",
+        "services": ["tests"],
+        "scopes": ["admin:users", "servers", "read:servers", "list:users", "read:metrics"],
+    }
 )
 c.KubeSpawner.storage_pvc_ensure = False
 c.Spawner.poll_interval = 2
@@ -153,6 +158,14 @@ class QuotaHub(Hub):
         process.wait(30)
         if name == "cluster" and self.plane:
             self.plane.kill()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """What this Manager tells a Prometheus by now; ``None`` while it tells nothing of it."""
+        url = f"{self.manager_url()}/services/jobs/api/metrics"
+        answer = requests.get(url, headers={"Authorization": "Bearer tests-token"}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        samples = (one for family in text_string_to_metric_families(answer.text) for one in family.samples)
+        return next((one.value for one in samples if (one.name, one.labels) == (name, labels)), None)
 
     # What tests ask of the Hub
 

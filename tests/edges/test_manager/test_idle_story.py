@@ -10,6 +10,7 @@ import html
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -132,6 +133,16 @@ class StoryHub(IdleHub):
         browser.post(f"{self.url}/hub/login", data=body, timeout=60)
         return browser
 
+    def culled(self, reason: str) -> tuple[float | None, int]:
+        """How many jobs with GPUs were stopped for this: as it is counted for a Prometheus, and as it is written down.
+
+        The metrics are of one Manager, which has to be the one that there was from the beginning.
+        """
+        counted = self.metric("dlspawner_culls_total", reason=reason, gpu_type="gpu")
+        statement = "SELECT count(*) FROM jobs WHERE stop_reason = ? AND gpu_type = 'gpu'"
+        with contextlib.closing(sqlite3.connect(self.state / "manager.sqlite", timeout=30)) as connection:
+            return counted, connection.execute(statement, (reason,)).fetchone()[0]
+
     def warned(self, user: str) -> list[str]:
         """At which parts of the window this person was warned, in their order."""
         log = (self.state / "manager.log").read_text()
@@ -220,6 +231,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
 def test_an_unused_job_is_told_at_50_and_90_percent_stopped_and_started_again_as_it_was(hub: StoryHub) -> None:
     wait_for(lambda: "alice/" not in hub.servers(), "it is stopped", SECONDS)
     assert hub.warned("alice") == ["50", "90"]
+    wait_for(lambda: (found := hub.culled("idle"))[0] == found[1] >= 1, "every stop is counted once", 60)
     wait_for(lambda: not hub.told("alice"), "nothing is left to say", 60)
     hub.start_again("alice")
     assert hub.gpus_of("alice") == "2"
@@ -249,6 +261,7 @@ def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
 def test_the_end_of_its_lifetime_stops_a_job_that_is_used(hub: StoryHub) -> None:
     wait_for(lambda: "erin/" not in hub.servers(), "it is stopped", SECONDS)
     assert "at the end of its lifetime" in hub.browser("erin").get(f"{hub.url}/hub/home", timeout=60).text
+    assert hub.culled("lifetime") == (1, 1)
 
 
 def test_a_board_lives_as_long_as_somebody_writes_what_it_shows(hub: StoryHub) -> None:

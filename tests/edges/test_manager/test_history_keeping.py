@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +15,7 @@ from dlspawner.core.gpu_hours import PER_HOUR, Amounts
 from dlspawner.core.jobs import State
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.acting import Acting
-from dlspawner.manager.history import hoursrows
+from dlspawner.manager.history import hoursrows, keeping
 from dlspawner.manager.history.keeping import Keeper, Retention
 from dlspawner.manager.history.questions import By, Question
 from dlspawner.manager.ledger import Fenced
@@ -97,6 +98,33 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
         office.clock.moved += timedelta(hours=5)
         await keeps.look()
         assert (await read_free(store))["total"] == 96 + 16, "nobody knows what was in five hours without a look"
+
+
+async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "EVERY", timedelta(seconds=0.1))
+    async with office.manager() as acting:
+        alices = wants("alice", gpus=5)
+        await ask(acting, alices)
+        await office.bind(await office.make_pod(alices))
+        await until(lambda: state(acting, alices) is State.RUNNING, "it runs")
+
+        async def sampled() -> Counter[str]:
+            today = datetime.now(UTC).date()
+            question = Question(By.TEAM, today, today + timedelta(days=2))
+            found = await acting.ledger.read(lambda connection: hoursrows.read_free(connection, question))
+            assert {kind for _, kind in found} <= {"gpu"}
+            return sum((Counter(one) for one in found.values()), Counter())
+
+        before = await sampled()
+        for minutes in range(1, 6):
+            office.clock.moved += MINUTE
+
+            async def is_sampled(so_far: int = minutes) -> bool:
+                return (await sampled() - before)["total"] >= so_far * 8 * PER_HOUR // 60
+
+            await until(is_sampled, "a minute of eight GPUs")
+        found = await sampled() - before
+        assert found["free"] == pytest.approx(found["total"] * 3 / 8, rel=1e-4)
 
 
 async def test_what_gpus_compute_is_sampled_where_a_prometheus_knows(office: Office, prometheus: Prometheus) -> None:

@@ -1,7 +1,7 @@
 """What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
-GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; for who may see the job
+GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words
 GET  jobs/{id}/log-kept    whether what has ended of its pod of the uid ?pod= is kept: for the Hub, which waits for that
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
@@ -39,8 +39,8 @@ from dlspawner.manager.web import ForHub, Problem
 
 NO_LOG = "There is no such log: this job's containers have printed nothing that is kept."
 NOT_YOURS = (
-    "Logs are for the job's owner and the admins of its team. An administrator of the Hub who has to read them becomes "
-    "one of those in teams.yaml."
+    "Logs, and events of pods, are for the job's owner and the admins of its team. An administrator of the Hub who has "
+    "to read them becomes one of those in teams.yaml."
 )
 TAIL, LONGEST_SEARCH = 1000, 200
 NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
@@ -108,7 +108,18 @@ async def read(shelf: Shelf, who: str, run: Run, wish: Wish) -> tuple[Text, str]
         raise Problem(429, str(problem), {"Retry-After": "2"}) from None
 
 
-class LogResource(Resource):
+class Inside(Resource):
+    """Something from inside of a job."""
+
+    async def readable(self, job: str) -> None:
+        """Nothing for who may read it; 403 for who only sees that the job is there, 404 for everybody else."""
+        viewer = self.sees()
+        kept = await self.seen(job, viewer)
+        if not viewer.reads(kept.user, kept.team):
+            raise Problem(403, NOT_YOURS)
+
+
+class LogResource(Inside):
     """Something about a job's logs."""
 
     @property
@@ -120,10 +131,7 @@ class LogResource(Resource):
 
     async def runs(self, job: str) -> list[Run]:
         """The job's logs, for who may read them."""
-        viewer = self.sees()
-        kept = await self.seen(job, viewer)
-        if not viewer.reads(kept.user, kept.team):
-            raise Problem(403, NOT_YOURS)
+        await self.readable(job)
         return await self.shelf.runs(job)
 
 
@@ -134,11 +142,11 @@ class Logs(LogResource):
         self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
 
 
-class PodEvents(Resource):
-    """What Kubernetes has told of its pods; whoever may see the job may see that."""
+class PodEvents(Inside):
+    """What Kubernetes has told of its pods."""
 
     async def get(self, job: str) -> None:
-        await self.seen(job, self.sees())
+        await self.readable(job)
         found = await self.acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         items = [
             {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count} for one in found

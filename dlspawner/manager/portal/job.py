@@ -1,6 +1,7 @@
 """The page of one job: what it is, where it stands, and what became of it.
 
-GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not
+GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not. What Kubernetes told
+                  of its pods only for who may read its logs
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class JobPage(Mine):
         priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
         titles = {one.name: one.title for one in settings.templates}
         why = desk.looks.why(record.job, now) if record is not None else ""
-        happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
-        latest = await acting.ledger.happened([job] if kept.state is State.STARTING else [])
+        reads = viewer.reads(kept.user, kept.team)
+        happened = await acting.ledger.read(lambda connection: podeventrows.of_job(connection, job)) if reads else []
+        latest = await acting.ledger.happened([job] if reads and kept.state is State.STARTING else [])
         events = await acting.ledger.history(job)
         waits = record is not None and record.waits
         may_see_place = viewer.all or viewer.name == kept.user
@@ -40,7 +42,7 @@ class JobPage(Mine):
             row=row,
             links=links,
             live=kept.state is not State.ENDED,
-            log=viewer.reads(kept.user, kept.team) and bool(kept.pods or kept.started),
+            log=reads and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),
             sentence=sentence or (row.sentence if row else ""),

@@ -31,8 +31,9 @@ class JobResource(Resource):
         )
 
     async def happened(self, jobs: Iterable[Kept]) -> dict[str, str]:
-        """The latest that Kubernetes told of those that start, which whoever sees them may know."""
-        return await self.acting.ledger.happened(kept.id for kept in jobs if kept.state is State.STARTING)
+        """The latest that Kubernetes told of those that start, and whose logs the viewer may read."""
+        viewer, starting = self.viewer(Right.SEE), (kept for kept in jobs if kept.state is State.STARTING)
+        return await self.acting.ledger.happened(kept.id for kept in starting if viewer.reads(kept.user, kept.team))
 
     def shown(self, kept: Kept, setting: view.Setting, now: datetime, happened: Mapping[str, str]) -> dict[str, object]:
         """A job as JSON, with what the queue says of it."""

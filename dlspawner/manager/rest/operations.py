@@ -129,7 +129,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "ListPodEvents",
         "What Kubernetes tells of it",
         {200: page(ref("PodEvent"))},
-        (404,),
+        (403, 404),
     ),
     Operation("GET", "jobs/{id}/logs", "ListJobLogs", "Which logs there are", {200: page(ref("Log"))}, (403, 404)),
     Operation(

@@ -103,6 +103,9 @@ async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what
     await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
     await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
     assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
+    assert (await reading.read("root-admin", f"api/jobs/{question.job}/pod-events")).status == 403
+    seen = await reading.read("root-admin", f"jobs/{question.job}")
+    assert (seen.status, "It was given a place on the node" in seen.body) == (200, False), "only that there is the job"
     assert "running" not in page.text
     assert (
         f'href="/services/jobs/jobs/{question.job}/log"' in (await reading.read("alice", f"jobs/{question.job}")).body

@@ -151,7 +151,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "DELETE api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 403, None, None, None, 403),
     "GET api/jobs/{id}/log": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/logs": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
-    "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200, 403),
+    "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     # for the Hub alone, by a token of its own
     "PUT api/jobs/{id}": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),

@@ -92,10 +92,22 @@ class Lab:
         """One more gateway on the port."""
         return self.start("gateway", str(self.port), str(self._job.port), str(self._idle_port), root=root)
 
+    def redirection(self) -> tuple[subprocess.Popen[str], int]:
+        """The process of another design, and its port."""
+        port = free_port()
+        return self.start("redirection", str(port), str(self._job.port)), port
+
+    def beside(self, port: int, cipher: str) -> Way:
+        """Through that."""
+        return Way("redirection", ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
+
+    def _options(self, cipher: str) -> tuple[str, ...]:
+        options = ("-F", str(self.client.config), "-c", cipher, *SAME, "-o", "StrictHostKeyChecking=no")
+        return (*options, "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
+
     def ways(self, cipher: str = CIPHERS[0]) -> tuple[Way, Way, Way]:
         """Through the gateway, direct, and through the jump host."""
-        options = ("-F", str(self.client.config), "-c", cipher, *SAME, "-o", "StrictHostKeyChecking=no")
-        options += ("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
+        options = self._options(cipher)
         straight = (*options, "-p", str(self._job.port), "person@127.0.0.1")
         hop = shlex.join(("ssh", *options, "-p", str(self._hop.port), "-W", "[%h]:%p", "person@127.0.0.1"))
         return (
@@ -122,6 +134,7 @@ def measure(folder: Path, size: Size) -> list[Figure]:
         figures = setups(lab, size)
         for cipher in CIPHERS:
             figures += bulk(lab, size, cipher, one.pid)
+        figures += redirected(lab, size)
         figures += echoes(lab, size)
         figures += memory(lab, size, one.pid)
         lab.gateway()
@@ -149,6 +162,24 @@ def bulk(lab: Lab, size: Size, cipher: str, pid: int) -> list[Figure]:
         title = f"SSH {direction}, {cipher.partition('@')[0]}"
         figures += rates(title, size.mib, ways)
         figures.append(Figure(f"{title}: gateway's processor time", per_gib, "s/GiB", "lower", 0.8))
+    return figures
+
+
+def redirected(lab: Lab, size: Size) -> list[Figure]:
+    """The relay against a design that does the same with asyncssh's public API."""
+    figures: list[Figure] = []
+    process, port = lab.redirection()
+    for cipher in (CIPHERS[0], CIPHERS[-1]):
+        ways = (lab.ways(cipher)[0], lab.beside(port, cipher))
+        for direction, copy in (("up", Way.up), ("down", Way.down)):
+            before = processor_seconds(process.pid)
+            ours, theirs = in_turn(ways, size.rounds, lambda way, copy=copy: copy(way, size.mib))
+            per_gib = (processor_seconds(process.pid) - before) / (size.rounds * size.mib / 1024)
+            title = f"SSH {direction}, {cipher.partition('@')[0]}"
+            value = median(b / a for a, b in zip(ours, theirs, strict=True))
+            figures.append(Figure(f"{title}: ratio to redirection", value, "ratio", "higher", peer="asyncssh's API"))
+            figures.append(Figure(f"{title}: redirection's processor time", per_gib, "s/GiB"))
+    process.kill()
     return figures
 
 

@@ -2,6 +2,7 @@
 
 * ``gateway``: a gateway as it is in production, but for the Hub, the Manager and the cluster, which are dictionaries.
 * ``pod``: what a job's sshd would be in a thousand pods, in one process.
+* ``redirection``: another way to be a gateway (`ssh_designs`).
 * ``crowd``: people who log in and do nothing; each line that it reads is how many more.
 """
 
@@ -18,6 +19,7 @@ from ssh_gateway.directory import Target
 from ssh_gateway.keys import load_or_make
 from ssh_gateway.penalties import Rules
 from ssh_gateway.server import Limits
+from tests.bench.ssh_designs import be_redirection
 from tests.gateway.peers import JOB, FakePeople, FakePlaces, gateway
 
 LOGINS_AT_ONCE = 8
@@ -114,7 +116,11 @@ def resident_kib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
-ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd}
+async def redirection(folder: str, port: str, job_port: str) -> None:
+    await be_redirection(folder, port, job_port, told)
+
+
+ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "redirection": redirection}
 
 if __name__ == "__main__":
     asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))

@@ -241,6 +241,8 @@ class Visit:
         return found.server
 
     async def _started(self, start: Callable[[str], Awaitable[bool]], name: str) -> bool:
+        if self.budget.take(self._server.now()):  # before: who asks and goes away has asked
+            say("start", conn=self._number, user=self.proof.user, server=name)
         try:
             return await start(name)
         except NotStarted as problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Callable
 
 import pytest
@@ -30,6 +32,18 @@ def patient(running: Running) -> None:
     running.server.starts = Starts(running.people, "http://hub.example/", 60.0, 0.02)
 
 
+@pytest.fixture(autouse=True)
+def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the log says of starts: each line without its connection."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
+
+    def read() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        return [re.sub(r" conn=\S+", "", line) for line in lines if line.startswith("event=start")]
+
+    return read
+
+
 def appears(running: Running, target: Target) -> Callable[[], Start]:
     """The job runs from now on."""
 
@@ -41,7 +55,7 @@ def appears(running: Running, target: Target) -> Callable[[], Start]:
 
 
 async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
-    running: Running, alice: Client, sshd: Sshd
+    running: Running, alice: Client, sshd: Sshd, audit: Callable[[], list[str]]
 ) -> None:
     last = WAITS.sentence.replace("2 in", "1 in")
     queued = (WAITS, WAITS, Start("queued", last), STARTING)
@@ -52,6 +66,7 @@ async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
     said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
     assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
     assert value(running, "starts_total", result="running") == 1
+    assert audit() == ["event=start user=alice server=train", "event=started user=alice server=train"]
 
 
 async def test_of_several_logins_at_once_one_starts_the_job(running: Running, alice: Client, sshd: Sshd) -> None:
@@ -181,7 +196,27 @@ async def test_a_login_that_names_no_server_reads_nothing_of_one_that_does_not_w
     assert running.people.starts == []
 
 
-async def test_nothing_starts_before_a_credential_is_proven(running: Running, alice: Client, mallory: Client) -> None:
+async def test_a_client_that_goes_away_before_the_hub_answers_has_asked(
+    running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch, audit: Callable[[], list[str]]
+) -> None:
+    asked = asyncio.Event()
+
+    async def start(user: str, server: str) -> Start:
+        asked.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(running.people, "start", start)
+    process = await alice.start("ssh", "alice+train@gateway", "true")
+    await asyncio.wait_for(asked.wait(), DEADLINE)
+    process.kill()
+    await process.communicate()
+    await until(lambda: not running.server.visitors)
+    assert audit() == ["event=start user=alice server=train"]
+
+
+async def test_nothing_starts_before_a_credential_is_proven(
+    running: Running, alice: Client, mallory: Client, audit: Callable[[], list[str]]
+) -> None:
     running.people.stages = [WAITS]
     env, options = alice.with_token("wrong")
     assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
@@ -189,6 +224,7 @@ async def test_nothing_starts_before_a_credential_is_proven(running: Running, al
     # A question whether a key would do carries no signature.
     assert await running.server.people.registered_keys("alice")
     assert running.people.starts == []
+    assert audit() == []
 
 
 async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client) -> None:
@@ -199,13 +235,16 @@ async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client
     assert (done.status, running.people.starts) == (255, [])
 
 
-async def test_a_client_that_goes_away_ends_its_waiting(running: Running, alice: Client) -> None:
+async def test_a_client_that_goes_away_ends_its_waiting(
+    running: Running, alice: Client, audit: Callable[[], list[str]]
+) -> None:
     running.people.stages = [STARTING]
     process = await alice.start("ssh", "alice+train@gateway", "true")
     await until(lambda: running.people.looks > 1)
     process.kill()
     await process.wait()
     await until(lambda: not running.server.visitors)
+    assert audit() == ["event=start user=alice server=train"]
     seen = running.people.looks
     running.people.stages = [Start("off")]
     assert (await alice.ssh("alice+other@gateway", "true")).status == 255

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
 NOBODY = routing.Login("..nobody..", "")
+PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
@@ -177,7 +178,7 @@ class Visitor(Door):
     def get_kbdint_challenge(
         self, username: str, lang: str, submethods: str
     ) -> tuple[str, str, str, list[tuple[str, bool]]]:
-        return "", "", "", [("Hub API token: ", False)]
+        return "", "", "", [(PROMPT, False)]
 
     async def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> bool:
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")

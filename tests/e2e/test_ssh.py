@@ -7,7 +7,9 @@ import json
 import math
 import os
 import pty
+import re
 import select
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ from pathlib import Path
 
 import pytest
 import requests
+from playwright.sync_api import Page, expect
 
+from tests.e2e.browsing import log_in
 from tests.e2e.people import Person, Ssh, Stack, wait_for
 from tests.ports import free_port
 
@@ -70,6 +74,21 @@ def test_a_shell_has_a_terminal(client: Ssh) -> None:
 
 def test_the_person_is_who_they_are_in_their_own_home(client: Ssh) -> None:
     assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
+
+
+def test_the_home_page_copies_the_command_that_leads_into_the_job_and_opens_vs_code(
+    page: Page, client: Ssh, stack: Stack
+) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    log_in(page, stack, "sara")
+    link = page.get_by_role("link", name="VS Code: train")
+    expect(link).to_have_attribute("href", "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank")
+    page.get_by_role("button", name="Copy the ssh command of train").click()
+    expect(page.locator("#job-said")).to_have_text(re.compile(r"^(Copied\.|Selected: press Ctrl and C\.)$"))
+    copied = page.evaluate("() => isSecureContext ? navigator.clipboard.readText() : getSelection().toString()")
+    assert re.fullmatch(rf"ssh -p {stack.ssh_port} sara\+train@\S+", copied), copied
+    ssh, *words = shlex.split(copied)
+    assert client.tool(ssh, "-F", str(client.config), *words, "echo in").stdout == "in\n"
 
 
 @pytest.mark.longer

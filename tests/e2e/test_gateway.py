@@ -1,0 +1,314 @@
+"""The gateway before the real Hub, Manager and jobs: who is sent home, who waits in the queue, files jobs that end.
+
+A product of its own, with a teams.yaml that is written while it runs and templates for which little time is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import requests
+
+from dlspawner.local.processes import NAMESPACE
+from tests.e2e.people import Person, Ssh, wait_for
+from tests.e2e.stack import ROOT, Launched
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+
+TEAMS = "teams:\n  default: {title: Everybody, quota: {a100: 16, v100: 4}}\nblocked: [%s]\n"
+RUNS = "echo in; sleep 600"
+LOUD = ("-o", "LogLevel=INFO")
+NO_COMMAND = ("-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo in")
+SENTENCES = {
+    "keyless": "the key that you came in with was removed from your keys",
+    "revoked": "the token that you came in with was revoked, or has expired",
+    "removed": "your account was removed",
+    "blocked": "your account may not use this gateway: ask an administrator",
+}
+WINDOW_SECONDS = 60  # the shortest there is
+
+
+@dataclass
+class Product:
+    """It, and what this file's tests change about it."""
+
+    stack: Launched
+    config: Path
+    folder: Path
+    people: list[Person] = field(default_factory=list)
+
+    def person(self, name: str) -> Person:
+        self.people.append(self.stack.person(name))
+        return self.people[-1]
+
+    def client(self, person: Person) -> Ssh:
+        return person.ssh(self.folder / person.name)
+
+    def block(self, *names: str) -> None:
+        new = self.config / "teams.new"
+        new.write_text(TEAMS % ", ".join(names))
+        new.rename(self.config / "teams.yaml")
+
+
+@pytest.fixture(scope="module")
+def product() -> Iterator[Product]:
+    """Below the checkout, as conftest's: jobs have a /tmp of their own."""
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="e2e-", dir=build) as name:
+        folder = Path(name)
+        config, templates = folder / "config", folder / "templates"
+        shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+        shutil.copytree(ROOT / "templates", templates)
+        jobs = templates / "jobs"
+        files, ssh = (jobs / "files.yaml").read_text(), (jobs / "ssh.yaml").read_text()
+        (jobs / "files.yaml").write_text(files.replace("window_seconds: 600", f"window_seconds: {WINDOW_SECONDS}"))
+        train = ssh.replace("gpus: {default: 0", "gpus: {default: 4").replace(
+            "gpu_type: {}", "gpu_type: {default: v100}"
+        )
+        (jobs / "train.yaml").write_text(f"{train}\nstart_on_connect: true\n")
+        stack = Launched(folder / "state", more=(f"--config={config}", f"--templates={templates}"))
+        found = Product(stack, config, folder)
+        found.block()
+        stack.start()
+        try:
+            yield found
+        finally:
+            for person in found.people:
+                person.close()
+            stack.stop()
+
+
+@contextlib.contextmanager
+def session(
+    client: Ssh, server: str, *command: str, options: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """`ssh alice+server@gateway command`, which is killed in the end."""
+    process = subprocess.Popen(
+        ["ssh", "-F", str(client.config), *LOUD, *options, f"{client.login(server)}@gateway", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stands(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if process.stdout.readline() != "in\n":
+        raise AssertionError(process.stderr.read())
+
+
+@dataclass
+class Ended:
+    """How a client ended, and how long after what."""
+
+    status: int
+    said: str
+    seconds: float
+
+
+def ended(process: subprocess.Popen[str], since: float) -> Ended:
+    _, said = process.communicate(timeout=90)
+    return Ended(process.returncode, said, time.monotonic() - since)
+
+
+def manager(person: Person, method: str, path: str, body: object = None) -> requests.Response:
+    headers = {"Authorization": f"token {person.token}"}
+    answer = requests.request(
+        method, f"{person.stack.url}/services/jobs/api{path}", headers=headers, json=body, timeout=60
+    )
+    assert answer.ok, answer.text
+    return answer
+
+
+# Access that ends
+
+
+def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    ask = client.folder / "askpass"
+    ask.write_text(f"#!/bin/sh\necho '{token}'\n")
+    ask.chmod(0o700)
+    options = ("-o", "BatchMode=no", "-o", "PubkeyAuthentication=no", "-o", "NumberOfPasswordPrompts=1")
+    return options, {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
+
+
+def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sentence(product: Product) -> None:
+    """With `Gateway.recheck_seconds` as it comes, and all at once.
+
+    The Hub removes nobody who has a job: who is removed has none, and holds the connection that `ssh -J` goes through.
+    """
+    names = ("keyless", "revoked", "blocked", "stays")
+    people = {name: product.person(name) for name in (*names, "removed")}
+    clients = {name: product.client(person) for name, person in people.items()}
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: people[name].launch("train", seconds=120, template="ssh"), names))
+    (key,) = manager(people["keyless"], "GET", "/keys").json()["keys"]
+    token = people["revoked"].api("POST", "/users/revoked/tokens", {"note": "for ssh"}).json()
+    options, env = by_token(clients["revoked"], token["token"])
+    with contextlib.ExitStack() as stack:
+        open_ = {
+            "keyless": stack.enter_context(session(clients["keyless"], "train", RUNS)),
+            "revoked": stack.enter_context(session(clients["revoked"], "train", RUNS, options=options, env=env)),
+            "blocked": stack.enter_context(session(clients["blocked"], "train", RUNS)),
+            "stays": stack.enter_context(session(clients["stays"], "train", RUNS)),
+            "removed": stack.enter_context(session(clients["removed"], "", options=NO_COMMAND)),
+        }
+        for process in open_.values():
+            stands(process)
+
+        since = time.monotonic()
+        manager(people["keyless"], "DELETE", f"/keys/{key['id']}")
+        assert people["revoked"].api("DELETE", f"/users/revoked/tokens/{token['id']}").status_code == 204
+        assert product.person("admin").api("DELETE", "/users/removed").status_code == 204
+        product.block("blocked")
+
+        stays = open_.pop("stays")
+        with ThreadPoolExecutor() as pool:
+            found = dict(zip(open_, pool.map(lambda process: ended(process, since), open_.values()), strict=True))
+        assert stays.poll() is None
+    assert {name: one.status for name, one in found.items()} == dict.fromkeys(found, 255)
+    for name, sentence in SENTENCES.items():
+        assert sentence in found[name].said, found[name]
+    assert max(one.seconds for one in found.values()) < 60
+    again = clients["blocked"].run("train", "true", options=LOUD)
+    assert (again.returncode, SENTENCES["blocked"] in again.stderr) == (255, True), again.stderr
+    product.block()
+
+
+# Logins that start a job
+
+
+@pytest.fixture
+def full(product: Product) -> Iterator[Person]:
+    """Somebody whose job holds all V100s there are."""
+    holder = product.person("holder")
+    holder.launch("holds", seconds=120, template="ssh", gpus=4, gpu_type="v100")
+    yield holder
+    if holder.server("holds"):
+        holder.stop("holds")
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What the client has shown on standard error, up to the line that has these words."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(said)
+
+
+def test_a_login_waits_in_the_queue_in_words_and_goes_in_when_gpus_are_free(product: Product, full: Person) -> None:
+    ivy = product.person("ivy")
+    client = product.client(ivy)
+    with session(client, "train", "echo in; nvidia-smi -L 2>/dev/null | wc -l") as ssh:
+        said = read_until(ssh, "number 1 in the queue")
+        assert "train waits: number 1 in the queue" in said
+        assert not select.select([ssh.stdout], [], [], 0)[0]
+        full.stop("holds")
+        stands(ssh)
+        assert ssh.wait(60) == 0
+    (job,) = manager(ivy, "GET", "/jobs?user=ivy").json()["items"]
+    assert (job["server"], job["gpus"], job["state"]) == ("train", 4, "running")
+    ivy.stop("train")
+
+
+@contextlib.contextmanager
+def impatient(product: Product, seconds: float) -> Iterator[int]:
+    """A second gateway of this product, whose logins wait for so long; its port."""
+    stack = product.stack
+    port, ports = free_port(), json.loads((stack.state / "ports.json").read_text())
+    command = [sys.executable, "-m", "ssh_gateway", f"--Gateway.port={port}", f"--Gateway.start_seconds={seconds}"]
+    command += [f"--Gateway.state_dir={stack.state / 'gateway'}", f"--Gateway.hub_public_url={stack.url}/"]
+    command += [f"--Gateway.manager_url=http://127.0.0.1:{ports['manager']}/services/jobs"]
+    command += ["--Gateway.namespace=" + NAMESPACE]
+    env = {
+        **os.environ,
+        "KUBECONFIG": str(stack.state / "cluster" / "kubeconfig"),
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{ports['hub']}/hub/api",
+        "JUPYTERHUB_API_TOKEN": stack.secrets["gateway_token"],
+    }
+    log = product.folder / "impatient.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
+    try:
+        wait_for(lambda: "event=ready" in log.read_text(), "the second gateway")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_a_queue_longer_than_a_login_waits_ends_with_one_sentence_and_where_to_look(
+    product: Product, full: Person
+) -> None:
+    jack = product.person("jack")
+    client = product.client(jack)
+    with impatient(product, 2) as port:
+        done = client.run("train", "echo in", options=(*LOUD, "-p", str(port)), seconds=60)
+    assert (done.returncode, done.stdout) == (255, "")
+    page = re.escape(f"{product.stack.url}/services/jobs/wait/jack/train")
+    last = (
+        rf"train does not run yet \(number 1 in the queue[^\n]*\); it goes on by itself: watch {page} and connect again"
+    )
+    assert re.search(last, done.stderr), done.stderr
+    assert jack.http.get(f"{product.stack.url}/services/jobs/wait/jack/train", timeout=60).ok
+    (job,) = manager(jack, "GET", "/jobs?user=jack").json()["items"]
+    assert (job["server"], job["state"]) == ("train", "queued")
+    manager(jack, "DELETE", f"/jobs/{job['id']}")
+
+
+# One's files, when nobody uses them
+
+
+def sftp(client: Ssh, line: str) -> None:
+    command = ("sftp", "-q", "-F", str(client.config), "-b", "-", f"{client.login('files')}@gateway")
+    done = client.tool(*command, text=f"{line}\n", seconds=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_back(product: Product) -> None:
+    quiet, busy = product.person("quiet"), product.person("busy")
+    client = product.client(quiet)
+    with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:
+        stands(flow)
+        threading.Thread(target=flow.communicate, daemon=True).start()  # reads on
+        sftp(client, f"put {client.config} kept")
+        last_byte = time.monotonic()
+        wait_for(lambda: not quiet.server("files"), "the job that nobody uses is gone", 240)
+        assert time.monotonic() - last_byte >= WINDOW_SECONDS
+        assert (flow.poll(), busy.ready("files").get("name")) == (None, "files")
+    (ended_one,) = manager(quiet, "GET", "/jobs?user=quiet").json()["items"]
+    assert (ended_one["template"], ended_one["gpus"], ended_one["reason"]) == ("files", 0, "idle")
+
+    sftp(client, f"get kept {product.folder}/back")
+    assert (product.folder / "back").read_text() == client.config.read_text()
+    jobs = manager(quiet, "GET", "/jobs?user=quiet").json()["items"]
+    assert sorted(job["state"] == "running" for job in jobs) == [False, True]
+    quiet.stop("files")
+    busy.stop("files")

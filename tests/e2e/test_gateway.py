@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -297,14 +296,13 @@ def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_b
     client = product.client(quiet)
     with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:
         stands(flow)
-        threading.Thread(target=flow.communicate, daemon=True).start()  # reads on
         sftp(client, f"put {client.config} kept")
         last_byte = time.monotonic()
         wait_for(lambda: not quiet.server("files"), "the job that nobody uses is gone", 240)
         assert time.monotonic() - last_byte >= WINDOW_SECONDS
         assert (flow.poll(), busy.ready("files").get("name")) == (None, "files")
     (ended_one,) = manager(quiet, "GET", "/jobs?user=quiet").json()["items"]
-    assert (ended_one["template"], ended_one["gpus"], ended_one["reason"]) == ("files", 0, "idle")
+    assert (ended_one["template"], ended_one["gpus"], ended_one["stop"]["reason"]) == ("files", 0, "idle")
 
     sftp(client, f"get kept {product.folder}/back")
     assert (product.folder / "back").read_text() == client.config.read_text()

@@ -17,11 +17,16 @@ SHOWN = """(one) => {
   const style = getComputedStyle(one.matches(".btn-check") ? one.nextElementSibling : one);
   return style.outlineStyle !== "none" || style.boxShadow !== "none";
 }"""
-# Adds up what moves by itself, as the browser counts it (0.1 and less is good): before the page is opened.
+# Adds up what moves by itself, as the browser counts it (0.1 and less is good), and what that was: before the page is
+# opened.
 JUMPS = """
 window.jumped = 0;
+window.moved = [];
 new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) if (!one.hadRecentInput) window.jumped += one.value;
+  for (const one of list.getEntries()) if (!one.hadRecentInput) {
+    window.jumped += one.value;
+    window.moved.push(...one.sources.map(({ node }) => (node?.outerHTML ?? node?.textContent ?? "").slice(0, 80)));
+  }
 }).observe({ type: "layout-shift", buffered: true });
 """
 # What is shown by now is drawn, and its jumps are counted.

@@ -1,4 +1,4 @@
-"""The Hub's pages as people see them here: accessible, light and dark, and as wide as a phone."""
+"""The Hub's pages as people see them here: accessible, light and dark, as wide as a phone, and nothing jumps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import requests
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.accessible import TOO_WIDE, VIEWS, violations
+from tests.accessible import DRAWN, JUMPS, TOO_WIDE, VIEWS, violations
 from tests.chromium import PATIENCE
 from tests.e2e.browsing import choose, log_in
 from tests.e2e.people import Person, Stack, wait_for
@@ -32,7 +32,12 @@ class Looks:
     wrong: list[str] = field(default_factory=list)
 
     def at(self, path: str, name: str, says: str) -> None:
+        """A page that is opened, of which nothing jumps meanwhile."""
         self.page.goto(f"{self.stack.url}/{path}")
+        expect(self.page.locator("body").get_by_text(says, exact=True).first, name).to_be_visible()
+        self.page.evaluate(DRAWN)
+        jumped = self.page.evaluate("window.jumped")
+        self.wrong += [f"{name} jumps by {jumped}: {self.page.evaluate('window.moved')}"] if jumped else []
         self.here(name, says)
 
     def here(self, name: str, says: str) -> None:
@@ -55,6 +60,7 @@ def looks(browser: Browser, stack: Stack) -> Iterator[Looks]:
     PICTURES.mkdir(parents=True, exist_ok=True)
     context = browser.new_context()
     context.add_init_script(STILL)
+    context.add_init_script(JUMPS)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
     yield Looks(page, stack)

@@ -1,7 +1,8 @@
 """Every page of the Manager in Debian's Chromium: accessible, light and dark, as wide as a phone, and nothing jumps.
 
-The pages are full: many teams with many members, twenty days of history, a thousand lines of a log, and lines of what a
-job has used, from a real Prometheus where there is one.
+The pages are full: many teams with many members, twenty days of history, a thousand lines of a log, lines of what a
+job has used, from a real Prometheus where there is one, and requests in each state there is; or they are empty; or
+the Hub is away, or nobody acts.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, TimeoutError
 
 from dlspawner.core.endpoints import read_target
+from dlspawner.core.jobs import State
+from dlspawner.hubapi import HubRefused
 from dlspawner.manager import portal_page, server
 from dlspawner.manager.book import Book
 from dlspawner.manager.logs import rows
@@ -27,6 +31,7 @@ from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, TOO_WIDE, VIEWS, viol
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
+from tests.edges.test_manager.queued import full, says, state
 from tests.edges.test_manager.test_history_page import fill
 from tests.edges.test_manager.test_portal_jobs import offer_ports
 from tests.edges.test_manager.world import World
@@ -46,6 +51,32 @@ MANY_TEAMS = TEAMS + "".join(
 BEGIN = datetime.now(UTC) - timedelta(hours=1)
 
 
+# The page of somebody who waits in each state, with what only this one says.
+WAITS = {
+    "wait/alice/big": "main[data-state=queued]",
+    "wait/somebody-1/much": "main[data-state=waiting-approval]",
+    "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as things are.')",
+    "wait/root-admin/weary": "main[data-state=waiting-login] a:has-text('Log in again')",
+    "wait/somebody-3/no": "main[data-state=ended]:has-text('The request was denied by vera')",
+    "wait/root-admin/old": "main[data-state=ended]:has-text('The request was cancelled')",
+}
+
+# Nothing jumps: but once in hundreds of looks, on a machine with ten times the work that it can do, 0.0057 were counted
+# on the page of keys, nobody knows of what. A button or a line that moves counts more.
+SEEN_ONCE = 0.01
+# What some pages say when there is nothing, or it cannot be known.
+TROUBLES = {
+    "nothing": {
+        "": "No jobs yet.",
+        "queue": "Nothing waits.",
+        "history": "No job asked for GPUs",
+        "jobs": "no such job",
+    },
+    "no Hub": {"": "The Hub does not answer", "jobs": "runs", "wait": "is being started"},
+    "not acting": {"": "does not decide now", "queue": "does not decide now", "wait": "does not decide now"},
+}
+
+
 @dataclass
 class Filled:
     """A portal with much on every page, and the jobs to look at; ``measured``: there is a Prometheus."""
@@ -61,6 +92,7 @@ class Filled:
         usage = {f"jobs/{self.runs}/usage": ("svg polyline", 2)} if self.measured else {}
         log = {f"jobs/{self.ended}/log": ("pre:has-text('999 of the log')", 1)}
         return {
+            **{path: (says, 1) for path, says in WAITS.items()},
             "teams": ("section.card", 32),
             "history": ("svg.plot rect", 20),
             "all": ("tbody tr", 50),
@@ -70,14 +102,20 @@ class Filled:
 
     def paths(self) -> list[str]:
         """Every address of a page, with something in the place of each name."""
-        found = []
-        for pattern, _ in server.addresses():
-            name = pattern.replace(r"(j-[a-z2-7]{12})", self.runs).replace("([^/]*)/([^/]*)", "alice/big")
-            if not name.startswith(NO_PAGES) and not name.endswith(NO_PAGES_END):
-                assert "(" not in name, f"say here what {pattern} is to be opened with, or that it is no page"
-                found.append(name)
         ended = f"jobs/{self.ended}"
+        found = [*addresses(self.runs, "alice/big"), *(path for path in WAITS if path != "wait/alice/big")]
         return [*found, ended, f"{ended}/log", f"{ended}/log?search=nowhere", "nothing-here", "all?state=nonsense"]
+
+
+def addresses(job: str, waits: str) -> list[str]:
+    """Of every page, with this job, and this request, in the place of each name."""
+    found = []
+    for pattern, _ in server.addresses():
+        name = pattern.replace(r"(j-[a-z2-7]{12})", job).replace("([^/]*)/([^/]*)", waits)
+        if not name.startswith(NO_PAGES) and not name.endswith(NO_PAGES_END):
+            assert "(" not in name, f"say here what {pattern} is to be opened with, or that it is no page"
+            found.append(name)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +142,7 @@ async def filled(
     async with portals(world, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
         offer_ports(portal)
+        await waits_in_every_state(portal)
         names = {"user": "root-admin", "server": "train", "team": "default"}
         more = {"ssh-host-key": "ssh-ed25519 x", "log-dir": "/home/root-admin/runs"}
         annotations = {f"dlspawner.dev/{name}": value for name, value in {**names, **more}.items()}
@@ -129,6 +168,28 @@ async def filled(
         yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
         if portal.served.acting.prometheus is not None:
             await portal.served.acting.prometheus.close()
+
+
+async def waits_in_every_state(portal: Portal) -> None:
+    """What a page of somebody who waits can say, besides a place in the queue; all GPUs are free in the end."""
+    acting = portal.served.acting
+    give_back = await full(acting)
+    never, weary = wants("somebody-2", server="never", team="team-6"), wants("root-admin", server="weary")
+    for question in (never, weary):
+        await portal.waits(question)
+    less = MANY_TEAMS.replace("quota: {gpu: 1}, borrow_limit: 6", "quota: {gpu: 0}, borrow_limit: 0")
+    (portal.office.folder / "teams.yaml").write_text(less)
+    looks = portal.served.acting.desk.looks  # type: ignore[union-attr]
+    await until(lambda: looks.never(portal.served.book.records[never.job].job), "it can not start any more")
+    says(portal.office, HubRefused(403, "auth has expired for root-admin, login again"), weary)
+    await give_back()
+    await until(lambda: state(acting, weary) is State.WAITING_LOGIN, "it waits for a login")
+    portal.hub.starts = None
+    for user, name in (("somebody-1", "much"), ("somebody-3", "no"), ("somebody-2", "never")):
+        portal.knows(user, name)
+    await portal.waits(wants("somebody-1", gpus=3, server="much", team="team-4"))
+    denied = await portal.waits(wants("somebody-3", gpus=3, server="no", team="team-4"))
+    assert (await portal.read("vera", f"api/jobs/{denied.job}/deny", "POST")).status == 200
 
 
 async def prints(portal: Portal, job: str) -> None:
@@ -159,7 +220,7 @@ async def look(page: Page, filled: Filled, path: str, name: str, part: tuple[str
     assert answer is not None
     await page.evaluate(DRAWN)
     jumped = await page.evaluate("window.jumped")
-    problems += [f"{path} jumps by {jumped}"] if jumped > 0.1 else []
+    problems += [f"{path} jumps by {jumped}: {await page.evaluate('window.moved')}"] if jumped > SEEN_ONCE else []
     one, many = part
     try:
         await page.locator(one).nth(many - 1).wait_for(state="attached")
@@ -207,9 +268,6 @@ async def test_every_page_is_accessible_on_a_phone_at_night(
     PICTURES.mkdir(parents=True, exist_ok=True)
     records, problems = filled.portal.served.book.records.values(), list[str]()
     job = next(one.job.id for one in records if one.job.server == "lent") if not teams else filled.runs
-    filled.portal.knows("somebody-1", "much")
-    asked = await ask(filled.portal.served.acting, wants("somebody-1", gpus=3, server="much", team="team-4"))
-    assert asked.decision == "wait", asked
     pages = ["", "queue", "cluster", "all", "history", "approvals", "keys", "notices"]
     pages += [f"jobs/{job}", f"jobs/{job}/usage"]
     pages += [f"jobs/{filled.ended}/log", "teams"] if teams else ["wait/alice/big"]
@@ -223,24 +281,31 @@ async def test_every_page_is_accessible_on_a_phone_at_night(
 
 @pytest.mark.slow
 @pytest.mark.browser
+@pytest.mark.parametrize(
+    ("user", "view"), [("alice", VIEWS["light"]), ("root-admin", PHONE_AT_NIGHT)], ids=["a person", "an administrator"]
+)
 async def test_pages_without_anything_and_in_trouble_are_accessible(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user: str, view: dict[str, Any], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    problems: list[str] = []
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(portal_page, "_AGAIN_SECONDS", "600")  # not while it is being looked at
+    problems, job = list[str](), f"j-{'a' * 12}"
     async with (
         portals(world, tmp_path) as portal,
-        browsing(portal, "alice", forgives=("status of 503", *BY_TOOLS), **VIEWS["light"]) as page,
+        browsing(portal, user, forgives=("status of 503", *BY_TOOLS), **view) as page,
     ):
-        for trouble in ("nothing", "no Hub", "not acting"):
+        filled = Filled(portal, "", "", measured=False)
+        await page.context.add_init_script(JUMPS)
+        for trouble, said in TROUBLES.items():
             if trouble == "no Hub":
+                job = (await portal.runs(wants(user, server="runs"))).job
+                assert (await ask(portal.served.acting, wants(user, server="soon"))).decision == "admit"
                 portal.hub.servers = None
             elif trouble == "not acting":
                 portal.served.acting.desk = None
-                monkeypatch.setattr(portal_page, "_AGAIN_SECONDS", "600")  # not while it is being looked at
-            for path in ("", "queue", "cluster", "approvals"):
-                await page.goto(f"{portal.world.jobs}/{path}")
-                name = f"{trouble}-{path or 'mine'}".replace(" ", "-")
-                await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
-                problems += [f"{trouble}: {path}: {one}" for one in await wrong(page)]
+            for path in addresses(job, f"{user}/soon"):
+                name, says = f"{trouble}-{user}".replace(" ", "-"), said.get(path.split("/")[0], "")
+                found = await look(page, filled, path, name, (f"main:has-text('{says}')", 1))
+                problems += [f"{trouble}: {one}" for one in found]
     assert not problems, "\n".join(problems)

@@ -1,5 +1,6 @@
 """Who may see and do what, over every address of the Manager: a route without a row here fails.
 
+What is asked about is there: jobs of alice's, a notice, a request for an approval, a key and one that was found.
 alice owns what is asked about; vera administers her team, lars another one, bob is in that. ``job`` is the token inside
 one of alice's jobs, ``gateway`` the gateway's, stolen; ``small`` is a token of hers for this service alone, ``reader``
 one that may read her servers and not act on them; ``narrow`` is an administrator's token for this service alone.
@@ -17,10 +18,11 @@ import requests
 from tests.edges.test_manager import rest
 from tests.edges.test_manager.addresses import PREFIX, addresses
 from tests.edges.test_manager.rest import RestHub
+from tests.edges.test_manager.test_manager_page import Forms, make_key
 
 WHO = ("anonymous", "bob", "lars", "job", "gateway", "small", "reader", "vera", "admin", "alice", "narrow")
 STRANGERS = ("anonymous", "bob", "lars", "small", "narrow")
-SERVER, WAITS = "alices-own-server", "alices-waiting-server"
+SERVER, WAITS, ASKS, DENIED = "alices-own-server", "alices-waiting-server", "alices-request", "alices-denied-server"
 SERVICE = "access:services!service=jobs"
 
 
@@ -33,16 +35,43 @@ class Targets:
     runs: str
     old: str  # has ended, and its server has had another job since
     waits: str
+    notice: str  # says that something was denied: it has no button
+    asks: int = 0  # how often something was asked for
+
+    def request(self) -> dict[str, Any]:
+        """Something that waits for vera's word, or the Hub's admin's; asked for anew when the last was decided."""
+        found = self.hub.items("alice", "approvals?state=waiting")
+        if not found:
+            self.asks += 1
+            self.hub.waits("alice", 4, f"{ASKS}-{self.asks}", "waiting-approval")
+            found = self.hub.items("alice", "approvals?state=waiting")
+        return found[0]
+
+    def key(self) -> str:
+        """A key of alice's; another one when the last was removed."""
+        found = self.hub.ask("alice", "GET", "keys").json()["keys"]
+        found = found or self.hub.ask("alice", "POST", "keys", {"key": make_key()}).json()["keys"]
+        return str(found[0]["id"])
+
+    def suggestion(self) -> str:
+        """A key that was found in alice's home; found anew when the last was imported."""
+        found = {"keys": [{"key": make_key("home"), "source": "id.pub"}]}
+        assert self.hub.ask("alice", "PUT", "key-suggestions", found).status_code == 204
+        headers = {"Authorization": f"token {self.tokens['alice']}"}
+        page = requests.get(f"{self.hub.manager_url()}{PREFIX}keys", headers=headers, timeout=60).text
+        return next(action.split("/")[-2] for action, _ in Forms(page).found if action.endswith("/import"))
 
     def path(self, address: str) -> str:
         method, _, path = address.partition(" ")
         changes = method != "GET" and path.startswith("api/")
         job = self.old if changes and not path.endswith("keep-alive") else self.runs
+        if path.endswith(("{id}/approve", "{id}/deny")):
+            job = self.request()["job"]
         server = WAITS if "wait/" in path else SERVER
         places = {
             "id": job,
-            "notice": "f" * 16,
-            "number": "1",
+            "notice": self.request()["id"] if path.startswith("approvals/") else self.notice,
+            "number": self.suggestion() if "suggestions" in path else self.key() if "{number}" in path else "",
             "user": "alice",
             "server": server,
             "file": "js/darkmode.js",
@@ -58,14 +87,19 @@ def is_looked_at(hub: RestHub, job: str) -> None:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
-    for hub in rest.made(tmp_path_factory.mktemp("access"), settings=("--Manager.idle_look_seconds=1",)):
+    for hub in rest.made(
+        tmp_path_factory.mktemp("access"), settings=("--Manager.idle_look_seconds=1",), teams=rest.CAPPED
+    ):
         old = hub.runs("alice", 1, SERVER)["id"]
         hub.ask("alice", "DELETE", f"jobs/{old}")
         hub.until("alice", "ended", SERVER)
         rest.wait_for(lambda hub=hub: f"alice/{SERVER}" not in hub.servers(), "the Hub knows")
         runs = hub.runs("alice", 4, SERVER)["id"]
         is_looked_at(hub, runs)
-        waits = hub.ask("alice", "POST", "jobs", {"server": WAITS, "options": {"template": "tiny", "gpus": 2}})
+        waits = hub.waits("alice", 2, WAITS)
+        denied = hub.waits("alice", 4, DENIED, "waiting-approval")
+        assert hub.ask("vera", "POST", f"jobs/{denied}/deny", {"reason": "No."}).ok
+        notice = next(one for one in hub.ask("alice", "GET", "notices").json()["notices"] if one["kind"] == "denied")
         people: dict[str, str | None] = {name: hub.token(name) for name in ("alice", "bob", "lars", "vera", "admin")}
         own = ("users:activity!user=alice", f"access:servers!server=alice/{SERVER}", SERVICE)
         extra = {
@@ -76,7 +110,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
             "reader": hub.token("alice", SERVICE, "read:servers!user=alice"),
             "narrow": hub.token("admin", SERVICE),
         }
-        yield Targets(hub, {**people, **extra}, runs, old, waits.json()["id"])
+        yield Targets(hub, {**people, **extra}, runs, old, waits, notice["id"])
         hub.clear()
 
 
@@ -120,9 +154,9 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST api/jobs": (401, 403, 403, 403, 403, 403, 403, 403, 422, 422, 403),
     "GET api/jobs/{id}": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200, 403),
     "DELETE api/jobs/{id}": (401, 404, 404, 403, 403, 403, 403, 204, 204, 204, 403),
-    "POST api/jobs/{id}/approve": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409, 403),
+    "POST api/jobs/{id}/approve": (401, 404, 404, 403, 403, 403, 403, 200, 200, 403, 403),
     "POST api/jobs/{id}/cancel": (401, 404, 404, 403, 403, 403, 403, 204, 204, 204, 403),
-    "POST api/jobs/{id}/deny": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409, 403),
+    "POST api/jobs/{id}/deny": (401, 404, 404, 403, 403, 403, 403, 200, 200, 403, 403),
     "GET api/jobs/{id}/events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200, 403),
     "POST api/jobs/{id}/keep-alive": (401, 404, 404, 200, 404, 403, 403, 404, 404, 200, 404),
     "POST api/jobs/{id}/requeue": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409, 403),
@@ -130,11 +164,11 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "PUT api/key-suggestions": (401, 204, 204, 204, 403, 204, 204, 204, 204, 204, 204),
     "GET api/keys": (401, 200, 200, 403, 403, 403, 403, 200, 200, 200, 403),
     "POST api/keys": (401, 422, 422, 403, 403, 403, 403, 422, 422, 422, 403),
-    "DELETE api/keys/{number}": (401, 404, 404, 403, 403, 403, 403, 404, 404, 404, 403),
+    "DELETE api/keys/{number}": (401, 404, 404, 403, 403, 403, 403, 404, 404, 204, 403),
     "GET api/metrics": (401, 403, 403, 403, 403, 403, 403, 403, 200, 403, 403),
     "GET api/notices": (401, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
-    "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 404, 404, 404, 404, 404, 404),
-    "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 404, 404, 404, 404, 404, 404),
+    "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 403, 403, 404, 404, 409, 404),
+    "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 204, 204, 404, 404, 204, 404),
     "GET api/openapi.json": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET api/queue": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200, 403),
     "GET api/quota": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200, 403),
@@ -146,7 +180,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST api/ssh-starts/{user}/{server}": (401, 403, 403, 403, 200, 403, 403, 403, 403, 403, 403),
     "PUT api/ssh-sessions": (401, 403, 403, 403, 422, 403, 403, 403, 403, 403, 403),
     "GET api/users/{user}/keys": (401, 403, 403, 403, 200, 403, 403, 403, 403, 403, 403),
-    "POST api/users/{user}/keys/{number}/used": (401, 403, 403, 403, 404, 403, 403, 403, 403, 403, 403),
+    "POST api/users/{user}/keys/{number}/used": (401, 403, 403, 403, 204, 403, 403, 403, 403, 403, 403),
     "GET api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 200, 404, 200, 200, 403),
     "DELETE api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 403, None, None, None, 403),
     "GET api/jobs/{id}/log": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
@@ -168,9 +202,9 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET all": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET approvals": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET approvals/{notice}/approve": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
-    "POST approvals/{notice}/approve": (403, 404, 404, 403, 404, 403, 403, 404, 404, 404, 403),
+    "POST approvals/{notice}/approve": (403, 404, 404, 403, 404, 403, 403, 303, 303, 403, 403),
     "GET approvals/{notice}/deny": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
-    "POST approvals/{notice}/deny": (403, 404, 404, 403, 404, 403, 403, 404, 404, 404, 403),
+    "POST approvals/{notice}/deny": (403, 404, 404, 403, 404, 403, 403, 303, 303, 403, 403),
     "GET cluster": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET health": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET history": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
@@ -190,7 +224,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET new": (302, 302, 302, 403, 404, 403, 302, 302, 302, 302, 403),
     "GET notices": (302, 200, 200, 404, 404, 200, 200, 200, 200, 200, 200),
     "GET notices/{notice}/keep": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
-    "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 404, 404, 404, 404, 404, 404),
+    "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 403, 403, 404, 404, 409, 404),
     "GET oauth_callback": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET queue": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET ready": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
@@ -228,6 +262,23 @@ def test_who_may(targets: Targets, address: str) -> None:
             sent = targets.path(address)  # a redirect may lead back to where one came from
             assert [word for word in own if word not in sent] == [], (who, address)
     assert got == dict(zip(WHO, MAY[address], strict=True))
+
+
+@pytest.mark.parametrize("button", ["keys/suggestions/{number}/import", "keys/{number}/remove"])
+def test_buttons_that_lead_back_to_the_page_change_only_ones_own(targets: Targets, button: str) -> None:
+    """Of a key of alice's that was found, or is there: the answer is the same, whether it is one's own or not."""
+
+    def keys() -> list[Any]:
+        people = ("alice", "bob", "lars", "vera", "admin")
+        return [targets.hub.ask(one, "GET", "keys").json()["keys"] for one in people]
+
+    changed = []
+    for who in WHO:
+        targets.key()
+        before = keys()
+        ask(targets, who, f"POST {button}")
+        changed += [who] if keys() != before else []
+    assert changed == ["alice"]
 
 
 def test_lists_hold_nothing_of_others(targets: Targets) -> None:

@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 import requests
 
+from dlspawner.core.link import link_token
 from tests.edges.test_manager import rest
 from tests.edges.test_manager.addresses import PREFIX, addresses
+from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.rest import RestHub
 from tests.edges.test_manager.test_manager_page import Forms, make_key
 
 WHO = ("anonymous", "bob", "lars", "job", "gateway", "small", "reader", "vera", "admin", "alice", "narrow")
 STRANGERS = ("anonymous", "bob", "lars", "small", "narrow")
 SERVER, WAITS, ASKS, DENIED = "alices-own-server", "alices-waiting-server", "alices-request", "alices-denied-server"
+CALLBACK = "oauth_callback"  # for who comes from the Hub's login
 SERVICE = "access:services!service=jobs"
 
 
@@ -262,6 +265,40 @@ def test_who_may(targets: Targets, address: str) -> None:
             sent = targets.path(address)  # a redirect may lead back to where one came from
             assert [word for word in own if word not in sent] == [], (who, address)
     assert got == dict(zip(WHO, MAY[address], strict=True))
+
+
+_UIDS = {"first_uid": 20000, "last_uid": 59999}
+# What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
+BY_THE_HUB: dict[str, Any] = {
+    "PUT api/jobs/{id}": {
+        **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
+        **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
+        "pods": list(wants(gpus=9).pods),
+    },
+    "GET api/jobs/{id}/ending": None,
+    "GET api/jobs/{id}/log-kept": None,
+    "POST api/jobs/{id}/released": {"user": "alice"},
+    "PUT api/users/{user}/account": _UIDS,
+    "POST api/users/{user}/interrupted": {"server": "none", "job": ""},
+    "GET api/users/{user}/notices": None,
+    "PUT api/users/{user}/starting": {"server": WAITS, **_UIDS},
+    "GET api/users/{user}/waiting": None,
+}
+
+
+@pytest.mark.parametrize("address", BY_THE_HUB)
+def test_the_hub_alone_may(targets: Targets, address: str) -> None:
+    assert set(MAY[address]) == {403}
+    method, _, path = address.partition(" ")
+    places = {"id": targets.old, "user": "alice"}
+    token = link_token("manager-token")
+    answer = targets.hub.ask_with(token, method, path.removeprefix("api/").format(**places), BY_THE_HUB[address])
+    assert answer.ok, answer.text
+
+
+def test_what_nobody_may_the_hub_may() -> None:
+    nobody = {address for address, row in MAY.items() if set(row) == {403} and address.partition(" ")[2] != CALLBACK}
+    assert nobody == set(BY_THE_HUB)
 
 
 @pytest.mark.parametrize("button", ["keys/suggestions/{number}/import", "keys/{number}/remove"])

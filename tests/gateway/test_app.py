@@ -275,6 +275,21 @@ async def test_a_part_that_is_really_away_is_told_and_ends_no_session(  # noqa: 
     await way.cut()
 
 
+async def test_while_the_manager_is_away_from_the_start_a_token_of_the_hub_s_lets_nobody_in(
+    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+) -> None:
+    away = replace(world, manager=f"http://127.0.0.1:{free_port()}")
+    async with (
+        a_job(world, kubeconfig, tmp_path, alices_key, "guarded") as made,
+        started(away, kubeconfig, made.state) as gateway,
+    ):
+        client = Client(tmp_path / "token", gateway.port, None, made.keys.host)
+        env, options = client.with_token(made.token)
+        done = await client.ssh(*options, "alice+guarded@gateway", "echo in", env=env)
+        assert (done.status, done.text) == (255, "")
+        assert "nobody can tell right now whether your account may use this gateway: try again later" in done.err
+
+
 async def probe(port: int, path: str) -> int:
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
         return answer.status

@@ -116,6 +116,7 @@ def validated(hub: RestHub, case: Any, who: str) -> Any:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_no_answer_is_other_than_described(

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ssh_gateway.access import Bearer
@@ -74,10 +74,12 @@ class Rechecks:
             await self._learn()
 
     async def _learn(self) -> None:
+        """What a round was told meanwhile is newer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                if (told := await self._try("keys", self.people.standing(()))) is not None:
-                    self._note(told)
+                told = await self._try("keys", self.people.standing(()))
+                if told is not None and (self.blocked is None or self.recorded is None):
+                    self._note(told if self.blocked is None else replace(told, blocked=self.blocked))
 
     def _note(self, told: Standing) -> None:
         """What holds from now on; who is recorded stays known when a Manager does not say, as one of before."""

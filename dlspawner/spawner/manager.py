@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -167,9 +168,12 @@ class Manager:
 
         Never fails: what is not told expires.
         """
-        asked = replace(self, seconds=RELEASE_SECONDS)
+        asked, path = replace(self, seconds=RELEASE_SECONDS), f"/api/jobs/{job}/released"
+        body = {"user": user, "passes": passes}
         try:
-            await asked._ask("POST", f"/api/jobs/{job}/released", {"user": user, "passes": passes, "why": why})
+            status, _ = await asked._ask("POST", path, {**body, "why": why})
+            if status == HTTPStatus.UNPROCESSABLE_ENTITY:  # a Manager of before
+                await asked._ask("POST", path, body)
         except Refused:
             return
 

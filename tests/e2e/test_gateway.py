@@ -296,8 +296,8 @@ def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_b
     client = product.client(quiet)
     with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:
         stands(flow)
+        last_byte = time.monotonic()  # or a little later
         sftp(client, f"put {client.config} kept")
-        last_byte = time.monotonic()
         wait_for(lambda: not quiet.server("files"), "the job that nobody uses is gone", 240)
         assert time.monotonic() - last_byte >= WINDOW_SECONDS
         assert (flow.poll(), busy.ready("files").get("name")) == (None, "files")

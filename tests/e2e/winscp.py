@@ -1,7 +1,8 @@
 """One's files in the way of WinSCP: ``python winscp.py``, with where and as whom as JSON on standard input.
 
-The token answers keyboard-interactive's question; 32 requests are under way at a time; a file is sent as NAME.filepart,
-given its time and its name when it is whole, and keys are new in the middle. A process of its own: paramiko is threads.
+The token answers keyboard-interactive's question; 32 requests are under way at a time when it reads, and any number
+when it writes; a file is sent as NAME.filepart, given its time and its name when it is whole, and keys are new in the
+middle. A process of its own: paramiko is threads.
 """
 
 from __future__ import annotations

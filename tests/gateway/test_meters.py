@@ -148,7 +148,7 @@ async def test_a_real_prometheus_scrapes_it_while_somebody_works(
         stack.push_async_callback(asyncio.to_thread, scraping.__exit__, None, None, None)
         for query in ("dlspawner_gateway_sessions == 1", "dlspawner_gateway_loop_lag_seconds_count > 0"):
             await until_found(url, query)
-        assert (await alice.ssh("alice+train@gateway", "head -c 50000000 /dev/zero")).status == 0
+        assert (await alice.ssh("alice+train@gateway", "head -c 200000000 /dev/zero")).status == 0
         relayed = "dlspawner_gateway_relay_seconds"
         await until_found(url, f"{relayed}_count > 2 and 0 < {relayed}_sum < {relayed}_count")
     await finish(process, b"\n")

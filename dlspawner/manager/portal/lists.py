@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dlspawner.core import queueing, status
 from dlspawner.core.jobs import State
 from dlspawner.core.model import DEFAULT_TEAM, Team
+from dlspawner.core.options import usable
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import query
 from dlspawner.manager.access import Right, Viewer
@@ -131,18 +132,21 @@ class All(Page):
     def _show(self, viewer: Viewer, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
         settings = self.acting().settings
         titles, groups = settings.teams.titles, self.person().groups
-        own = {team.name for team in settings.teams.of(viewer.name, tuple(groups))}
+        own = settings.teams.of(viewer.name, tuple(groups))
+        names = {team.name for team in own}
+        offered = settings.templates if viewer.all else usable(settings.templates, own)
         self.show_page(
             "all_jobs.html",
             code,
             jobs=jobs,
             people=viewer.all or bool(viewer.teams),
-            choices={name: title for name, title in titles.items() if viewer.all or name in own},
+            choices={name: title for name, title in titles.items() if viewer.all or name in names},
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
             kinds=[kind.name for kind in settings.cluster.gpu_types],
             teams=titles,
             templates={one.name: one.title for one in settings.templates},
+            offered=[(one.name, one.title) for one in offered],
             gpus=gpus,
             **more,
         )

@@ -146,10 +146,10 @@ def _row(facts: Facts, name: str, server: Server | None) -> Row:
 def _live(facts: Facts, record: Record, server: Server | None) -> Row:
     job, pod = record.job, facts.pods.get(record.pod_uid or "")
     state = Shown.WAITING if record.waits else _BY_STATE.get(job.state, Shown.WAITING)
-    is_ready = state is Shown.RUNNING and (server is None or server.ready)
     look = facts.looks.get(job.server)
     runs = state is Shown.RUNNING
     is_late = runs and server is not None and server.pending == "spawn"
+    is_ready = runs and (server is None or server.ready) and not is_late
     says = NOT_READY if is_late else _says(record, look, facts.happened)
     command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
     return Row(

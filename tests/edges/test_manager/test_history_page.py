@@ -105,7 +105,7 @@ async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield made
 
 
-async def fill(portal: Portal, days: int = 20) -> None:
+async def fill(portal: Portal, days: int = 20, used: int = 2) -> None:
     """Hours of the last days, of three people, one with a hostile name; free GPUs, some of no use."""
     store = portal.served.acting.ledger._store
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
@@ -130,7 +130,7 @@ async def fill(portal: Portal, days: int = 20) -> None:
         for kind, least in (("gpu", 40), ("big", 12))
     }
     jobs = await write_past(store, *past)
-    use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=2 * hour)}
+    use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=used * hour)}
     await store.write(lambda connection: hoursrows.add_free(connection, free))
     await store.write(lambda connection: hoursrows.add_use(connection, use))
     await store.write(lambda connection: hoursrows.fold(connection, datetime.now(UTC), 1000))
@@ -224,6 +224,11 @@ async def test_what_is_not_known_or_did_not_happen_is_a_sentence(portal: Portal)
     assert "Used Not known: nothing was measured in these days. Reclaimed" in bob.text
     assert "Reclaimed Nothing in these days." in alice.text
     assert [len(re.findall('<svg class="plot"', one.body)) for one in (bob, alice)] == [4, 4]
+
+
+async def test_gpus_that_were_measured_and_did_nothing_are_not_unknown(portal: Portal) -> None:
+    await fill(portal, days=3, used=0)
+    assert "Used Nothing in these days. Reclaimed" in (await portal.read("alice", "history")).text
 
 
 async def test_teams_are_called_as_on_other_pages(portal: Portal) -> None:

@@ -87,6 +87,23 @@ async def test_a_page_that_gets_no_stream_looks_by_itself(portal: Portal, status
         await expect(page.locator("#lost")).to_have_text("")
 
 
+@pytest.mark.parametrize("of_a_job", [False, True], ids=["my jobs", "the job's page"])
+async def test_that_a_job_answers_by_now_is_seen_although_nothing_tells_of_it(portal: Portal, of_a_job: bool) -> None:
+    portal.knows("alice", "first")
+    portal.hub.pending.add(("alice", "first"))
+    job = await portal.runs(wants("alice", server="first"))
+    address = f"{portal.world.jobs}/{f'jobs/{job.job}' if of_a_job else ''}"
+    async with browsing(portal, "alice", forgives=MEANT) as page:
+        await page.goto(address)
+        late = page.get_by_text("It runs, and its program does not answer yet.")
+        await expect(late).to_be_visible()
+        for _ in range(3):  # the first looks follow from its being opened and from what has just happened
+            async with page.expect_response(lambda one: one.request.resource_type == "fetch" and one.url == address):
+                pass
+        portal.hub.pending.clear()
+        await expect(late).to_have_count(0, timeout=BEFORE_THE_STREAM)
+
+
 async def test_a_proxy_that_forgot_its_routes_takes_no_page_away(followed: Followed) -> None:
     await lead(followed.portal.world, None)
     await followed.wire.cut()

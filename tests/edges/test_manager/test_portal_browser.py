@@ -27,7 +27,7 @@ from dlspawner.manager.logs import rows
 from dlspawner.manager.logs.tail import Mark
 from dlspawner.manager.notices import Kind, post
 from dlspawner.manager.prometheus import Prometheus
-from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, TOO_WIDE, VIEWS, violations
+from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, SEEN_ONCE, TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, browsing, portals
@@ -61,9 +61,6 @@ WAITS = {
     "wait/root-admin/old": "main[data-state=ended]:has-text('The request was cancelled')",
 }
 
-# Nothing jumps: but once in hundreds of looks, on a machine with ten times the work that it can do, 0.0057 were counted
-# on the page of keys, nobody knows of what. A button or a line that moves counts more.
-SEEN_ONCE = 0.01
 # What some pages say when there is nothing, or it cannot be known.
 TROUBLES = {
     "nothing": {

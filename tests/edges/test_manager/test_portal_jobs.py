@@ -105,6 +105,9 @@ async def test_a_job_that_starts_says_what_it_waits_for(portal: Portal) -> None:
     pod = await portal.office.make_pod(question, name=name)
     await happens(portal, pod, "Pulling", 'Pulling image "registry.example/lab"')
     await until(lambda: everybody_reads("Its image is being fetched."), "the event is told")
+    for path, words in told.items():  # who may not read the log
+        if path:
+            assert words.format("It is being started.") in (await portal.read("root-admin", path)).body, path
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
     ledger = portal.served.acting.ledger

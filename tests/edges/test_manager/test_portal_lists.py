@@ -227,7 +227,12 @@ async def test_a_person_finds_all_jobs_they_ever_had_and_nobody_elses(portal: Po
 async def test_the_list_of_all_jobs_has_the_name_and_filters_of_its_reader(
     portal: Portal, user: str, title: str, by_person: bool, teams: set[str]
 ) -> None:
+    acting = portal.served.acting
+    (tiny,) = acting.settings.templates
+    secret = replace(tiny, name="secret", title="Of another team", who=("language",))
+    acting.settings = replace(acting.settings, templates=(tiny, secret))
     page = await portal.read(user, "all")
+    assert ("Of another team" in page.body) == (user == "root-admin")
     assert page.text.startswith(title)
     assert f'aria-current="page">{title}</a>' in page.body
     assert [word in page.body for word in ('name="user"', ">Person</label>")] == [by_person] * 2

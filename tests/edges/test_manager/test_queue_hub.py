@@ -289,14 +289,14 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
 
 
 def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> None:
-    hub.add_users(["weary"])
-    hub.start_server("weary", gpus=GPUS)
-    wait_for(lambda: live(hub).get("weary") == "queued", "it waits", 60)
-    with Plain(hub, "weary") as person:
-        (hub.state / "stale").write_text("weary")
+    hub.add_users(["tired"])
+    hub.start_server("tired", gpus=GPUS)
+    wait_for(lambda: live(hub).get("tired") == "queued", "it waits", 60)
+    with Plain(hub, "tired") as person:
+        (hub.state / "stale").write_text("tired")
         stop(hub, full)
-        wait_for(lambda: live(hub) == {"weary": "waiting-login"}, "the Hub has refused to start it", 60)
-        assert "The request was cancelled." in person.press(person.place("weary"), r"/cancel$").text
+        wait_for(lambda: live(hub) == {"tired": "waiting-login"}, "the Hub has refused to start it", 60)
+        assert "The request was cancelled." in person.press(person.place("tired"), r"/cancel$").text
     assert live(hub) == {}
     (hub.state / "stale").write_text("")
     hub.add_users(["after"])

@@ -70,7 +70,7 @@ def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(t
     with noisy(tmp_path, SLOW) as hub:
         for template, user in (("brief", "alice"), ("later", "bob")):
             answer = hub.api("POST", f"/users/{user}/server", {"user_options": {"template": template, "gpus": 1}})
-            assert answer.ok == (template == "later"), answer.text
+            assert answer.ok or template == "brief", answer.text  # which has ended before the answer, or after it
             job = hub.until(user, "ended", seconds=120)
             assert hub.ask(user, "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         assert "although not all of its log" not in hub.log

@@ -16,12 +16,18 @@ T = TypeVar("T")
 
 
 def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
-    """The first true answer to `question`; an AssertionError naming `what` when there is none in time."""
+    """The first true answer to `question`; an AssertionError naming `what` when there is none in time.
+
+    A question that takes long is asked less often: whoever is asked has something to do.
+    """
     deadline = time.monotonic() + seconds
-    while not (answer := question()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)
-    return answer
+    while True:
+        asked = time.monotonic()
+        if answer := question():
+            return answer
+        answered = time.monotonic()
+        assert answered < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(min(max(0.05, answered - asked), 1))
 
 
 def last_whole_line(key: str) -> str:

@@ -32,10 +32,10 @@ class Holdings:
     promised_to: defaultdict[str, int] = field(default_factory=_counts)  # by user
     cpu_jobs: defaultdict[str, int] = field(default_factory=_counts)  # jobs without GPUs, by user
 
-    def count(self, job: Job, sign: int) -> None:
-        """A job that holds its charge, or was promised it, comes (1) or goes (-1)."""
+    def count(self, job: Job, sign: int, holds: bool) -> None:
+        """A job that ``holds`` its charge, or was promised it, comes (1) or goes (-1)."""
         charge = job.charge
-        kind, gpus, holds = charge.gpu_type, sign * charge.gpus, job.holds
+        kind, gpus = charge.gpu_type, sign * charge.gpus
         if kind is None:
             self.cpu_jobs[job.user] += sign
             return

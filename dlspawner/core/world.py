@@ -25,7 +25,6 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import PodCharge
 from dlspawner.core.fairshare import Usage
 from dlspawner.core.holdings import NO_HOLDINGS, Holdings
 from dlspawner.core.jobs import Job, State
@@ -95,9 +94,10 @@ class World:
         world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
         world.away.rooms = {node.name: world._room(node) for node in snapshot.away}
-        world.jobs = {job.id: job for job in snapshot.jobs if job.state is not State.ENDED}
-        for job in world.jobs.values():
-            world._count(job, 1, sort=False)
+        for job in snapshot.jobs:
+            if job.state is not State.ENDED:
+                world.jobs[job.id] = job
+                world._count(job, 1, sort=False)
         for teams in world.queues.values():
             for keys in teams.values():
                 keys.sort()
@@ -169,11 +169,11 @@ class World:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
+        self._forget()
         for room in (*self.rooms.values(), *self.away.rooms.values()):
             room.kept = self._kept(room.node)
             room.memo.clear()
         self._pools.clear()
-        self._forget()
         self._shares = None
 
     def _forget(self) -> None:
@@ -321,6 +321,11 @@ class World:
             return NOTHING
         if not node.gpus:
             return NOTHING
+        alike = ("kept", node.gpus, node.others.gpus, node.labels, node.taints)
+        return self.lasting(alike, lambda: self._with_gpus(node))
+
+    def _with_gpus(self, node: Node) -> Space:
+        """CPU and memory that come with the GPUs of a node."""
         cpu = memory = 0
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
@@ -357,25 +362,28 @@ class World:
         held = self._held.get(job.team)
         if held is None:
             held = self._held[job.team] = Holdings()
-        held.count(job, sign)
+        held.count(job, sign, holds)
+        rooms, pools = self.rooms, self._pools
         for pod, node in zip(job.charge.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
-            if node is not None:
-                self._place(job, pod, node, holds, sign)
+            room = rooms.get(node) if node is not None else None
+            if room is None:
+                self._without_room(job, node, sign)
+            elif not holds:
+                (room.promise if sign > 0 else room.break_promise)(job, pod)
+            else:
+                (room.take if sign > 0 else room.give)(job, pod)
+                if pools and pod.resource:
+                    for pool in pools.values():
+                        pool.moved(room)
 
-    def _place(self, job: Job, pod: PodCharge, node: str, holds: bool, sign: int) -> None:
-        room = self.rooms.get(node)
-        if room is None:
-            here = self._homeless.setdefault(node, set())
-            (here.add if sign > 0 else here.discard)(job.id)
-            if not here:
-                del self._homeless[node]
-        elif not holds:
-            (room.promise if sign > 0 else room.break_promise)(job, pod)
-        else:
-            (room.take if sign > 0 else room.give)(job, pod)
-            if self._pools and pod.resource:
-                for pool in self._pools.values():
-                    pool.moved(room)
+    def _without_room(self, job: Job, node: str | None, sign: int) -> None:
+        """A job on a node that nobody knows, or whose node nobody knows."""
+        if node is None:
+            return
+        here = self._homeless.setdefault(node, set())
+        (here.add if sign > 0 else here.discard)(job.id)
+        if not here:
+            del self._homeless[node]
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
         where = lane(job)

@@ -25,7 +25,7 @@ from dlspawner.settings import Settings
 
 Place = tuple[str, str]  # a user and a server
 
-NO_PROMETHEUS = "GpuMetrics.prometheus_url is not set."
+NO_PROMETHEUS = "No Prometheus that measures GPUs is known; an administrator sets GpuMetrics.prometheus_url."
 _LOOK_BACK = timedelta(hours=1)  # samples of GPUs that are asked for after a restart
 _SLICE = timedelta(minutes=10)  # of one question, so that no answer is large
 _OVERLAP = timedelta(minutes=2)  # for samples that come late

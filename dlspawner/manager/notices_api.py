@@ -159,7 +159,9 @@ class Seen(ForReaders):
     """One of their notices was read."""
 
     async def post(self, id_: str) -> None:
-        await mark_seen(self.manager, self.own(id_))
+        notice = self.own(id_)
+        check_may_answer(self)
+        await mark_seen(self.manager, notice)
         self.set_status(204)
 
 
@@ -168,7 +170,7 @@ class Keep(ForReaders):
 
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
-        check_may_keep(self)
+        check_may_answer(self)
         self.reply({"said": await keep(self.manager, notice)})
 
 
@@ -187,7 +189,7 @@ class UserNotices(ForHub):
         self.reply({"notices": [as_json(notice, now) for notice in found]})
 
 
-def check_may_keep(handler: Asking) -> None:
+def check_may_answer(handler: Asking) -> None:
     """The job's own token is enough for its job; any other has to be one that may act on jobs."""
     if handler.identity is not None and own_server(handler.identity) is None:
         handler.viewer(Right.ACT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dlspawner.hubapi import Identity, Kind, own_server
 from dlspawner.manager.identity import audience
-from dlspawner.manager.notices_api import GONE, check_may_keep, keep
+from dlspawner.manager.notices_api import GONE, check_may_answer, keep
 from dlspawner.manager.notices_shown import told_to
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
@@ -49,7 +49,7 @@ class Keep(Told):
         if notice is None:
             self.show_notices(404, problem=GONE)
             return
-        check_may_keep(self)
+        check_may_answer(self)
         try:
             self.show_notices(said=await keep(self.manager, notice))
         except Problem as problem:

@@ -169,7 +169,7 @@ def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_b
     started = play(here, [*coming, Comes(big, 20, 10)], end=3000)
     in_time = [started[one.job.id] for one in coming if one.minute < 20 + PATIENCE and one.job.id in started]
 
-    # The emptiest node is kept for it. Where another becomes emptier meanwhile that one is, with less to wait for each time.
+    # The emptiest node is kept for it. Where another becomes emptier that one is, with less to wait for each time.
     kept = 1 if nodes == 1 else 8
     assert started.get("big", 10_000) <= max(20 + PATIENCE, *in_time) + kept * LONGEST
 

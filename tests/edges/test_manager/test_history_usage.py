@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from dlspawner.core.jobs import State
+from dlspawner.manager.gathering import NO_PROMETHEUS
 from dlspawner.manager.history.usage import Span, expressions, read_span, read_usage
 from dlspawner.manager.prometheus import MetricsUnavailable, Names, Prometheus
 from tests.edges.test_manager import metrics
@@ -203,7 +204,7 @@ async def test_without_a_prometheus_and_while_it_is_away_the_page_says_so(portal
     job = await running(portal)
     portal.served.acting.prometheus = None
     page = await portal.read("alice", f"jobs/{job}/usage")
-    assert (page.status, "GpuMetrics.prometheus_url is not set." in page.text) == (200, True)
+    assert (page.status, NO_PROMETHEUS in page.text) == (200, True)
     assert (await ask_usage(portal, "alice", job))[0] == 501
     away = portal.served.acting.prometheus = Prometheus("http://127.0.0.1:9")
     page = await portal.read("alice", f"jobs/{job}/usage")

@@ -19,6 +19,7 @@ from dlspawner.manager.acting import Acting
 from dlspawner.manager.activity import Session
 from dlspawner.manager.culling import Culler
 from dlspawner.manager.desk import Question
+from dlspawner.manager.gathering import NO_PROMETHEUS
 from dlspawner.manager.notices import Kind
 from dlspawner.manager.prometheus import Prometheus
 from tests.edges.test_manager import metrics, quota
@@ -169,7 +170,7 @@ async def test_without_prometheus_no_gpu_job_is_stopped_and_the_report_says_so(o
         assert state(acting, without) is State.STOPPING
         report = culler(acting).report
         assert report is not None
-        assert report.gpus_unknown == "GpuMetrics.prometheus_url is not set."
+        assert report.gpus_unknown == NO_PROMETHEUS
 
 
 async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path: Path) -> None:

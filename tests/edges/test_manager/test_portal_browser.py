@@ -64,7 +64,7 @@ WAITS = {
 # What some pages say when there is nothing, or it cannot be known.
 TROUBLES = {
     "nothing": {
-        "": "No jobs yet.",
+        "": "You have no job now.",
         "queue": "Nothing waits.",
         "history": "No job asked for GPUs",
         "jobs": "no such job",

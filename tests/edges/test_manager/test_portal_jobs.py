@@ -37,7 +37,7 @@ async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 async def test_who_has_no_jobs_is_told_so_and_sees_the_quota(portal: Portal) -> None:
     page = await portal.read("alice")
     assert page.status == 200
-    assert "No jobs yet" in page.text
+    assert "You have no job now" in page.text
     assert "Everybody, GPU 0 of 8 GPUs used, 8 free" in page.text
     assert "Language" not in page.text
 

@@ -208,7 +208,7 @@ ORDERS = {
     "its button goes, and more changes": ([section(), section(inside="<p>a</p>"), section(inside="<p>b</p>")], AT_NAME),
     "its button goes, its name becomes a link": ([section(), LINKED, LINKED], AT_NAME),
     "its button goes, another comes before it": ([section(), OTHER + section(number=2), section()], AT_NAME),
-    "it goes, and comes back": (["", "<p>No jobs yet.</p>", section(), section(inside="<p>a</p>")], AT_NAME),
+    "it goes, and comes back": (["", "<p>You have no job now.</p>", section(), section(inside="<p>a</p>")], AT_NAME),
     "it goes, and comes back with its button": (["", section(inside=BUTTON)], AT_NAME),
     "it goes, another comes": (["", OTHER, OTHER + "<p>a</p>"], "[data-live=jobs]:focus"),
     "its button moves": ([OTHER + section(inside=BUTTON, number=2), section(inside=BUTTON)], "#stop-train:focus"),

@@ -74,15 +74,17 @@ class Past:
 
 async def write_past(store: Store, *past: Past) -> list[str]:
     """Their ids."""
+    written: list[str] = await store.write(lambda connection: put_past(connection, *past))
+    return written
+
+
+def put_past(connection: Any, *past: Past) -> list[str]:
+    """Their ids; for who has more to write before a Manager that acts may count them."""
     named = [
         replace(one, job=one.job or f"j-{next(_NUMBERS):012d}".replace("0", "a").replace("1", "b")) for one in past
     ]
-
-    def write(connection: Any) -> None:
-        connection.execute(insert(jobs), [one.row() for one in named])
-        connection.execute(insert(job_events), [event for one in named for event in one.events()])
-
-    await store.write(write)
+    connection.execute(insert(jobs), [one.row() for one in named])
+    connection.execute(insert(job_events), [event for one in named for event in one.events()])
     return [one.job for one in named]
 
 

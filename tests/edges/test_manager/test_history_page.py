@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
+from sqlalchemy import Connection
 
 from dlspawner.manager.history import hoursrows
 from dlspawner.manager.history.api import Report
 from dlspawner.manager.history.page import _plots
 from dlspawner.manager.history.plots import HEIGHT, OTHERS, Series, sparkline, stacked, top
 from dlspawner.manager.history.questions import By, Question
-from tests.edges.test_manager.history import Past, write_past
+from tests.edges.test_manager.history import Past, put_past
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
 
@@ -129,11 +130,15 @@ async def fill(portal: Portal, days: int = 20, used: int = 2) -> None:
         for number in range(1, days + 1)
         for kind, least in (("gpu", 40), ("big", 12))
     }
-    jobs = await write_past(store, *past)
-    use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=used * hour)}
-    await store.write(lambda connection: hoursrows.add_free(connection, free))
-    await store.write(lambda connection: hoursrows.add_use(connection, use))
-    await store.write(lambda connection: hoursrows.fold(connection, datetime.now(UTC), 1000))
+
+    def write(connection: Connection) -> None:
+        jobs = put_past(connection, *past)
+        use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=used * hour)}
+        hoursrows.add_free(connection, free)
+        hoursrows.add_use(connection, use)
+        hoursrows.fold(connection, datetime.now(UTC), 1000)
+
+    await store.write(write)
 
 
 async def test_without_any_hours_it_says_so(portal: Portal) -> None:

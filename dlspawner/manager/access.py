@@ -63,6 +63,11 @@ def viewer(identity: Identity, teams: Iterable[Team], right: Right, *, by_token:
     return Viewer(identity.name, administered, identity.admin and (everybody or not by_token))
 
 
+def named(identity: Identity) -> str:
+    """What records say of who did something: a service is none of the people, whatever it is called."""
+    return identity.name if identity.kind is Kind.USER else f"the service {identity.name}"
+
+
 def may_read_metrics(identity: Identity, *, by_token: bool) -> str | None:
     """The Hub's scope for its own metrics; administrators in a browser, whose login carries no scopes."""
     if has_scope(identity.scopes, READ_METRICS) or (identity.admin and not by_token):

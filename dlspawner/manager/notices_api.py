@@ -102,7 +102,10 @@ class ForReaders(ApiHandler):
     def reader(self) -> Audience:
         identity = self.known()
         self.refuse(may_read_notices(identity))
-        return audience(identity, by_token=self.by_token)
+        reader = audience(identity, by_token=self.by_token)
+        if not reader.everything and own_server(identity) is None:
+            self.viewer(Right.SEE)  # notices name servers and say what becomes of them
+        return reader
 
     def own(self, id_: str) -> Notice:
         """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""

@@ -7,6 +7,7 @@ POST  notices/{id}/keep    *keep alive*, answered by the page with what became o
 from __future__ import annotations
 
 from dlspawner.hubapi import Identity, Kind, own_server
+from dlspawner.manager.access import Right
 from dlspawner.manager.identity import audience
 from dlspawner.manager.notices_api import GONE, check_may_answer, keep
 from dlspawner.manager.notices_shown import told_to
@@ -22,6 +23,7 @@ class Told(PageHandler):
             raise Problem(403, STALE_PAGE)
         if self.identity.kind is not Kind.USER or own_server(self.identity) is not None:
             raise Problem(404, NOTHING_HERE)
+        self.viewer(Right.SEE)
         return self.identity
 
     def show_notices(self, status: int = 200, **values: object) -> None:

@@ -90,7 +90,7 @@ class LoginDone(HubOAuthCallbackHandler, PageHandler):
             if error.status_code == 502:
                 raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
             # A forged or used code ends here too, as JupyterHub's 500: nobody's fault but the asker's.
-            log.info("login not completed: %s", error.log_message)
+            log.info("login not completed: %r", error.log_message)
             raise Problem(403, f"The login did not complete. Open {self.manager.service.prefix}keys again.") from error
 
 

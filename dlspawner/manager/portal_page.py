@@ -89,9 +89,16 @@ class Page(PageHandler):
 
     def hub(self, path: str, user: str, server: str) -> str:
         """The Hub's page of that kind about a server."""
+        return self._of_server(f"hub/{path}", user, server)
+
+    def server_page(self, user: str, server: str) -> str:
+        """The server itself, which is there also while the Hub is not."""
+        return f"{self._of_server('user', user, server)}/"
+
+    def _of_server(self, path: str, user: str, server: str) -> str:
         service = self.manager.service
         parts = (path, quote(user, safe="@"), *((quote(server, safe=""),) if server else ()))
-        return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
+        return f"{service.hub_host}{service.base_url}{'/'.join(parts)}"
 
     def back(self, to: str = "", **said: str) -> None:
         """Redirect to a page of the portal, which says what has happened."""

@@ -127,8 +127,15 @@ class Handler(RequestHandler):
         """Operators read faults; refusals are in the access log."""
         if isinstance(value, (HubError, StoreUnavailable)):
             log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
-        elif not isinstance(value, Problem):
-            super().log_exception(typ, value, tb)
+        elif isinstance(value, HTTPError):
+            if not isinstance(value, Problem):
+                super().log_exception(typ, value, tb)
+        else:
+            log.error("%s failed", self._request_summary(), exc_info=(typ, value, tb))
+
+    def _request_summary(self) -> str:
+        """For log lines of faults; without the query, which may hold what belongs in no log."""
+        return f"{self.request.method} {self.request.path}"
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))

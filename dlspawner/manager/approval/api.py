@@ -12,13 +12,14 @@ meanwhile; without it the word is about what is asked for now.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
 from dlspawner.core.approval import Kind
 from dlspawner.manager import query
-from dlspawner.manager.access import Viewer
+from dlspawner.manager.access import Viewer, named
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.approval import deciding, words
@@ -103,21 +104,22 @@ class Approvals(Resource):
         mine = self.get_query_argument("mine", "")
         if mine not in {"", "decide", "asked"}:
             raise Problem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
+        wanted = seen_by(
+            viewer,
+            standings=self._several("state", Standing),
+            kinds=self._several("kind", Kind),
+            team=self._name("team"),
+            of=self._name("user"),
+            job=self._name("job"),
+            after=after,
+            limit=limit + 1,
+        )
         if mine == "decide":
-            mine_now = reversed(to_decide(desk, viewer))
-            found = [one for one in mine_now if after is None or (one.asked, one.id) < after][: limit + 1]
+            found = [one for one in reversed(to_decide(desk, viewer)) if _is(one, wanted)][: limit + 1]
+        elif mine and wanted.of not in {"", viewer.name}:
+            found = []  # what one has asked for oneself, of somebody else
         else:
-            wanted = seen_by(
-                viewer,
-                standings=self._several("state", Standing),
-                kinds=self._several("kind", Kind),
-                team=self._name("team"),
-                of=viewer.name if mine else self._name("user"),
-                job=self._name("job"),
-                after=after,
-                limit=limit + 1,
-            )
-            found = await self.acting.ledger.requests(wanted)
+            found = await self.acting.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
         self.reply({"items": items, "next": cursor(page[-1]) if more else None})
@@ -145,6 +147,18 @@ class Approvals(Resource):
         return tuple(known[one] for one in given)
 
 
+def _is(one: Request, wanted: Wanted) -> bool:
+    """Whether a request is one of those that are asked for."""
+    return (
+        (not wanted.standings or one.standing in wanted.standings)
+        and (not wanted.kinds or one.kind in wanted.kinds)
+        and wanted.team in {"", one.team}
+        and wanted.of in {"", one.user}
+        and wanted.job in {"", one.job}
+        and (wanted.after is None or (one.asked, one.id) < wanted.after)
+    )
+
+
 class _Decides(Resource):
     yes = True
 
@@ -156,7 +170,7 @@ class _Decides(Resource):
         if len(reason) > LONGEST_REASON:
             raise Problem(422, f"A reason has at most {LONGEST_REASON} characters.")
         request = await asked(self.manager, viewer, job, given.get("request", ""))
-        found = await decide(self.manager, viewer, request, Word(self.yes, who.name, reason))
+        found = await decide(self.manager, viewer, request, Word(self.yes, named(who), reason))
         self.reply(shown(found, viewer))
 
 

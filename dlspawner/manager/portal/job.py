@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dlspawner.core.jobs import State
 from dlspawner.manager import podeventrows
-from dlspawner.manager.access import Right
-from dlspawner.manager.kept import Kept
+from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.portal import detail
 from dlspawner.manager.portal.mine import Row, rows
 from dlspawner.manager.portal.pages import Mine
@@ -42,6 +42,7 @@ class JobPage(Mine):
             row=row,
             links=links,
             live=kept.state is not State.ENDED,
+            again=kept.user == viewer.name and kept.state is State.ENDED and await self._may_start(kept),
             log=reads and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),
@@ -50,6 +51,12 @@ class JobPage(Mine):
             waits=waits,
             wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
         )
+
+    async def _may_start(self, kept: Kept) -> bool:
+        """Whether *Start again* can do what it says, as far as we know: the Hub keeps the options of the latest job."""
+        acting = self.acting()
+        latest = await acting.ledger.page(Viewer("", all=True), Filter(user=kept.user, server=kept.server), None, 1)
+        return latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
 
     async def _ways(self, kept: Kept) -> tuple[Row | None, dict[str, str]]:
         """The ways into a job of one's own, as the list of one's jobs has them."""

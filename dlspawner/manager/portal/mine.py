@@ -159,7 +159,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         summary=_summary(facts, job),
         sentence=BLOCKED if facts.blocked and state is Shown.WAITING else says,
         job=job.id,
-        since=job.started if runs else job.submitted,
+        since=job.started if runs else None if state is Shown.STOPPING else job.submitted,
         position=look.position if look and look.state == "queued" and not facts.blocked else 0,
         estimate=look.estimate if look and not facts.blocked else None,
         ssh=command if runs else "",

@@ -94,7 +94,7 @@ class Mine(Page):
         return {
             "open": urljoin(self.manager.service.hub_host, server.url)
             if server
-            else self.hub("spawn", name, row.server),
+            else self.server_page(name, row.server),
             "pending": self.hub("spawn-pending", name, row.server),
             "form": self.hub("spawn", name, row.server),
             "wait": page_path(self.manager.service.prefix, name, row.server),

@@ -8,8 +8,8 @@ POST    jobs/{id}/requeue    a job that has ended starts again with the same opt
 from __future__ import annotations
 
 from dlspawner.core.jobs import State
-from dlspawner.hubapi import Kind
 from dlspawner.manager import restarts
+from dlspawner.manager.access import named
 from dlspawner.manager.cancelling import BEFORE, unready
 from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
@@ -19,7 +19,7 @@ from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest.once import Answer
 from dlspawner.manager.rest.starting import Wanted
-from dlspawner.manager.rest.submit import Starting, check_blocked
+from dlspawner.manager.rest.submit import NOT_FOR_OTHERS, Starting, check_blocked
 from dlspawner.manager.stopping import stop
 from dlspawner.manager.web import Problem
 
@@ -36,8 +36,7 @@ class Ends(Resource):
         if record is None:
             self.set_status(204)
             return
-        who = self.known()
-        name = who.name if who.kind is Kind.USER else f"the service {who.name}"
+        name = named(self.known())
         try:
             await Ender(self.desk.book, self.acting.hub).end(record, name)
         except Fenced:
@@ -73,7 +72,9 @@ class Requeue(Starting):
     """A restart is a new job, of the same server and its options."""
 
     async def post(self, job: str) -> None:
-        kept = await self.acted(job)
+        kept, viewer = await self.acted(job), self.acts()
+        if kept.user != viewer.name and not viewer.all:
+            raise Problem(403, NOT_FOR_OTHERS)
         check_blocked(self, kept.user)
         wanted = Wanted(kept.user, kept.server, None)
 

@@ -158,7 +158,12 @@ async def test_the_list_has_filters_and_pages(world: World, served: Served) -> N
     everything = [third.job, second.job, first.job]
     assert ids(await ask(served, token, "approvals")) == everything
     assert ids(await ask(served, token, "approvals?mine=decide")) == [second.job]
+    assert ids(await ask(served, token, "approvals?mine=decide&user=bob&kind=soft-cap&state=waiting")) == [second.job]
+    for nobody_s in ("user=carl", "kind=special", "state=approved", f"job={first.job}", "team=language"):
+        assert ids(await ask(served, token, f"approvals?mine=decide&{nobody_s}")) == []
+    assert (await ask(served, token, "approvals?mine=decide&kind=nonsense"))[0] == 422
     assert ids(await ask(served, token, "approvals?mine=asked")) == [third.job]
+    assert ids(await ask(served, token, "approvals?mine=asked&user=bob")) == []
     assert ids(await ask(served, token, "approvals?state=waiting")) == everything[:2]
     assert ids(await ask(served, token, "approvals?state=approved&state=denied")) == [first.job]
     assert ids(await ask(served, token, "approvals?user=bob&team=default&kind=soft-cap")) == [second.job]

@@ -6,7 +6,7 @@ import pytest
 
 from dlspawner.core.model import Team
 from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.access import Right, may_read_metrics, viewer
+from dlspawner.manager.access import Right, may_read_metrics, named, viewer
 
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
@@ -95,3 +95,10 @@ def test_over_whose_jobs_somebody_has_a_right(
 )
 def test_who_reads_metrics(identity: Identity, by_token: bool, allowed: bool) -> None:
     assert (may_read_metrics(identity, by_token=by_token) is None) == allowed
+
+
+def test_a_service_is_recorded_as_one_whatever_it_is_called() -> None:
+    assert [named(one) for one in (person(), Identity("vera", Kind.SERVICE, frozenset()))] == [
+        "vera",
+        "the service vera",
+    ]

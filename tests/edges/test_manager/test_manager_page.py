@@ -12,7 +12,10 @@ import asyncssh
 import pytest
 import requests
 from playwright.sync_api import Page, expect, sync_playwright
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
+from tornado.web import HTTPError
 
+from dlspawner.manager.web import Handler
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.world import World
 
@@ -217,6 +220,24 @@ def test_a_forged_login_ends_in_a_sentence(world: World) -> None:
     answer = requests.get(f"{world.jobs}/oauth_callback?code=forged&state=forged", timeout=30)
     assert answer.status_code == 403
     assert "The login did not complete" in answer.text
+
+
+def test_nobody_writes_lines_of_their_own_into_the_log(world: World) -> None:
+    told = "error=x&error_description=a%0A[I forged] decision=approved"
+    assert requests.get(f"{world.jobs}/oauth_callback?{told}", timeout=30).status_code == 403
+    found = [line for line in (world.directory / "manager.log").read_text().splitlines() if "forged" in line]
+    assert found
+    assert all("login not completed" in line for line in found)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), HTTPError(400, "no")], ids=["a fault", "a refusal of tornado's"])
+def test_what_is_logged_of_faults_is_without_the_query(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    handler = Handler.__new__(Handler)
+    line = RequestStartLine("GET", "/services/jobs/keys?code=secret", "HTTP/1.1")
+    handler.request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "hub"}))
+    handler.log_exception(type(error), error, None)
+    assert "GET /services/jobs/keys" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize(("accept", "kind"), [("text/html,*/*", "text/html"), ("*/*", "application/problem+json")])

@@ -119,6 +119,8 @@ async def test_the_page_of_a_job_that_has_ended_stays(portal: Portal) -> None:
     assert "ended It was cancelled before it ran." in page.text
     assert "Start again" in page.text
     assert "Start again" not in (await portal.read("vera", f"jobs/{question.job}")).text
+    await portal.waits(wants("alice", server="train"))
+    assert "Start again" not in (await portal.read("alice", f"jobs/{question.job}")).text, "another job came since"
 
 
 @pytest.mark.parametrize("user", ["bob", "lars"])

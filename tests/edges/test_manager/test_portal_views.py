@@ -167,6 +167,15 @@ def test_a_job_that_runs_and_is_not_ready_is_not_opened() -> None:
     assert row(running(), servers=None).is_ready  # nobody can tell: the link may work
 
 
+def test_the_time_beside_a_state_is_one_of_that_state() -> None:
+    """A job that was asked for two days ago and stops now does not read “stopping 2 days ago”."""
+    old = replace(running().job, submitted=NOW - timedelta(days=2), started=NOW - timedelta(days=1))
+    since = {state: row(Record(replace(old, state=state)), servers={"train": READY}).since for state in State}
+    assert since[State.RUNNING] == old.started
+    assert since[State.QUEUED] == since[State.STARTING] == old.submitted
+    assert since[State.STOPPING] is None
+
+
 def test_a_stopped_server_says_how_its_last_job_ended() -> None:
     last = Ended("j-1", NOW, "gone", "", Stop("idle", "It was stopped because it was not used for 2 h."))
     found = row(servers={"train": STOPPED}, ended={"train": last})

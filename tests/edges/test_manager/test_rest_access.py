@@ -162,16 +162,16 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST api/jobs/{id}/deny": (401, 404, 404, 403, 403, 403, 403, 200, 200, 403, 403),
     "GET api/jobs/{id}/events": (401, 404, 404, 403, 200, 403, 200, 200, 200, 200, 403),
     "POST api/jobs/{id}/keep-alive": (401, 404, 404, 200, 404, 403, 403, 404, 404, 200, 404),
-    "POST api/jobs/{id}/requeue": (401, 404, 404, 403, 403, 403, 403, 409, 409, 409, 403),
+    "POST api/jobs/{id}/requeue": (401, 404, 404, 403, 403, 403, 403, 403, 409, 409, 403),
     "PUT api/kernels": (401, 403, 403, 422, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/key-suggestions": (401, 204, 204, 204, 403, 204, 204, 204, 204, 204, 204),
     "GET api/keys": (401, 200, 200, 403, 403, 403, 403, 200, 200, 200, 403),
     "POST api/keys": (401, 422, 422, 403, 403, 403, 403, 422, 422, 422, 403),
     "DELETE api/keys/{number}": (401, 404, 404, 403, 403, 403, 403, 404, 404, 204, 403),
     "GET api/metrics": (401, 403, 403, 403, 403, 403, 403, 403, 200, 403, 403),
-    "GET api/notices": (401, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
-    "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 403, 403, 404, 404, 409, 404),
-    "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 403, 403, 404, 404, 204, 404),
+    "GET api/notices": (401, 200, 200, 200, 200, 403, 200, 200, 200, 200, 403),
+    "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 403, 403, 404, 404, 409, 403),
+    "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 403, 403, 404, 404, 204, 403),
     "GET api/openapi.json": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET api/queue": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200, 403),
     "GET api/quota": (401, 200, 200, 403, 200, 403, 200, 200, 200, 200, 403),
@@ -225,9 +225,9 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET keys/{number}/remove": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST keys/{number}/remove": (403, 303, 303, 403, 403, 403, 403, 303, 303, 303, 403),
     "GET new": (302, 302, 302, 403, 404, 403, 302, 302, 302, 302, 403),
-    "GET notices": (302, 200, 200, 404, 404, 200, 200, 200, 200, 200, 200),
+    "GET notices": (302, 200, 200, 404, 404, 403, 200, 200, 200, 200, 403),
     "GET notices/{notice}/keep": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
-    "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 403, 403, 404, 404, 409, 404),
+    "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 403, 403, 404, 404, 409, 403),
     "GET oauth_callback": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET queue": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET ready": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
@@ -261,7 +261,7 @@ def test_who_may(targets: Targets, address: str) -> None:
         got[who] = answer.status_code if answer is not None else None
         if answer is not None and who in STRANGERS:
             told = f"{answer.text} {answer.headers}"
-            own = [word for word in (SERVER, WAITS, targets.runs, targets.old, targets.waits) if word in told]
+            own = [word for word in (SERVER, WAITS, DENIED, targets.runs, targets.old, targets.waits) if word in told]
             sent = targets.path(address)  # a redirect may lead back to where one came from
             assert [word for word in own if word not in sent] == [], (who, address)
     assert got == dict(zip(WHO, MAY[address], strict=True))

@@ -208,8 +208,25 @@ def test_what_would_start_again_with_other_options_does_not(hub: RestHub) -> Non
     hub.until("alice", "ended", server)
     wait_for(lambda: f"alice/{server}" not in hub.servers(), "the Hub knows, too")
     assert submit(hub, "alice", server, options={"template": "tiny", "gpus": 8}).status_code == 403
-    answer = hub.ask("vera", "POST", f"jobs/{job}/requeue")
+    answer = hub.ask("alice", "POST", f"jobs/{job}/requeue")
     assert (answer.status_code, "GPUs: 8, not 3" in answer.json()["detail"]) == (409, True), answer.text
+
+
+def test_admins_of_a_team_start_nothing_again_in_the_name_of_others(hub: RestHub) -> None:
+    server = new_name("s")
+    job = hub.runs("alice", 1, server)["id"]
+    hub.ask("alice", "DELETE", f"jobs/{job}")
+    hub.until("alice", "ended", server)
+    wait_for(lambda: f"alice/{server}" not in hub.servers(), "the Hub knows, too")
+    answer = hub.ask("vera", "POST", f"jobs/{job}/requeue")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        403,
+        "Only administrators of the Hub, and services, start jobs for other people.",
+    )
+    again = hub.ask("admin", "POST", f"jobs/{job}/requeue")
+    assert again.status_code in {201, 202}, again.text
+    hub.ask("alice", "DELETE", f"jobs/{again.json()['id']}")
+    hub.until("alice", "ended", server)
 
 
 def test_a_body_that_is_too_long_is_told_so_through_the_proxy(hub: RestHub) -> None:

@@ -25,6 +25,7 @@ from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.drain import STOPPING
+from ssh_gateway.kept import Kept
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
@@ -35,7 +36,6 @@ from ssh_gateway.starts import NotStarted, Waiter
 if TYPE_CHECKING:
     from ssh_gateway.server import Server
 
-MOST_WAITING_PACKETS = 64
 MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
 LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
 _TOUCH_SECONDS = 0.05
@@ -70,7 +70,7 @@ class Visit:
         self._source = source
         self._bounds = bounds
         self._relay: Relay | None = None
-        self._waiting: list[tuple[int, bytes]] = []
+        self._kept = Kept()
         self._connecting = False
         self._undecided = False
         self._asking = 0
@@ -295,10 +295,9 @@ class Visit:
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
             return True  # of a stream that is over
-        if len(self._waiting) >= MOST_WAITING_PACKETS:
+        if not self._kept.add(kind, payload):
             self._leg.end(asyncssh.DISC_PROTOCOL_ERROR, "too many requests before the first session")
             return True
-        self._waiting.append((kind, payload))
         wants_pod = kind != packets.GLOBAL_REQUEST or packets.wants_reply(payload)
         if wants_pod and not self._connecting:
             self._connecting = True
@@ -324,8 +323,7 @@ class Visit:
             else:
                 self._refuse_stream(asked, wish, refusal)
             return
-        waiting, self._waiting = self._waiting, []
-        for kind, payload in waiting:
+        for kind, payload in self._kept.take():
             if self._relay is not None:
                 self._relay.from_client(kind, payload)
 
@@ -333,8 +331,10 @@ class Visit:
         """One stream was asked for and there is no pod to open it; others may still go to jobs."""
         reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
         self._note_refused_stream(reason)
-        self._waiting = [waiting for waiting in self._waiting if waiting[1] is not asked]
         self._connecting = False
+        for kind, payload in self._kept.take():
+            if payload is not asked:
+                self._kept.add(kind, payload)
         self._leg.send_payload(packets.open_failure(packets.opener(asked), reason))
         self._leg.read_on(True)
 

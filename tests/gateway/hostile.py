@@ -38,11 +38,23 @@ async def before_login(running: Running, attack: Attack, name: str = "alice+trai
     )  # fmt: skip
 
 
-async def logged_in(running: Running, key: asyncssh.SSHKey, name: str = "alice+train") -> asyncssh.SSHClientConnection:
+class Listener(asyncssh.SSHClient):
+    """Remembers why its connection ended."""
+
+    why = ""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.why = str(exc)
+
+
+async def logged_in(
+    running: Running, key: asyncssh.SSHKey, name: str = "alice+train", listener: asyncssh.SSHClient | None = None
+) -> asyncssh.SSHClientConnection:
     """Somebody who may in, with a small buffer for what is sent to them."""
     return await asyncssh.connect(
-        username=name, known_hosts=None, config=None, agent_path=None, client_keys=[key], sock=deaf(running.port)
-    )
+        username=name, known_hosts=None, config=None, agent_path=None, client_keys=[key],
+        client_factory=lambda: listener or asyncssh.SSHClient(), sock=deaf(running.port),
+    )  # fmt: skip
 
 
 def deaf(port: int) -> socket.socket:

@@ -19,7 +19,7 @@ from ssh_gateway import audit, packets, visit, wire
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
 from ssh_gateway.routing import Candidate
-from tests.gateway.hostile import IGNORE, UNKNOWN, before_login, drop, logged_in, pour
+from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, drop, logged_in, pour
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 
@@ -115,6 +115,20 @@ async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
     await until(lambda: not running.server.visitors)
     assert any("a key exchange was not finished" in record.getMessage() for record in caplog.records)
     drop(conn)
+
+
+@pytest.mark.parametrize(("count", "size"), [(65, 1), (16, 32_000)], ids=["many small", "few large"])
+async def test_what_is_asked_for_before_the_first_session_is_not_kept_without_end(
+    running: Running, alices_key: asyncssh.SSHKey, count: int, size: int
+) -> None:
+    """Requests whose answers nobody waits for connect no pod."""
+    client = Listener()
+    conn = await logged_in(running, alices_key, "alice", client)
+    for _ in range(count):
+        conn.send_packet(packets.GLOBAL_REQUEST, packets.text(b"nobody@example.com"), b"\0", bytes(size))
+    await until(lambda: client.why)
+    assert client.why == "too many requests before the first session"
+    await until(lambda: not running.server.visitors)
 
 
 async def test_requests_that_policy_refuses_fill_no_disk(

@@ -63,6 +63,10 @@ class Rechecks:
             for visit, why in outer:
                 visit.end(why)
 
+    async def judge(self, held: Held) -> str | None:
+        """Why one connection may not go on, asked for it alone: a login that has waited is in no round yet."""
+        return verdict(held, await self._facts([held], notes=False))  # a round may have been told something newer
+
     async def learn_blocked(self) -> None:
         """Ask who is blocked, unless a round was told already; the answer within its time, or none."""
         if self.blocked is None:
@@ -90,7 +94,7 @@ class Rechecks:
             self._silent.add("recorded")
             say("recheck", level=logging.WARNING, what="recorded", result="failed", why="the Manager does not say")
 
-    async def _facts(self, held: Sequence[Held]) -> Facts:
+    async def _facts(self, held: Sequence[Held], *, notes: bool = True) -> Facts:
         keys = {(one.proof.user, one.proof.credential) for one in held if one.proof.registered}
         users, jobs = {one.proof.user for one in held}, {one.job for one in held if one.job is not None}
         badges = {one.proof.badge for one in held if one.proof.badge is not None}
@@ -99,7 +103,7 @@ class Rechecks:
             gone = group.create_task(self._try("users", self.people.gone(users)))
             live = group.create_task(self._try("jobs", self.places.live(jobs)))
             bearers = group.create_task(self._bearers({one.proof.token for one in held if one.proof.token}))
-        if (told := standing.result()) is not None:
+        if (told := standing.result()) is not None and notes:
             self._note(told)
         return Facts(
             blocked=self.blocked or frozenset(),

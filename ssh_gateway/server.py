@@ -32,7 +32,7 @@ from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.recordings import Recordings
 from ssh_gateway.revocations import Revocations
-from ssh_gateway.standing import BLOCKED, UNTOLD
+from ssh_gateway.standing import BLOCKED, UNTOLD, Held
 from ssh_gateway.starts import Starts
 from ssh_gateway.visit import Jump, Visit
 from ssh_gateway.visitor import Visitor
@@ -199,6 +199,11 @@ class Server:
         if self.rechecks.blocked is None:
             return UNTOLD
         return BLOCKED if user in self.rechecks.blocked else None
+
+    async def obstacle_now(self, held: Held) -> str | None:
+        """Why somebody is not let in any more who has proven a while ago what is ``held``."""
+        why = await self.rechecks.judge(held) if self.rechecks is not None else None
+        return why or self.obstacle(held.proof.user)
 
     async def learn_recorded(self) -> None:
         """Ask which teams are recorded, for a terminal that is wanted before anybody has told."""

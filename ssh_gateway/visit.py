@@ -268,7 +268,7 @@ class Visit:
         if brought:
             self._server.meters.waited(runs=True)
             say("started", conn=self._number, user=user, server=name)
-        if (why := self._server.obstacle(user)) is not None:
+        if (why := await self._server.obstacle_now(Held(self.proof, name))) is not None:
             raise NotStarted(why)
         return brought
 

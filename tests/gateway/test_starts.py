@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssh_gateway.access import Bearer
+from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import Start, Target
 from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
 from ssh_gateway.starts import Starts, progress
@@ -194,6 +194,46 @@ async def test_a_login_that_names_no_server_reads_nothing_of_one_that_does_not_w
     assert (done.status, done.text) == (0, "in\n"), done.err
     assert "default server" not in done.err
     assert running.people.starts == []
+
+
+@pytest.mark.parametrize(
+    ("by_token", "better", "told"),
+    [
+        (False, None, "the key that you came in with was removed from your keys"),
+        (True, None, "the token that you came in with was revoked, or has expired"),
+        (True, Bearer("alice", lambda server: server == "eval"), "you came in with may not open train any more"),
+    ],
+    ids=["key", "token", "narrower token"],
+)
+async def test_what_is_revoked_while_a_login_waits_lets_nobody_in(  # noqa: PLR0917  (where, with what, what they read)
+    running: Running, alice: Client, sshd: Sshd, by_token: bool, better: Bearer | None, told: str
+) -> None:
+    people, rounds = running.people, running.server.rechecks
+    assert rounds is not None
+    rounds.visits = tuple  # they find nobody: the login itself has to ask
+
+    def look() -> Start:
+        people.keys["alice"].clear()
+        people.tokens = {"secret": better} if better else {}
+        return appears(running, sshd.target())()
+
+    people.stages = [STARTING, STARTING, look]
+    people.tokens["secret"] = Bearer("alice", everything)
+    env, options = alice.with_token("secret") if by_token else ({}, [])
+    way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
+    done = await alice.ssh(*way, "alice+train@gateway", "echo in", env=env)
+    assert (done.status, done.out) == (255, b"")
+    assert told in done.err
+
+
+async def test_a_login_goes_on_whose_proof_nobody_can_judge_again(running: Running, alice: Client, sshd: Sshd) -> None:
+    def look() -> Start:
+        running.people.manager_down = running.people.down = True
+        return appears(running, sshd.target())()
+
+    running.people.stages = [STARTING, look]
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
 
 
 async def test_a_client_that_goes_away_before_the_hub_answers_has_asked(

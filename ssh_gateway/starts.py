@@ -4,8 +4,9 @@ Rules:
 
 * Whoever waits has proven a credential, on this very connection, that opens the server. Whether anything starts is the
   Manager's to say: by the person's wish, the template's, quota, approval.
-* All who wait for a server ask together, once a second. A no is told again for ten seconds without asking anybody: an
-  editor that connects for ever is no flood of starts.
+* All who wait for a server ask together, once a second, whether they are answered or not. A no is told again for ten
+  seconds without asking anybody: an editor that connects for ever is no flood of starts.
+* Names of servers are the clients' to choose: nothing is kept of one that nobody has asked about for ten seconds.
 * Words are for the banner of a login, which clients show on standard error; nothing is ever said on standard output.
 * A client that goes away ends its waiting and nothing else: the job was asked for, and keeps its place.
 """
@@ -13,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -50,15 +50,19 @@ class Waiter:
 
 @dataclass(slots=True)
 class _Server:
-    """What was heard of a server last."""
+    """What was heard of a server last; ``at``: when it was asked about, which ``silent`` says was not answered."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     start: Start = field(default_factory=lambda: Start(OFF))
     at: float = -math.inf
+    silent: bool = False
     job: str = ""
 
     def keep(self, start: Start, now: float) -> None:
-        self.start, self.at, self.job = start, now, start.job or self.job
+        self.start, self.at, self.silent, self.job = start, now, False, start.job or self.job
+
+    def miss(self, now: float) -> None:
+        self.at, self.silent = now, True
 
 
 class Starts:
@@ -127,26 +131,28 @@ class Starts:
         """What the Manager answers to the wish for a start; nothing starts while it cannot be reached."""
         one = self._of(user, server)
         async with one.lock:
-            if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED else self._poll):
+            if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED and not one.silent else self._poll):
                 try:
                     one.keep(await self._people.start(user, server), _now())
                 except Unavailable:
-                    return Start(OFF)
-            return one.start
+                    one.miss(_now())
+            return Start(OFF) if one.silent else one.start
 
     async def _looked(self, user: str, server: str) -> Start:
         """Where it stands now; what was known, while the Manager cannot be reached."""
         one = self._of(user, server)
         async with one.lock:
             if _now() - one.at >= self._poll:
-                with contextlib.suppress(Unavailable):
+                try:
                     one.keep(await self._people.started(user, server, one.job), _now())
+                except Unavailable:
+                    one.miss(_now())
             return one.start
 
     def _of(self, user: str, server: str) -> _Server:
         now = _now()
         for key, one in list(self._servers.items()):
-            if now - one.at > KEPT_SECONDS and not one.lock.locked() and one.at > -math.inf:
+            if now - one.at > KEPT_SECONDS and not one.lock.locked():
                 del self._servers[key]
         return self._servers.setdefault((user, server), _Server())
 

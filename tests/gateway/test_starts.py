@@ -6,14 +6,15 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import pytest
 
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import Start, Target
 from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
-from ssh_gateway.starts import Starts, progress
-from tests.gateway.peers import DEADLINE, Client, FakePlaces, Running, Sshd, finish, until
+from ssh_gateway.starts import Starts, Waiter, progress
+from tests.gateway.peers import DEADLINE, Client, FakePeople, FakePlaces, Running, Sshd, finish, until
 from tests.gateway.test_meters import value
 
 STARTING, RUNS = Start("starting", page="/services/jobs/wait/alice/train"), Start("running", job="j")
@@ -303,6 +304,71 @@ async def test_a_no_costs_its_address_and_is_not_asked_for_again_at_once(
         assert "train does not start: No" in (await alice.ssh("alice+train@gateway", "true")).err
     assert "too many failed logins from your address" in (await alice.ssh("alice+train@gateway", "true")).err
     assert running.people.starts == [("alice", "train")]
+
+
+@dataclass
+class Silent(FakePeople):
+    """A Manager that does not answer; who asks reads so once the test says it is enough."""
+
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    manager_down: bool = True
+
+    async def start(self, user: str, server: str) -> Start:
+        self.starts.append((user, server))
+        await self.enough.wait()
+        return await super().start(user, server)
+
+    async def started(self, user: str, server: str, job: str) -> Start:
+        self.looks += 1
+        return await super().started(user, server, job)
+
+
+async def test_of_several_logins_one_waits_for_a_manager_that_does_not_answer() -> None:
+    people = Silent()
+    starts = Starts(people, URL, 60.0, poll_seconds=1000.0)
+    logins = [asyncio.create_task(starts.begin("alice", "train")) for _ in range(4)]
+    await until(lambda: people.starts)
+    people.enough.set()
+    assert await asyncio.gather(*logins) == [False] * 4
+    assert people.starts == [("alice", "train")]
+
+
+async def test_nothing_is_kept_of_servers_that_nobody_could_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 0.0)
+    people = Silent()
+    people.enough.set()
+    starts = Starts(people, URL, 60.0)
+    for number in range(100):
+        assert not await starts.begin("alice", f"s{number}")
+    people.enough.clear()
+    gave_up = asyncio.create_task(starts.begin("alice", "train"))
+    await until(lambda: ("alice", "train") in people.starts)
+    gave_up.cancel()
+    await asyncio.gather(gave_up, return_exceptions=True)
+    people.enough.set()
+    assert not await starts.begin("alice", "other")
+    assert len(starts._servers) <= 2
+
+
+async def test_who_waits_already_waits_on_while_others_read_that_nobody_can_tell() -> None:
+    people = Silent(manager_down=False, stages=[WAITS])
+    people.enough.set()
+    starts, ready = Starts(people, URL, 60.0, poll_seconds=0.01), asyncio.Event()
+
+    async def enters() -> bool:
+        return ready.is_set()
+
+    waits = asyncio.create_task(starts.bring_up(Waiter("alice", "train", enters, lambda: False, lambda _: None)))
+    await until(lambda: people.looks > 1)
+    people.manager_down = True
+    looks = people.looks
+    await until(lambda: people.looks > looks + 2)
+    assert not await starts.begin("alice", "train")
+    looks = people.looks
+    await until(lambda: people.looks > looks + 2 or waits.done())
+    people.manager_down, people.stages = False, [RUNS]
+    ready.set()
+    assert await asyncio.wait_for(waits, DEADLINE)
 
 
 async def test_where_nobody_waits_nothing_starts(running: Running, alice: Client) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ssh_gateway.packets import GLOBAL_REQUEST, wants_reply
+
 MOST_PACKETS = 64
 MOST_BYTES = 256 * 1024  # a client has a few hundred to say; a packet of its own may be as large as all of this
 
@@ -14,6 +16,11 @@ class Kept:
 
     _packets: list[tuple[int, bytes]] = field(default_factory=list)
     _size: int = 0
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether a request that is to be answered is among them."""
+        return any(kind == GLOBAL_REQUEST and wants_reply(payload) for kind, payload in self._packets)
 
     def add(self, kind: int, payload: bytes) -> bool:
         """Keep one more; False, and nothing is kept of it, when that is too much."""

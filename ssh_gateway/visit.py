@@ -287,10 +287,13 @@ class Visit:
 
     def _before_pod(self, kind: int, payload: bytes) -> bool:
         """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
-        # Keepalives are nobody's wish for a pod, and asyncssh answers them well enough.
-        if not self._connecting and (self._is_ours(kind, payload) or packets.asked(kind, payload) == packets.KEEPALIVE):
+        if self._is_ours(kind, payload):
             return False
-        if not self._connecting and packets.asked(kind, payload) == packets.PROVE_HOST_KEYS:
+        # Answers to requests come in their order: behind one of the pod's, the pod has to answer these as well.
+        asked = None if self._kept.owes_answer else packets.asked(kind, payload)
+        if asked == packets.KEEPALIVE:  # nobody's wish for a pod, and asyncssh answers it well enough
+            return False
+        if asked == packets.PROVE_HOST_KEYS:
             self._prove_host_keys(payload)
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
@@ -317,26 +320,27 @@ class Visit:
         try:
             await self.connect("")
         except Refused as refusal:
-            wish = packets.read_direct_tcpip(asked)
-            if wish is None:
+            if packets.read_direct_tcpip(asked) is None:
                 self.send_home(refusal)
             else:
-                self._refuse_stream(asked, wish, refusal)
+                self._refuse_streams(refusal)
             return
         for kind, payload in self._kept.take():
             if self._relay is not None:
                 self._relay.from_client(kind, payload)
 
-    def _refuse_stream(self, asked: bytes, wish: packets.DirectTcpip, refusal: Refused) -> None:
-        """One stream was asked for and there is no pod to open it; others may still go to jobs."""
-        reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
-        self._note_refused_stream(reason)
+    def _refuse_streams(self, refusal: Refused) -> None:
+        """Streams were asked for and there is no pod to open them; others may still go to jobs."""
         self._connecting = False
-        for kind, payload in self._kept.take():
-            if payload is not asked:
-                self._kept.add(kind, payload)
-        self._leg.send_payload(packets.open_failure(packets.opener(asked), reason))
         self._leg.read_on(True)
+        for kind, payload in self._kept.take():
+            wish = packets.read_direct_tcpip(payload)
+            if wish is None:
+                self._before_pod(kind, payload)
+                continue
+            reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
+            self._note_refused_stream(reason)
+            self._leg.send_payload(packets.open_failure(packets.opener(payload), reason))
 
     def send_home(self, refusal: Refused) -> None:
         """Say why twice: some clients show the banner, some the reason of the disconnect."""

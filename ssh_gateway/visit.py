@@ -2,7 +2,8 @@
 
 With ``user+server`` the pod is connected between the proven credential and SUCCESS, so that a failure can still be
 told in words. With ``user`` alone nobody knows yet whether a shell on the default server or ``ssh -J`` to a job is
-wanted: the pod is connected when the first packet asks for it, and packets wait until it is.
+wanted: the pod is connected when the first packet asks for it, and packets wait until it is. Meanwhile the client is
+read on, or nobody would notice that it leaves; what it may send is bounded (`kept`).
 
 ``ssh -J user@gateway train`` is a ``direct-tcpip`` stream to a job's name, on which the gateway serves *itself*: one
 path to secure and to test. Every other stream goes to the person's own pod, which is connected already or refused.
@@ -304,7 +305,6 @@ class Visit:
         wants_pod = kind != packets.GLOBAL_REQUEST or packets.wants_reply(payload)
         if wants_pod and not self._connecting:
             self._connecting = True
-            self._leg.read_on(False)
             self._leg.create_task(self._connect_default(payload))
         return True
 
@@ -320,7 +320,7 @@ class Visit:
         try:
             await self.connect("")
         except Refused as refusal:
-            if packets.read_direct_tcpip(asked) is None:
+            if self._leg.ended or packets.read_direct_tcpip(asked) is None:
                 self.send_home(refusal)
             else:
                 self._refuse_streams(refusal)
@@ -332,7 +332,6 @@ class Visit:
     def _refuse_streams(self, refusal: Refused) -> None:
         """Streams were asked for and there is no pod to open them; others may still go to jobs."""
         self._connecting = False
-        self._leg.read_on(True)
         for kind, payload in self._kept.take():
             wish = packets.read_direct_tcpip(payload)
             if wish is None:

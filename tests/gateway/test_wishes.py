@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import asyncssh
 import pytest
@@ -34,6 +35,10 @@ async def request(conn: asyncssh.SSHClientConnection, name: bytes, *content: byt
     """The packet that answers a global request."""
     _, answer = await conn._make_global_request(name, *content)
     return bytes(answer.get_full_payload())
+
+
+async def session(conn: asyncssh.SSHClientConnection) -> str:
+    return str((await conn.run("echo in")).stdout)
 
 
 async def stream(conn: asyncssh.SSHClientConnection, host: str, port: int) -> str:
@@ -72,7 +77,7 @@ async def test_a_session_behind_a_refused_stream_reads_why_it_is_none(
     conn = await logged_in(running, alices_key, "alice", client)
     refused = asyncio.create_task(stream(conn, "localhost", 80))
     with pytest.raises(asyncssh.Error):
-        await asyncio.wait_for(asyncio.gather(conn.run("echo in"), refused), DEADLINE)
+        await asyncio.wait_for(asyncio.gather(session(conn), refused), DEADLINE)
     assert NOT_RUNNING in await refused
     assert NOT_RUNNING in client.why
 
@@ -81,26 +86,49 @@ async def test_a_stream_to_a_job_does_not_wait_for_the_default_server(
     starting: Running, sshd: Sshd, alices_key: asyncssh.SSHKey
 ) -> None:
     conn = await logged_in(starting, alices_key, "alice")
-    session = asyncio.create_task(conn.run("echo in"))
+    asked = asyncio.create_task(session(conn))
     jump = asyncio.create_task(stream(conn, "train", 22))
     await until(lambda: starting.people.looks > 1)
     assert (await asyncio.wait_for(jump, DEADLINE)).startswith("SSH-2.0-")
-    assert not session.done()
+    assert not asked.done()
     runs(starting, sshd)
-    assert (await asyncio.wait_for(session, DEADLINE)).stdout == "in\n"
+    assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
     drop(conn)
     await conn.wait_closed()
+
+
+@pytest.mark.parametrize("streams", [0, 2], ids=["a session", "streams before a session"])
+async def test_a_client_that_leaves_while_the_default_server_starts_is_waited_for_no_more(
+    starting: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture, streams: int
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    conn = await logged_in(starting, alices_key, "alice")
+    asked = [asyncio.create_task(stream(conn, "localhost", 80)) for _ in range(streams)]
+    asked.append(asyncio.create_task(session(conn)))
+    await until(lambda: starting.people.looks > 1)
+    drop(conn)
+    await until(lambda: not starting.server.visitors)
+    assert starting.server.crowd.inside["alice"] == 0
+    await asyncio.gather(*asked, return_exceptions=True)
+
+    def refusals() -> list[str]:
+        lines = [record.getMessage().partition("what=")[2] for record in caplog.records]
+        return [line for line in lines if line]
+
+    await until(refusals)
+    assert refusals() == ['session why="the client is gone"']
 
 
 async def test_keepalives_are_answered_while_the_default_server_starts(
     starting: Running, alices_key: asyncssh.SSHKey
 ) -> None:
     conn = await logged_in(starting, alices_key, "alice")
-    session = asyncio.create_task(conn.run("echo in"))
+    asked = asyncio.create_task(session(conn))
+    await until(lambda: starting.people.looks > 1)
     alive = asyncio.create_task(request(conn, packets.KEEPALIVE))
     assert await asyncio.wait_for(alive, DEADLINE) == bytes([packets.REQUEST_SUCCESS])
-    assert not session.done()
-    session.cancel()
+    assert not asked.done()
+    asked.cancel()
     drop(conn)
     await conn.wait_closed()
 

@@ -204,10 +204,13 @@ class Visitor(Door):
         user, started, bearer = self._login.user, time.monotonic(), None
         self._tried = True
         self._method, self._key = method, ""
+        if (why := self._no_more_guesses()) is not None:
+            self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, why)
+            return False
         held_up = self._server.penalties.tries(self._source, user, self._server.now())
         if held_up is not None:
             self._tell(held_up)
-        elif self._attempts.may_guess() and len(token) <= LONGEST_TOKEN:
+        elif len(token) <= LONGEST_TOKEN:
             bearer = await self._ask(self._server.people.bearer(token))
         proof = access.proven_by_token(user, method, bearer)
         if proof is None or self._login is NOBODY:
@@ -215,6 +218,13 @@ class Visitor(Door):
             return False
         self._server.penalties.right(self._source, user, self._server.now())
         return await self._enter(replace(proof, token=token))
+
+    def _no_more_guesses(self) -> str | None:
+        """Count a guess, or say why there is none: who gives one up for the next never comes to `attempt_failed`."""
+        if not self._attempts.may_guess():
+            return TOO_MANY
+        again = self._attempts.guesses > 1  # the gate has judged everybody before the first
+        return self._server.penalties.refusal(self._source, self._server.now()) if again else None
 
     async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
         """The person's keys, looked up once per connection and name."""

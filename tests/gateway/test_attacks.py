@@ -18,10 +18,15 @@ import pytest
 from ssh_gateway import audit, packets, visit, wire
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
+from ssh_gateway.penalties import Rules
 from ssh_gateway.routing import Candidate
+from ssh_gateway.server import Limits
+from ssh_gateway.visitor import TOO_MANY
 from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, drop, logged_in, pour
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
+
+USERAUTH_REQUEST = 50
 
 
 @dataclass
@@ -58,6 +63,42 @@ async def test_what_comes_while_a_token_is_judged_is_not_kept(keys: Keys, places
         assert resident() - before < 32 * MIB
         assert (await conn.run("echo in")).stdout == "in\n"
         drop(conn)
+        await conn.wait_closed()
+
+
+def guess_on(conn: asyncssh.SSHClientConnection, times: int) -> None:
+    """Send so many wrong tokens for alice, and wait for no answer."""
+    for number in range(times):
+        login = [packets.text(b"alice+train"), packets.text(b"ssh-connection"), packets.text(b"password")]
+        conn.send_packet(USERAUTH_REQUEST, *login, b"\0", packets.text(b"guess %d" % number))
+
+
+async def test_tokens_whose_answer_nobody_waits_for_hold_up_no_name(
+    keys: Keys, people: FakePeople, places: FakePlaces
+) -> None:
+    """What one address may guess is twelve, and one more that is waited for; a name takes 24."""
+    people.tokens["right"] = Bearer("alice", everything)
+    reasons = list[str]()
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        guess_on(conn, 120)
+        return "the last"
+
+    async with gateway(keys, people, places, limits=Limits(failure_seconds=0.1, drain_seconds=0.0)) as running:
+        penalties = running.server.penalties
+        for _ in range(5):
+            with pytest.raises((asyncssh.Error, OSError)) as ended:
+                await before_login(running, attack)
+            reasons.append(str(ended.value))
+        assert penalties.tables()["names"].owed("alice", running.server.now()) <= 13 * Rules().penalty_seconds
+        assert TOO_MANY in reasons[0]
+        assert "too many failed logins from your address" in reasons[-1]
+        conn = await asyncssh.connect(
+            "127.0.0.1", running.port, username="alice+train", known_hosts=None, config=None, agent_path=None,
+            client_keys=None, password="right", local_addr=("127.0.0.2", 0),
+        )  # fmt: skip
+        assert (await conn.run("echo in")).stdout == "in\n"
+        conn.close()
         await conn.wait_closed()
 
 

@@ -3,7 +3,8 @@
 Rules:
 
 * What a wrong token costs is owed from the moment it is tried, and given back when it was right: a client cannot try
-  the next one for free before the first is answered.
+  the next one for free before the first is answered. A login that nobody can judge costs nothing: people do not pay
+  for a Hub or a Manager that is away.
 * An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
   ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
 * A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
@@ -141,8 +142,8 @@ class Penalties:
             return None
         return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
 
-    def right(self, address: str, name: str, now: float) -> None:
-        """Give back what `tries` took: the token was right."""
+    def give_back(self, address: str, name: str, now: float) -> None:
+        """Give back what `tries` took: the token was right, or nobody could tell."""
         self._owe(self.place(address), -1, now)
         self._names.add(name, -self._unit, now)
 

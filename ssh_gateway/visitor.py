@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import asyncssh
 
@@ -24,6 +24,7 @@ from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.door import Door
 from ssh_gateway.logs import say
+from ssh_gateway.standing import UNTOLD
 from ssh_gateway.visit import Jump, Refused, Visit
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ NOBODY = routing.Login("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
-
-Answer = TypeVar("Answer")
 
 
 class Visitor(Door):
@@ -54,6 +53,7 @@ class Visitor(Door):
         self._source = jump.source if jump else source
         self._at_door = False
         self._tried = False
+        self._untold = False  # nobody could tell whose a key is, or who is blocked
         self._method = ""
         self._key = ""
         self._late = False
@@ -84,7 +84,7 @@ class Visitor(Door):
         self._leave_door()
         if self._in_crowd:
             self._server.crowd.leave(self._in_crowd)
-        elif self._late or not self._tried:
+        elif self._late or not (self._tried or self._untold):
             self._server.penalties.left(self._source, late=self._late, now=self._server.now())
         self._server.gone(self)
         visit = self.visit
@@ -211,12 +211,12 @@ class Visitor(Door):
         if held_up is not None:
             self._tell(held_up)
         elif len(token) <= LONGEST_TOKEN:
-            bearer = await self._ask(self._server.people.bearer(token))
+            bearer = await self._bearer(user, token)
         proof = access.proven_by_token(user, method, bearer)
         if proof is None or self._login is NOBODY:
             await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
             return False
-        self._server.penalties.right(self._source, user, self._server.now())
+        self._server.penalties.give_back(self._source, user, self._server.now())
         return await self._enter(replace(proof, token=token))
 
     def _no_more_guesses(self) -> str | None:
@@ -226,20 +226,25 @@ class Visitor(Door):
         again = self._attempts.guesses > 1  # the gate has judged everybody before the first
         return self._server.penalties.refusal(self._source, self._server.now()) if again else None
 
+    async def _bearer(self, user: str, token: str) -> access.Bearer | None:
+        """Whom a token belongs to; what it was charged is given back when nobody can tell."""
+        try:
+            return await self._server.people.bearer(token)
+        except Unavailable as problem:
+            self._server.penalties.give_back(self._source, user, self._server.now())
+            self._tell(str(problem))
+            return None
+
     async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
         """The person's keys, looked up once per connection and name."""
         if user not in self._keys:
-            found = await self._ask(self._server.people.registered_keys(user))
-            self._keys[user] = () if found is None or user == NOBODY.user else found
+            try:
+                found = await self._server.people.registered_keys(user)
+            except Unavailable as problem:
+                self._untold, found = True, ()
+                self._tell(str(problem))
+            self._keys[user] = () if user == NOBODY.user else found
         return self._keys[user]
-
-    async def _ask(self, question: Awaitable[Answer]) -> Answer | None:
-        """An answer from the directory; ``None``, and a word to the client, when nobody can tell."""
-        try:
-            return await question
-        except Unavailable as problem:
-            self._tell(str(problem))
-            return None
 
     def _tell(self, sentence: str) -> None:
         with contextlib.suppress(OSError):
@@ -267,6 +272,7 @@ class Visitor(Door):
         try:
             await self._server.learn_blocked()
             if (why := self._server.obstacle(proof.user)) is not None:
+                self._untold = why == UNTOLD
                 raise Refused(why)
             self._join_crowd(proof.user)
             if self._jump is not None and server != self._jump.server:

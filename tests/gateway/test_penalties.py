@@ -75,7 +75,7 @@ def test_a_right_token_costs_nothing() -> None:
     penalties = Penalties(Rules())
     for _ in range(100):
         penalties.tries(A, "alice", 0.0)
-        penalties.right(A, "alice", 0.0)
+        penalties.give_back(A, "alice", 0.0)
     assert penalties.refusal(A, 0.0) is None
     assert penalties.tries(A, "alice", 0.0) is None
 

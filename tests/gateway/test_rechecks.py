@@ -152,6 +152,59 @@ async def test_nobody_gets_in_before_anybody_has_told_who_is_blocked(
         assert "your account may not use this gateway: ask an administrator" in problem
 
 
+def hub_away(people: Away) -> None:
+    people.told = people.down = True
+
+
+def manager_away(people: Away) -> None:
+    people.manager_down = True
+
+
+def untold(people: Away) -> None:
+    """The Manager tells keys, and not who is blocked."""
+
+
+OUTAGES = {
+    "a right token while the Hub is away": (hub_away, "token"),
+    "a key while the Manager is away": (manager_away, "key"),
+    "a key while nobody can tell who is blocked": (untold, "key"),
+}
+
+
+@pytest.mark.parametrize(("happens", "proof"), OUTAGES.values(), ids=OUTAGES)
+async def test_what_nobody_can_judge_costs_nothing_and_keeps_nobody_out_afterwards(
+    keys: Keys, places: FakePlaces, alices_key: asyncssh.SSHKey, happens: Callable[[Away], None], proof: str
+) -> None:
+    people = Away(tokens={"right": Bearer("alice", everything)})
+    people.register("alice", alices_key)
+    happens(people)
+    given: dict[str, Any] = (
+        {"client_keys": [alices_key]} if proof == "key" else {"client_keys": None, "password": "right"}
+    )
+    limits = Limits(failure_seconds=0.0, drain_seconds=0.0)
+    async with gateway(keys, people, places, limits=limits, interval=3600.0) as running:
+
+        async def come_in() -> asyncssh.SSHClientConnection:
+            return await asyncssh.connect(
+                "127.0.0.1",
+                running.port,
+                username="alice+train",
+                known_hosts=None,
+                config=None,
+                agent_path=None,
+                **given,
+            )
+
+        for _ in range(40):  # 13 wrong tokens, or 31 connections that try nothing, would be waited for
+            with pytest.raises(asyncssh.Error, match=r"Permission denied|nobody can tell"):
+                await come_in()
+        await until(lambda: not running.server.visitors)
+        assert running.server.penalties.owing(running.server.now()) == (0, 0)
+        people.down, people.manager_down, people.told = False, False, True
+        async with await come_in() as connection:
+            assert (await connection.run("echo in")).stdout == "in\n"
+
+
 class CountingHub(HubApi):
     """The real one, and what it was asked."""
 

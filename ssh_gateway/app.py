@@ -147,7 +147,8 @@ class Gateway(Application):
         10.0,
         min=0.0,
         help="New connections per second that one address (of IPv6 its /64) may make for ever; 20 seconds' worth of "
-        "them at once. More are sent away with a sentence, before any key exchange. 0: as many as it likes.",
+        "them at once. More are sent away with a sentence, before any key exchange. Streams of ssh -J have the same "
+        "rate, for each person. 0: as many as it likes.",
     ).tag(config=True)
     penalty_seconds = Float(
         5.0,

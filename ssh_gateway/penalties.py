@@ -10,6 +10,7 @@ Rules:
 * A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
   at an address from which the person came in lately: who guesses at a name does not lock its owner out.
 * Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like.
+* Streams of ``ssh -J`` have the rate of connections for each person: a loop of them costs no key exchange.
 * Memory is bounded: of too many, those that were heard of longest ago are forgotten.
 """
 
@@ -117,13 +118,21 @@ class Penalties:
 
     def arrives(self, address: str, now: float) -> str | None:
         """Count a new connection; a sentence for one that has to wait, which is not counted."""
-        place, rate = self.place(address), self._rules.connections_per_second
-        refusal = self.refusal(address, now)
-        if refusal is not None or not place or not rate:
-            return refusal
-        if (owed := self._arrivals.owed(place, now)) > BURST_SECONDS:
-            return f"too many connections from your address: try again in {_seconds(owed - BURST_SECONDS)}"
-        self._arrivals.add(place, 1 / rate, now)
+        return self.refusal(address, now) or self._too_often(
+            self.place(address), "too many connections from your address", now
+        )
+
+    def opens(self, address: str, name: str, now: float) -> str | None:
+        """The same of a stream that leads to a login of its own, inside a connection; its rate is the person's."""
+        return self.refusal(address, now) or self._too_often(f"streams of {name}", "too many streams", now)
+
+    def _too_often(self, who: str, what: str, now: float) -> str | None:
+        rate = self._rules.connections_per_second
+        if not who or not rate:
+            return None
+        if (owed := self._arrivals.owed(who, now)) > BURST_SECONDS:
+            return f"{what}: try again in {_seconds(owed - BURST_SECONDS)}"
+        self._arrivals.add(who, 1 / rate, now)
         return None
 
     def refusal(self, address: str, now: float) -> str | None:

@@ -53,6 +53,7 @@ class Jump:
     server: str
     source: str
     outer: str
+    budget: audit.Budget  # of the outer one: streams that try nothing are lines of it
 
 
 class Refused(Exception):
@@ -366,12 +367,15 @@ class Visit:
             if wanted is None or not routing.is_jump(host, port):
                 there = f"{routing.printable(host)}:{port}"
                 raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
+            if (why := self._server.penalties.opens(self._source, self.proof.user, self._server.now())) is not None:
+                raise Refused(why)
             name = await self._resolve_stream(wanted)
         except Refused as refusal:
             self._note_refused_stream(refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
-        say("stream", conn=self._number, user=self.proof.user, server=name)
-        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number))
+        if self.budget.take(self._server.now()):
+            say("stream", conn=self._number, user=self.proof.user, server=name)
+        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number, self.budget))
 
     async def _resolve_stream(self, wanted: str) -> str:
         if self._asking >= MOST_ASKING:

@@ -51,6 +51,7 @@ class Visitor(Door):
         self._attempts = Attempts(server.limits.attempts)
         self._keys: dict[str, tuple[access.RegisteredKey, ...]] = {}
         self._source = jump.source if jump else source
+        self._introduced = False
         self._at_door = False
         self._tried = False
         self._untold = False  # nobody could tell whose a key is, or who is blocked
@@ -68,7 +69,8 @@ class Visitor(Door):
             raise TypeError("only Server.make_leg makes visitors")
         self.leg = conn
         self._server.visitors.add(self)
-        say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
+        if self._jump is None or self._jump.budget.take(self._server.now()):
+            self._introduce()
         # The gate has judged everybody who comes over the network.
         refusal = self._server.doorkeeper.enter(self._place()) if self._jump else None
         self._at_door = refusal is None
@@ -76,7 +78,8 @@ class Visitor(Door):
             self._server.meters.connected()
         else:
             self._server.meters.refused("login")
-            say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
+            if self._introduced:
+                say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
             # asyncssh sends its version after this call, and clients read no words before it.
             asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
 
@@ -87,9 +90,19 @@ class Visitor(Door):
         elif self._late or not (self._tried or self._untold):
             self._server.penalties.left(self._source, late=self._late, now=self._server.now())
         self._server.gone(self)
+        if self.visit is not None:
+            self.visit.client_gone()
+        if self._introduced:
+            self._say_farewell(exc)
+
+    def _introduce(self) -> None:
+        """The first line about this connection, once: of a stream on which nothing is tried there may be none."""
+        if not self._introduced:
+            self._introduced = True
+            say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
+
+    def _say_farewell(self, exc: Exception | None) -> None:
         visit = self.visit
-        if visit is not None:
-            visit.client_gone()
         say(
             "close",
             conn=self._number,
@@ -188,6 +201,7 @@ class Visitor(Door):
         method, key = self._method, self._key
         self._method = self._key = ""
         self._server.meters.judged(method, proven=False)
+        self._introduce()
         say(
             "auth",
             conn=self._number,
@@ -256,6 +270,7 @@ class Visitor(Door):
 
     async def _enter(self, proof: Proof, bounds: Bounds = UNBOUND) -> bool:
         """The credential is proven and SUCCESS is not sent yet: the last moment for words before a session."""
+        self._introduce()
         say(
             "auth",
             conn=self._number,

@@ -229,6 +229,88 @@ async def test_streams_that_lead_nowhere_are_few_questions_at_a_time_and_fill_no
     await conn.wait_closed()
 
 
+@pytest.fixture
+async def counted(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    cluster = SlowCluster(places.targets)
+    cluster.answers.set()
+    rules = Rules(penalty_seconds=0.0, connections_per_second=1.0)
+    async with gateway(keys, people, cluster, limits=Limits(drain_seconds=0.0, rules=rules)) as found:
+        yield found
+
+
+async def test_streams_to_ones_own_job_have_a_rate(counted: Running, alices_key: asyncssh.SSHKey) -> None:
+    cluster, began = counted.places, counted.server.now()
+    assert isinstance(cluster, SlowCluster)
+    conn = await logged_in(counted, alices_key, "alice")
+    before, refused = cluster.questions, list[str]()
+    for _ in range(100):
+        try:
+            _, writer = await conn.open_connection("train", 22)
+            writer.close()
+        except asyncssh.ChannelOpenError as problem:
+            refused.append(problem.reason)
+    opened = 100 - len(refused)
+    assert 21 <= opened <= 22 + counted.server.now() - began
+    assert cluster.questions == before + opened
+    assert set(refused) == {"too many streams: try again in 1 second"}
+    drop(conn)
+    await conn.wait_closed()
+
+
+async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_all_the_same(
+    keys: Keys,
+    people: FakePeople,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    rules = Rules(penalty_seconds=0.0, connections_per_second=0.0)
+    async with gateway(keys, people, places, limits=Limits(drain_seconds=0.0, rules=rules)) as running:
+        conn = await logged_in(running, alices_key, "alice")
+        began = use_up(running)
+        for _ in range(300):
+            _, writer = await conn.open_connection("train", 22)
+            writer.close()
+        await until(lambda: len(running.server.visitors) == 1)
+        taken = 1 + (running.server.now() - began) * audit.PER_SECOND
+        assert len(lines_of(caplog, "event=stream") + lines_of(caplog, "through=")) <= taken
+        assert len(lines_of(caplog, "event=close")) <= taken
+        use_up(running)
+        async with asyncssh.connect(
+            "train", tunnel=conn, username="alice", known_hosts=None, config=None, client_keys=[alices_key]
+        ) as inner:
+            assert (await inner.run("echo in")).stdout == "in\n"
+        await until(lambda: len(running.server.visitors) == 1)
+        proven = [line for line in lines_of(caplog, "event=auth") if "result=proven" in line][-1]
+        number = proven.split("conn=")[1].split()[0]
+        events = [line.split()[0] for line in lines_of(caplog, f"conn={number}")]
+        assert events == [
+            "event=connect",
+            "event=auth",
+            "event=open",
+            "event=channel",
+            "event=exec",
+            "event=exit",
+            "event=close",
+        ]
+        drop(conn)
+        await conn.wait_closed()
+
+
+def use_up(running: Running) -> float:
+    """Leave the one connection that there is no lines; when."""
+    (visitor,) = running.server.visitors
+    now = running.server.now()
+    while visitor.visit is not None and visitor.visit.budget.take(now):
+        pass
+    return now
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
 async def stream(conn: asyncssh.SSHClientConnection) -> str:
     """Why a stream to a job that is not there was not opened."""
     try:

@@ -107,6 +107,22 @@ def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -
     assert penalties.arrives(B, 0.0) is None
 
 
+def test_streams_have_the_rate_of_connections_for_each_person_wherever_they_are() -> None:
+    penalties = Penalties(Rules(connections_per_second=8.0, shared=read_networks(["192.0.2.0/24"])))
+    answers = [penalties.opens(address, "alice", 0.0) for address in (A, B) for _ in range(500)]
+    assert answers.count(None) == 161
+    assert answers[-1] == "too many streams: try again in 1 second"
+    assert penalties.opens(A, "bob", 0.0) is None
+    assert penalties.arrives(A, 0.0) is None
+
+
+def test_who_waits_for_what_an_address_owes_opens_no_streams_there() -> None:
+    penalties = Penalties(Rules())
+    wrong(penalties, A, "alice", 13)
+    assert penalties.opens(A, "bob", 0.0) == ADDRESS.format(5)
+    assert penalties.opens(B, "bob", 0.0) is None
+
+
 def test_nothing_is_counted_that_is_switched_off() -> None:
     penalties = Penalties(Rules(penalty_seconds=0.0, connections_per_second=0.0))
     wrong(penalties, A, "alice", 1000)

@@ -21,6 +21,7 @@ from tests.gateway.peers import Client, Running, Sshd, finish, until
 from tests.ports import free_port
 
 MIB = 2**20
+NEW_KEYS = "SSH2_MSG_NEWKEYS received"
 
 
 @pytest.fixture(scope="session")
@@ -98,17 +99,20 @@ async def test_a_shell_has_a_terminal_that_follows_the_window(alice: Client) -> 
 
 @pytest.mark.parametrize("flags", [(), ("-o", "RekeyLimit=1M")], ids=["plain", "the client re-keys every MiB"])
 async def test_64_mib_go_up_and_down_intact(alice: Client, big: bytes, flags: tuple[str, ...]) -> None:
-    up = await alice.ssh(*flags, "alice+train@gateway", "tee bulk | sha256sum", feed=big)
+    up = await alice.ssh("-v", *flags, "alice+train@gateway", "tee bulk | sha256sum", feed=big)
     assert up.text.split()[0] == hashlib.sha256(big).hexdigest(), up.err
-    down = await alice.ssh(*flags, "alice+train@gateway", "cat bulk")
+    down = await alice.ssh("-v", *flags, "alice+train@gateway", "cat bulk")
     assert hashlib.sha256(down.out).digest() == hashlib.sha256(big).digest(), down.err
+    for done in (up, down):
+        assert (done.err.count(NEW_KEYS) > 32) is bool(flags)
 
 
 async def test_both_directions_at_once_with_both_ends_rekeying(alice: Client, running: Running, rekeying: Sshd) -> None:
     running.places.targets["alice", "train"] = rekeying.target()
     data = os.urandom(16 * MIB)
-    done = await alice.ssh("-o", "RekeyLimit=1M", "alice+train@gateway", "cat", feed=data)
+    done = await alice.ssh("-v", "-o", "RekeyLimit=1M", "alice+train@gateway", "cat", feed=data)
     assert hashlib.sha256(done.out).digest() == hashlib.sha256(data).digest(), done.err
+    assert done.err.count(NEW_KEYS) > 15
 
 
 async def test_the_gateway_itself_rekeys_in_the_middle(
@@ -118,14 +122,15 @@ async def test_the_gateway_itself_rekeys_in_the_middle(
     data = os.urandom(8 * MIB)
     done = await alice.ssh("-v", "alice+train@gateway", "cat", feed=data)
     assert hashlib.sha256(done.out).digest() == hashlib.sha256(data).digest()
-    assert done.err.count("SSH2_MSG_NEWKEYS received") > 3
+    assert done.err.count(NEW_KEYS) > 3
 
 
 @pytest.mark.parametrize("cipher", ["aes128-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes256-ctr"])
 async def test_every_cipher_carries_data_over_a_rekey(alice: Client, cipher: str) -> None:
     data = os.urandom(4 * MIB)
-    done = await alice.ssh("-c", cipher, "-o", "RekeyLimit=1M", "alice+train@gateway", "cat", feed=data)
+    done = await alice.ssh("-v", "-c", cipher, "-o", "RekeyLimit=1M", "alice+train@gateway", "cat", feed=data)
     assert hashlib.sha256(done.out).digest() == hashlib.sha256(data).digest(), done.err
+    assert done.err.count(NEW_KEYS) > 3
 
 
 @pytest.mark.parametrize("flags", [(), ("-O",)], ids=["sftp protocol", "scp protocol"])

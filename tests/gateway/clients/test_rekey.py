@@ -1,9 +1,14 @@
-"""New keys in the middle, wanted by client, job or gateway, or by all of them, with every cipher."""
+"""New keys in the middle, wanted by client, job or gateway, or by all of them, with every cipher.
+
+Each end says how often it took new keys: the client by ``-v``, the job's sshd in its log, in which only one way may be
+at a time. Data that arrives proves nothing: it does without any new keys as well.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
@@ -17,14 +22,16 @@ from tests.gateway.peers import FakePeople, Sshd
 from tests.ports import free_port
 
 MIB = 2**20
+NEW_KEYS = "SSH2_MSG_NEWKEYS received"  # the first ones are received as well
+DATA = os.urandom(8 * MIB)
 
 
 @pytest.fixture
 async def restless(
     request: pytest.FixtureRequest, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Desk]:
-    """A desk before a job whose sshd knows one cipher, and wants new keys after every MiB."""
-    settings = ("RekeyLimit 1M", f"Ciphers {request.param}")
+    """A desk before a job whose sshd has these settings, and tells of new keys in its log."""
+    settings = ("LogLevel DEBUG1", *request.param)
     server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
     server.start()
     try:
@@ -34,43 +41,91 @@ async def restless(
         server.stop()
 
 
-def every_cipher(*, quick: str) -> list[object]:
-    """All ciphers of the gateway, the others as slow."""
+def every_cipher(*settings: str, quick: str) -> list[object]:
+    """Settings of sshds with one cipher each, which is then the one of the pod's leg; all but one cipher are slow."""
     marks = {name: () if name == quick else (pytest.mark.slow,) for name in algorithms.ENCRYPTION_ALGS}
-    return [pytest.param(name, marks=marks[name], id=name.split("@")[0]) for name in algorithms.ENCRYPTION_ALGS]
+    return [
+        pytest.param((*settings, f"Ciphers {name}"), marks=marks[name], id=name.split("@")[0])
+        for name in algorithms.ENCRYPTION_ALGS
+    ]
 
 
-@pytest.mark.parametrize("restless", every_cipher(quick="chacha20-poly1305@openssh.com"), indirect=True)
+@dataclass(frozen=True)
+class Renewed:
+    """How often each connection took new keys: the client's, the one to the job, and the outer one of ``-J``."""
+
+    client: int
+    job: int
+    outer: int | None = None
+
+    def exceeds(self, *, client: int, job: int, outer: int = 0) -> bool:
+        return self.client > client and self.job > job and (self.outer is None or self.outer > outer)
+
+
+async def there_and_back(desk: Desk, way: Way, *options: str) -> Renewed:
+    """Send much to the job and back, with the cipher that its sshd has."""
+    log, outer = desk.sshd.directory / "log", desk.directory / "outer"
+    before = log.read_text().count(NEW_KEYS)
+    cipher = next(one.split()[1] for one in desk.sshd.settings if one.startswith("Ciphers"))
+    if way is Way.JUMP:  # -J would have both clients write to one standard error
+        options += ("-o", f"ProxyCommand={desk.openssh} -v -c {cipher} -W %h:%p jumphost 2>{outer}")
+    done = await desk.run("ssh", "-v", "-c", cipher, *options, way.value, "cat", feed=DATA)
+    assert (done.status, done.out == DATA) == (0, True), done.err[-2000:]
+    return Renewed(
+        client=done.err.count(NEW_KEYS),
+        job=log.read_text().count(NEW_KEYS) - before,
+        outer=outer.read_text().count(NEW_KEYS) if way is Way.JUMP else None,
+    )
+
+
+async def in_turn(desk: Desk, *options: str) -> dict[Way, Renewed]:
+    """The same one way after the other."""
+    return {way: await there_and_back(desk, way, *options) for way in Way}
+
+
+@pytest.mark.parametrize(
+    "restless", every_cipher("RekeyLimit 1M", quick="chacha20-poly1305@openssh.com"), indirect=True
+)
 async def test_the_job_wants_new_keys_after_every_mib_and_so_does_the_client(restless: Desk) -> None:
-    """The pod's leg has the one cipher that its sshd knows, and so has the client's, because it is given as well."""
-    data = os.urandom(8 * MIB)
-    cipher = restless_cipher(restless)
-
-    async def case(way: Way) -> tuple[int, bool, bool]:
-        done = await restless.run("ssh", "-v", "-c", cipher, "-o", "RekeyLimit=1M", way.value, "cat", feed=data)
-        return done.status, done.out == data, done.err.count("SSH2_MSG_NEWKEYS received") > 7
-
-    assert await restless.each(case) == (0, True, True)
+    for way, renewed in (await in_turn(restless, "-o", "RekeyLimit=1M")).items():
+        assert renewed.exceeds(client=7, job=5), (way, renewed)
 
 
-def restless_cipher(desk: Desk) -> str:
-    return next(one.split()[1] for one in desk.sshd.settings if one.startswith("Ciphers"))
+@pytest.mark.parametrize("restless", [("RekeyLimit 1M", "Ciphers aes128-gcm@openssh.com")], indirect=True)
+async def test_the_job_alone_wants_new_keys(restless: Desk) -> None:
+    """Nothing of it is seen by a client of the gateway's."""
+    renewed = await in_turn(restless)
+    assert renewed[Way.DIRECT].exceeds(client=5, job=5), renewed
+    for way in (Way.GATEWAY, Way.JUMP):
+        assert renewed[way].exceeds(client=0, job=5), renewed
+        assert renewed[way].client == 1
 
 
-@pytest.mark.parametrize("cipher", every_cipher(quick="aes128-gcm@openssh.com"))
-async def test_the_gateway_wants_new_keys_after_every_mib(
-    desk: Desk, cipher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Directly there is nothing but the sshd's own limit: only the outcome is compared."""
-    monkeypatch.setattr(desk.running.server._options, "rekey_bytes", MIB)
-    data = os.urandom(8 * MIB)
-    done = await desk.each_runs("ssh", "-c", cipher, "HOST", "cat", feed=data)
-    assert (done.status, done.out == data) == (0, True)
+@pytest.mark.parametrize("restless", every_cipher(quick="aes128-gcm@openssh.com"), indirect=True)
+async def test_the_gateway_wants_new_keys_after_every_mib(restless: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On each of its connections: neither client nor job has a limit that this much would reach."""
+    monkeypatch.setattr(restless.running.server._options, "rekey_bytes", MIB)
+    make = algorithms.client_options
+
+    def with_limit(**parts: object) -> asyncssh.SSHClientConnectionOptions:
+        options = make(**parts)  # type: ignore[arg-type]
+        options.rekey_bytes = MIB
+        return options
+
+    monkeypatch.setattr(algorithms, "client_options", with_limit)
+    renewed = await in_turn(restless)
+    assert renewed[Way.DIRECT] == Renewed(client=1, job=1)
+    for way in (Way.GATEWAY, Way.JUMP):
+        assert renewed[way].exceeds(client=5, job=5, outer=5), renewed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["16", "64k"])
 async def test_keys_that_hardly_last_a_packet(desk: Desk, limit: str) -> None:
     data = os.urandom(200_000)
-    done = await desk.each_runs("ssh", "-o", f"RekeyLimit={limit}", "HOST", "cat", feed=data)
-    assert (done.status, done.out == data) == (0, True)
+
+    async def case(way: Way) -> tuple[int, bool, bool]:
+        done = await desk.run("ssh", "-v", "-o", f"RekeyLimit={limit}", way.value, "cat", feed=data)
+        return done.status, done.out == data, done.err.count(NEW_KEYS) > 2 + (way is Way.JUMP)
+
+    assert await desk.each(case) == (0, True, True)

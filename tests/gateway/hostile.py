@@ -7,12 +7,14 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import asyncssh
+from asyncssh.packet import Boolean, SSHPacket, String
 
-from tests.gateway.peers import Running
+from tests.gateway.peers import DEADLINE, Running
 
 Attack = Callable[[asyncssh.SSHClientConnection], Awaitable[str | None]]
 
-IGNORE, UNKNOWN = 2, 15
+DISCONNECT, IGNORE, USERAUTH_REQUEST, USERAUTH_FAILURE, USERAUTH_BANNER = 1, 2, 50, 51, 53
+UNKNOWN = 15
 TAKES_NO_MORE_SECONDS = 1.0
 
 
@@ -36,6 +38,49 @@ async def before_login(running: Running, attack: Attack, name: str = "alice+trai
         username=name, known_hosts=None, config=None, agent_path=None, client_keys=None, preferred_auth="password",
         client_factory=lambda: Attacker(attack), sock=deaf(running.port),
     )  # fmt: skip
+
+
+class Caller(asyncssh.SSHClientConnection):
+    """Asks to be let in under names that are bytes, and keeps each answer as it came.
+
+    asyncssh's own client would fold a name, or refuse it before anything is sent.
+    """
+
+    def __init__(self, options: asyncssh.SSHClientConnectionOptions) -> None:
+        super().__init__(asyncio.get_running_loop(), options, wait="auth_methods")
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
+        answers = self._wait is None and pkttype in {DISCONNECT, *range(USERAUTH_FAILURE, USERAUTH_BANNER + 1)}
+        if answers:
+            self._answers.put_nowait(packet.get_full_payload())
+        return (answers and pkttype != DISCONNECT) or super().process_packet(pkttype, pktid, packet)
+
+    async def with_password(self, name: bytes) -> bytes:
+        """The answer to a password that nobody has."""
+        return await self._ask(name, String("password"), Boolean(False), String("wrong"))
+
+    async def with_key(self, name: bytes, key: asyncssh.SSHKey) -> bytes:
+        """The answer to the question whether a key would do."""
+        return await self._ask(
+            name, String("publickey"), Boolean(False), String(key.algorithm), String(key.public_data)
+        )
+
+    async def _ask(self, name: bytes, *method: bytes) -> bytes:
+        self.send_packet(USERAUTH_REQUEST, String(name), String("ssh-connection"), *method)
+        return await asyncio.wait_for(self._answers.get(), DEADLINE)
+
+
+async def call(running: Running) -> Caller:
+    """A connection whose keys are exchanged, and which has not said who is there."""
+    loop = asyncio.get_running_loop()
+    options = asyncssh.SSHClientConnectionOptions(
+        config=None, host="127.0.0.1", username="somebody", known_hosts=None, client_keys=None, agent_path=None
+    )
+    options.waiter = loop.create_future()
+    _, caller = await loop.create_connection(lambda: Caller(options), "127.0.0.1", running.port)
+    await asyncio.wait_for(options.waiter, DEADLINE)
+    return caller
 
 
 class Listener(asyncssh.SSHClient):

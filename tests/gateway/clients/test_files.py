@@ -287,7 +287,10 @@ def mounts() -> bool:
 @pytest.mark.slow
 async def test_sshfs_shows_the_jobs_files_in_a_folder_here(desk: Desk, planted: tuple[Path, Tree]) -> None:
     if not mounts():
-        pytest.xfail("FUSE cannot be used here: only what sshfs asks of ssh is tested")
+        pytest.xfail(
+            "not shown: that sshfs mounts a job's files, and that they are read and written there, because this "
+            "machine lets nobody use FUSE; shown is only what it asks of ssh (test_what_sshfs_asks_of_ssh_is_answered)"
+        )
     source, tree = planted
 
     async def case(way: Way) -> tuple[bool, bool]:

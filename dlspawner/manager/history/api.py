@@ -5,17 +5,24 @@
 
 Days are UTC's, both included; thirty days until today unless they are given. People see their own hours, and those of
 the teams that they administer; the Hub's administrators all. What is free belongs to nobody, and is told by GPU type.
+
+An answer may have a row for each of thousands of people and a thousand days. It is put together and written in a
+thread, and row by row: one call of json or sort for all of it would keep the Manager from all else, in a thread too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
 from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts
+from dlspawner.manager import presence
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.history import hoursrows
+from dlspawner.manager.history.hoursrows import Hours
 from dlspawner.manager.history.questions import By, Question, read_question, write_csv
 from dlspawner.manager.jobs_api import NOT_HERE
 from dlspawner.manager.web import ApiHandler, Asking, Manager, Problem, Routes
@@ -51,13 +58,23 @@ async def report(manager: Manager, question: Question, viewer: Viewer) -> Report
     now = manager.now()
     hours = await manager.store.read(lambda connection: hoursrows.read(connection, question, viewer, now))
     free = await manager.store.read(lambda connection: hoursrows.read_free(connection, question))
+    return await asyncio.to_thread(_report, question, hours, free)
+
+
+def _report(question: Question, hours: Hours, free: Mapping[tuple[date, str], Mapping[str, int]]) -> Report:
     name = question.by.value
     sums: dict[str, Amounts] = {}
-    for (_, key), amount in hours.items():
+    keys: dict[date, list[str]] = {}
+    for (day, key), amount in hours.items():
         sums[key] = sums.get(key, NONE) + amount
+        keys.setdefault(day, []).append(key)
     return Report(
         question,
-        tuple({"day": day.isoformat(), name: key, **hours[day, key].hours()} for day, key in sorted(hours)),
+        tuple(
+            {"day": day.isoformat(), name: key, **hours[day, key].hours()}
+            for day in sorted(keys)
+            for key in sorted(keys[day])
+        ),
         tuple({name: key, **sums[key].hours()} for key in sorted(sums, key=lambda key: (-sums[key].held, key))),
         tuple(_free(day, kind, amount) for (day, kind), amount in sorted(free.items())),
     )
@@ -67,42 +84,55 @@ def _free(day: date, kind: str, amount: Mapping[str, int]) -> Row:
     return {"day": day.isoformat(), "gpu_type": kind, **{name: amount[name] / PER_HOUR for name in FREE}}
 
 
+def as_json(told: Report) -> bytes:
+    """The answer for programs."""
+    question = told.question
+    head = {"by": question.by.value, "since": question.since.isoformat(), "until": question.until.isoformat()}
+    lists = {"items": told.days, "totals": told.totals, "free": told.free}
+    written = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
+    written += [f'"{name}": [{", ".join(map(json.dumps, rows))}]' for name, rows in lists.items()]
+    return f"{{{', '.join(written)}}}".encode()
+
+
+def as_csv(told: Report) -> bytes:
+    """The days for spreadsheets; by GPU type with what was free of it, too."""
+    name, rows = told.question.by.value, told.days
+    columns = ["day", name, *AMOUNTS]
+    if told.question.by is By.GPU_TYPE:
+        columns += FREE
+        both: dict[tuple[str, str], Row] = {}
+        for row in (*told.days, *told.free):
+            key = (str(row["day"]), str(row["gpu_type"]))
+            both[key] = {**both.get(key, {}), **row}
+        rows = tuple(both[key] for key in sorted(both))
+    return write_csv(columns, rows).encode()
+
+
 class GpuHours(ApiHandler):
     """As JSON, in hours of one GPU."""
 
     async def get(self) -> None:
         self.known()
-        question = asked(self)
-        found = await report(self.manager, question, self.viewer(Right.SEE))
-        self.reply(
-            {
-                "by": question.by.value,
-                "since": question.since.isoformat(),
-                "until": question.until.isoformat(),
-                "items": list(found.days),
-                "totals": list(found.totals),
-                "free": list(found.free),
-            }
-        )
+        found = await report(self.manager, asked(self), self.viewer(Right.SEE))
+        body = await asyncio.to_thread(as_json, found)
+        if self.manager.acting is not None and self.manager.acting.presence.away:
+            self.set_header(presence.HEADER, presence.AWAY)
+        self.set_header("Content-Type", "application/json")
+        self.finish(body)
 
 
 class GpuHoursCsv(ApiHandler):
-    """As CSV; by GPU type with what was free of it, too."""
+    """As CSV."""
 
     async def get(self) -> None:
         self.known()
         question = asked(self)
         found = await report(self.manager, question, self.viewer(Right.SEE))
-        name, rows = question.by.value, {(row["day"], row[question.by.value]): row for row in found.days}
-        columns = ["day", name, *AMOUNTS]
-        if question.by is By.GPU_TYPE:
-            columns += FREE
-            for one in found.free:
-                rows[one["day"], one["gpu_type"]] = {**rows.get((one["day"], one["gpu_type"]), {}), **one}
+        body = await asyncio.to_thread(as_csv, found)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
-        file = f"gpu-hours-{name}-{question.since}-{question.until}.csv"
+        file = f"gpu-hours-{question.by.value}-{question.since}-{question.until}.csv"
         self.set_header("Content-Disposition", f'attachment; filename="{file}"')
-        self.finish(write_csv(columns, (rows[key] for key in sorted(rows, key=str))))
+        self.finish(body)
 
 
 ROUTES: Routes = (("api/history/gpu-hours", GpuHours), (r"api/history/gpu-hours\.csv", GpuHoursCsv))

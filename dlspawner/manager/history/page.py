@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from dlspawner.manager.web import Routes
 TITLES = {By.TEAM: "Team", By.USER: "Person", By.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
 PLOTTED = ("asked", "held", "used", "reclaimed")
+MOST_ROWS = 100  # of sums, before one of the others; the CSV has all
 _EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
 
 
@@ -55,6 +57,8 @@ class HistoryPage(Page):
         told = await report(self.manager, question, viewer)
         query = {"by": question.by.value, "since": question.since, "until": question.until}
         names = self._names(question.by)
+        plots = await asyncio.to_thread(_plots, told, names)
+        most = len(told.totals) if len(told.totals) <= MOST_ROWS + 1 else MOST_ROWS  # one alone is no others
         self.show(
             "history.html",
             422 if problem else 200,
@@ -62,9 +66,11 @@ class HistoryPage(Page):
             question=question,
             ways=[(one.value, TITLES[one]) for one in By],
             title=TITLES[question.by],
-            rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals],
+            rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals[:most]],
+            others=_sum(told.totals[most:]),
+            count=len(told.totals),
             total=_sum(told.totals),
-            plots=_plots(told, names),
+            plots=plots,
             free=_free(told),
             csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
             whose="everybody’s"

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
 import re
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
 from sqlalchemy import Connection
 
-from dlspawner.manager.history import hoursrows
+from dlspawner.core.gpu_hours import Amounts
+from dlspawner.manager.history import api, hoursrows
+from dlspawner.manager.history import page as page_of_hours
 from dlspawner.manager.history.api import Report
-from dlspawner.manager.history.page import _plots
+from dlspawner.manager.history.page import MOST_ROWS, _plots
 from dlspawner.manager.history.plots import HEIGHT, OTHERS, Series, sparkline, stacked, top
 from dlspawner.manager.history.questions import By, Question
 from tests.edges.test_manager.history import Past, put_past
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
 
+PATIENCE_SECONDS = 20
 AMOUNTS = ("asked", "held", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
 
@@ -253,6 +260,66 @@ async def test_a_wrong_question_is_answered_with_what_is_wrong_and_the_usual_day
     assert (await portal.read("", "history")).status == 302
     service = await portal.read("", "history", token=portal.world.tokens["gateway"])
     assert service.status == 404
+
+
+async def crowd(portal: Portal, people: int) -> None:
+    """So many of yesterday, each with one hour more than the one before."""
+    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    past = [Past("T0 R0 E1", f"p{number:04}", "default", number + 1, noon=noon) for number in range(people)]
+    await portal.served.acting.ledger._store.write(lambda connection: put_past(connection, *past))
+
+
+async def test_of_very_many_people_the_table_has_those_with_the_most_and_leads_to_all(portal: Portal) -> None:
+    await crowd(portal, MOST_ROWS + 2)
+    page = await portal.read("root-admin", "history?by=user")
+    table = re.search('<table [^>]*id="totals">.*?</table>', page.body, re.DOTALL)
+    assert table is not None
+    assert re.findall(r'<th scope="row" class="name">(p\d+)', table[0]) == [f"p{n:04}" for n in range(101, 1, -1)]
+    assert "2 others 3.0 3.0 not known 0.0 Together 5253.0 5253.0 not known 0.0" in page.text
+    link = re.search('held the most; <a href="/services/jobs/([^"]+)">the CSV has all 102</a>', page.body)
+    assert link is not None
+    everybody = (await portal.read("root-admin", html.unescape(link[1]))).body
+    assert everybody.count('"p0') == 102
+
+
+async def test_one_more_than_the_table_has_is_told_by_name(portal: Portal) -> None:
+    await crowd(portal, MOST_ROWS + 1)
+    page = await portal.read("root-admin", "history?by=user")
+    assert '<th scope="row" class="name">p0000</th>' in page.body
+    assert 'id="others"' not in page.body
+    assert "the CSV has all" not in page.body
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "name"),
+    [
+        ("api/history/gpu-hours?by=user", Amounts, "hours"),
+        ("api/history/gpu-hours?by=user", api, "as_json"),
+        ("api/history/gpu-hours.csv?by=user", api, "as_csv"),
+        ("history?by=user", page_of_hours, "_plots"),
+    ],
+    ids=["sums", "JSON", "CSV", "plots"],
+)
+async def test_while_an_answer_is_written_others_are_answered(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch, path: str, where: Any, name: str
+) -> None:
+    await fill(portal, days=1)
+    begun, done, real = threading.Event(), threading.Event(), getattr(where, name)
+    in_vain = []
+
+    def held(*given: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            in_vain.append(not done.wait(PATIENCE_SECONDS))
+        return real(*given)
+
+    monkeypatch.setattr(where, name, held)
+    answer = asyncio.create_task(portal.read("root-admin", path))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    assert (await portal.read("", "static/nothing")).status == 404
+    done.set()
+    assert (await answer).status == 200
+    assert in_vain == [False]
 
 
 async def test_while_the_database_is_away_it_says_so(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,9 +148,10 @@ def show(given: Given, service: Service) -> int:
     job = find(service, given.job)
     if job["id"] != given.job:  # a list tells less of it
         job = service.get(f"jobs/{part(job['id'])}")
-    events = service.get(f"jobs/{part(job['id'])}/events")["items"]
+    answer = service.get(f"jobs/{part(job['id'])}/events")
+    events, shortened = answer["items"], bool(answer.get("shortened"))
     if given.json:
-        return _print_json({**job, "events": events})
+        return _print_json({**job, "events": events, "events_shortened": shortened})
     stop, ways = job.get("stop") or {}, job.get("endpoints") or ()
     pairs = [
         ("Job", text.title(job)),
@@ -175,7 +176,7 @@ def show(given: Given, service: Service) -> int:
     ]
     print(text.facts(pairs))
     if events:
-        print()
+        print(f"\nOnly its latest {len(events)} transitions:" if shortened else "")
         rows = ((text.moment(one["at"]), one["state"], one["reason"], one["detail"]) for one in events)
         print(text.table(("WHEN", "STATE", "REASON", ""), rows))
     return 0

@@ -96,9 +96,9 @@ def some(connection: Connection, ids: Collection[str]) -> list[Kept]:
     return _kept(connection, _SOME, {"ids": sorted(ids)}) if ids else []
 
 
-def events(connection: Connection, job: str) -> list[Event]:
+def events(connection: Connection, job: str, most: int = MOST_EVENTS) -> list[Event]:
     """What became of a job, in its order; of a very long life the latest part."""
-    query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id.desc()).limit(MOST_EVENTS)
+    query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id.desc()).limit(most)
     found = [Event(row.at, State(row.state), row.reason, row.detail) for row in connection.execute(query)]
     return found[::-1]
 

@@ -132,9 +132,9 @@ class Ledger:
         """What people are told of these jobs, in no order."""
         return await self._store.read(lambda connection: jobrows.some(connection, ids))
 
-    async def history(self, job: str) -> list[Event]:
-        """What became of a job, and the details of it."""
-        return await self._store.read(lambda connection: jobrows.events(connection, job))
+    async def history(self, job: str, most: int = jobrows.MOST_EVENTS) -> list[Event]:
+        """What became of a job, and the details of it; the latest of more than so many."""
+        return await self._store.read(lambda connection: jobrows.events(connection, job, most))
 
     async def happened(self, ids: Iterable[str]) -> dict[str, str]:
         """The latest sentence about the pods of each of these jobs, as far as there is one."""

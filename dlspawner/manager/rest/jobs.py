@@ -2,12 +2,13 @@
 
 GET  jobs                what somebody may see, the newest first, those that have ended too
 GET  jobs/{id}           one job, with its pods and, while it waits, what would start at once
-GET  jobs/{id}/events    its transitions, with their reasons
+GET  jobs/{id}/events    its transitions, with their reasons; of very many the latest, and ``shortened`` is true
 """
 
 from __future__ import annotations
 
 from dlspawner.manager import query
+from dlspawner.manager.jobrows import MOST_EVENTS
 from dlspawner.manager.kept import Place
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import submit, view
@@ -50,5 +51,6 @@ class Events(Resource):
     async def get(self, job: str) -> None:
         viewer = self.sees()
         await self.seen(job, viewer)
-        found = await self.acting.ledger.history(job)
-        self.reply({"items": view.events(found, all_details=viewer.all), "next": None})
+        found = await self.acting.ledger.history(job, MOST_EVENTS + 1)
+        told = view.events(found[-MOST_EVENTS:], all_details=viewer.all)
+        self.reply({"items": told, "next": None, "shortened": len(found) > MOST_EVENTS})

@@ -14,6 +14,7 @@ from dlspawner.manager.rest import schemas
 from dlspawner.manager.rest.schemas import (
     BOOLEAN,
     DAY,
+    EVENTS,
     NAME,
     PLACE,
     STATES,
@@ -116,7 +117,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("GET", "jobs/{id}", "GetJobDetail", "One job", {200: ref("JobDetail")}, (404,)),
     Operation("DELETE", "jobs/{id}", "KillJob", "End a job wherever it stands", _ENDS, (404, 409)),
-    Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: page(ref("Event"))}, (404,)),
+    Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: EVENTS}, (404,)),
     Operation(
         *("GET", "jobs/{id}/usage", "GetJobUsage", "What it used over time, where there is a Prometheus"),
         answers={200: schemas.USAGE},

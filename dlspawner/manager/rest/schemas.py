@@ -233,6 +233,7 @@ SCHEMAS: Mapping[str, Schema] = {
         ]
     },
 }
+EVENTS = page(ref("Event"), shortened=of(BOOLEAN, "Whether only the latest are told, as there are very many."))
 CLUSTER = closed({"at": TIME, "gpu_types": several(ref("GpuType")), "nodes": several(ref("Node"))})
 _MEASURED = closed({"name": TEXT, "unit": TEXT, "values": several(maybe(NUMBER))})
 USAGE = closed(

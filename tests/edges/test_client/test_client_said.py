@@ -97,6 +97,18 @@ def test_times_are_told_to_the_second(run: Run, capsys: pytest.CaptureFixture[st
     assert "123456" not in printed
 
 
+@pytest.mark.parametrize("shortened", [True, False])
+def test_transitions_that_are_not_all_are_said_to_be_the_latest(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shortened: bool
+) -> None:
+    answer = {"items": [EVENT, EVENT], "next": None, "shortened": shortened}
+    monkeypatch.setitem(ANSWERS, f"jobs/{ID}/events", answer)
+    assert run("show", ID) == 0
+    assert ("\nOnly its latest 2 transitions:\nWHEN" in capsys.readouterr().out) is shortened
+    assert run("show", ID, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["events_shortened"] is shortened
+
+
 def test_a_way_into_a_job_can_be_opened(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("show", ID) == 0
     assert f" {os.environ['DLSPAWNER_URL']}/lab/user/alice/train/\n" in capsys.readouterr().out

@@ -9,7 +9,13 @@ import shtab
 
 from dlspawner.client import commands as do
 from dlspawner.client import logs, ssh
+from dlspawner.client.service import PAGE
 
+# As the service calls them; live are all but ended.
+STATES = (
+    *("live", "submitted", "waiting-approval", "queued", "waiting-login"),
+    *("starting", "running", "stopping", "ended"),
+)
 EXIT_CODES = """exit codes:
   0  done
   1  the service said no, or the job that was asked for has ended
@@ -24,11 +30,7 @@ def add(commands: Any) -> None:
     """Add every command to the parser of the program."""
     _add_login(commands)
     _add_submit(commands)
-    shown = _add(commands, "list", do.list_jobs, "your jobs that have not ended")
-    shown.add_argument("-A", "--everybody", action="store_true", help="everybody's that you may see")
-    shown.add_argument("-a", "--all", action="store_true", help="those that have ended, too")
-    for name in ("user", "team", "template", "gpu-type"):
-        shown.add_argument(f"--{name}", help=f"only of this {name.replace('-', ' ')}")
+    _add_list(commands)
     _add(commands, "show", do.show, "everything about a job", job=True)
     _add_logs(commands)
     _add(commands, "kill", do.kill, "stop a job, or end its waiting; its files stay", job=True)
@@ -81,6 +83,28 @@ def _add(  # noqa: PLR0913 - what a command can be
     parser.add_argument("--json", action="store_true", help=as_json)
     parser.set_defaults(run=run, asks=True)
     return parser
+
+
+def _add_list(commands: Any) -> None:
+    parser = _add(commands, "list", do.list_jobs, "your jobs that have not ended, the newest first")
+    parser.add_argument("-A", "--everybody", action="store_true", help="everybody's that you may see")
+    parser.add_argument("-a", "--all", action="store_true", help="those that have ended, too")
+    for name in ("user", "team", "template", "gpu-type"):
+        parser.add_argument(f"--{name}", help=f"only of this {name.replace('-', ' ')}")
+    parser.add_argument("--server", help='only of this server; "" is the default one')
+    parser.add_argument(
+        "--state", action="append", choices=STATES, help="only in this state, ended ones too; repeatable"
+    )
+    parser.add_argument("--since", metavar="TIME", help="only asked for since then, such as 2031-12-24T18:00:00Z")
+    parser.add_argument(
+        "--limit", metavar="N", type=_count, default=PAGE, help="at most the N newest (default: %(default)s)"
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:10]) > 0):
+        raise argparse.ArgumentTypeError("it is a whole number from 1 on")
+    return int(text)
 
 
 def _add_login(commands: Any) -> None:

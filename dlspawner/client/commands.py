@@ -112,16 +112,23 @@ def _until_it_runs(service: Service, job: dict[str, Any], *, say: bool) -> dict[
 def list_jobs(given: Given, service: Service) -> int:
     me = service.me()
     filters = {"user": given.user, "team": given.team, "template": given.template, "gpu_type": given.gpu_type}
-    query = {name: value for name, value in filters.items() if value}
+    query: dict[str, str | list[str]] = {name: value for name, value in filters.items() if value}
     if not given.everybody and "user" not in query:
         query["user"] = me
-    if not given.all:
-        query["state"] = "live"
-    jobs = list(service.items("jobs", {**query, "limit": "500"}))
+    if given.server is not None:  # the default one has an empty name
+        query["server"] = given.server
+    if given.since:
+        query["since"] = given.since
+    if given.state or not given.all:
+        query["state"] = given.state or ["live"]
+    jobs, more = service.first("jobs", query, given.limit)
+    if more:
+        print(f"dlspawner: There are more than these {len(jobs)}; --limit N shows up to N.", file=sys.stderr)
     if given.json:
         return _print_json(jobs)
     if not jobs:
-        print("No jobs." if given.all else "No jobs that run or wait; --all shows those that have ended.")
+        usual = not given.all and not given.state
+        print("No jobs that run or wait; --all shows those that have ended." if usual else "No jobs.")
         return 0
     now = datetime.now(UTC)
     rows = [

@@ -29,6 +29,8 @@ def print_log(given: argparse.Namespace, service: Service) -> int:
     if given.follow and given.tail is not None:
         raise ClientProblem(NO_TAIL, 2)
     job = find(service, given.job)
+    if given.tail == 0:  # which is all of it for the service
+        return 0
     try:
         if given.follow:
             _follow(given, service, job)

@@ -24,6 +24,7 @@ from dlspawner.client.text import printable
 # Of silence. A question is answered at once or not at all; what is done may take the Hub its time, and a log that is
 # followed is silent as long as its job is (the service ends it after ten minutes).
 ASK_SECONDS, DO_SECONDS, FOLLOW_SECONDS = 15.0, 60.0, 660.0
+PAGE = 500  # items of a list, at most
 _NOT_TAKEN = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
 _TRIES, _PAUSE_SECONDS = 3, 1.0
 _MOST = 16 * 1024 * 1024  # of JSON
@@ -116,13 +117,28 @@ class Service:
         """All items of a list, page by page."""
         asked = dict(query or {})
         while True:
-            page = self.get(path, asked)
-            if not isinstance(page.get("items"), list):
-                raise _strange(self.url)
+            page = self._page(path, asked)
             yield from page["items"]
             if page.get("next") is None:
                 return
             asked["cursor"] = str(page["next"])
+
+    def first(self, path: str, query: Query, count: int) -> tuple[list[dict[str, Any]], bool]:
+        """At most so many items of a list, and whether there are more."""
+        found: list[dict[str, Any]] = []
+        asked = dict(query)
+        while True:
+            page = self._page(path, {**asked, "limit": str(min(PAGE, count - len(found)))})
+            found += page["items"]
+            if page.get("next") is None or len(found) >= count:
+                return found[:count], page.get("next") is not None or len(found) > count
+            asked["cursor"] = str(page["next"])
+
+    def _page(self, path: str, query: Query) -> dict[str, Any]:
+        page = self.get(path, query)
+        if not isinstance(page.get("items"), list):
+            raise _strange(self.url)
+        return dict(page)
 
     def me(self) -> str:
         """The name of whoever the token belongs to, as the Hub says."""

@@ -41,6 +41,9 @@ def completed(*words: str) -> set[str]:
         (("completion", "z"), {"zsh"}),
         (("bootstrap", "--log"), {"--login"}),
         (("list", "nothing"), set()),
+        (("list", "--s"), {"--server", "--since", "--state"}),
+        (("list", "--li"), {"--limit"}),
+        (("list", "--state", "waiting"), {"waiting-approval", "waiting-login"}),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

@@ -81,6 +81,12 @@ def test_all_that_is_kept_is_printed_unless_it_is_to_be_less(server: Scripted) -
     assert read == ["?search=x&tail=0&previous=true&container=main", "?tail=20"]
 
 
+def test_of_its_last_lines_none_is_nothing(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [RUNS, (LOG, "1\n2\n")]
+    assert cli.main(["logs", "--tail", "0", ID]) == 0
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("words", [[], ["-f"]], ids=["read", "followed"])
 def test_a_job_that_has_not_started_is_said_to_wait(
     server: Scripted, capsys: pytest.CaptureFixture[str], words: list[str]

@@ -76,6 +76,50 @@ def test_a_taint_needs_a_toleration(cluster: Client, pods: str, make_node: NodeM
     cluster.until(f"{pods}/tolerant", lambda found: found["spec"].get("nodeName") == node)
 
 
+def test_of_nodes_that_can_hold_a_pod_the_one_that_it_prefers_most_gets_it(
+    cluster: Client, pods: str, make_node: NodeMaker
+) -> None:
+    first, second, full = sorted(make_node(**{"example.org_gpu": gpus}) for gpus in ("2", "2", "2"))
+
+    def preferring(name: str, **weights: int) -> dict[str, Any]:
+        made = _asking(first, name, **{"example.org_gpu": "1"})
+        del made["spec"]["nodeSelector"]
+        one_of_ours = {"key": "contract/node", "operator": "In", "values": [first, second, full]}
+        terms = [
+            {
+                "weight": weight,
+                "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
+            }
+            for node, weight in weights.items()
+        ]
+        made["spec"]["affinity"] = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [one_of_ours]}]
+                },
+                "preferredDuringSchedulingIgnoredDuringExecution": terms,
+            }
+        }
+        return made
+
+    def node(name: str) -> str:
+        placed = cluster.until(f"{pods}/{name}", lambda found: bool(found["spec"].get("nodeName")))
+        return str(placed["spec"]["nodeName"])
+
+    cluster.create(pods, _asking(full, "all", **{"example.org_gpu": "2"}))
+    assert node("all") == full
+    cluster.create(pods, preferring("one", **{second: 100}))
+    assert node("one") == second, "although it is the last by name, and has as much as the first"
+    cluster.create(pods, preferring("two", **{second: 100}))
+    assert node("two") == second, "although it holds another already"
+    cluster.create(pods, preferring("more", **{full: 100, first: 1}))
+    assert node("more") == first, "the most preferred one has no room"
+    cluster.create(pods, preferring("none", **{full: 100, second: 50}))
+    assert node("none") == first, "a preference is none of what a pod needs"
+    broken = preferring("broken", **{first: 0})
+    assert "must be in the range 1-100" in cluster.expect(422, "POST", pods, broken)["message"]
+
+
 def test_a_gated_pod_waits_for_its_gates(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     gated = _asking(node)

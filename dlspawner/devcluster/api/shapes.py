@@ -88,6 +88,7 @@ _POD = {
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]},
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": int, "preference": _TERM}],
             }
         },
         "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],

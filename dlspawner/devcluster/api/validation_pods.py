@@ -65,13 +65,22 @@ def _rest(spec: Object) -> Causes:
 
 
 def _affinity(spec: Object) -> Causes:
-    field = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-    required_terms = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(field.partition(".")[2]) or {}
-    for number, term in enumerate(required_terms.get("nodeSelectorTerms") or []):
-        for group in ("matchExpressions", "matchFields"):
-            for index, expression in enumerate(term.get(group) or []):
-                path = f"spec.affinity.{field}.nodeSelectorTerms[{number}].{group}[{index}]"
-                yield from _expression(expression, path)
+    given, root = (spec.get("affinity") or {}).get("nodeAffinity") or {}, "spec.affinity.nodeAffinity"
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    for number, term in enumerate((given.get(field) or {}).get("nodeSelectorTerms") or []):
+        yield from _term(term, f"{root}.{field}.nodeSelectorTerms[{number}]")
+    field = "preferredDuringSchedulingIgnoredDuringExecution"
+    for number, preferred in enumerate(given.get(field) or []):
+        weight = preferred.get("weight") or 0
+        if not 1 <= weight <= 100:
+            yield wrong(f"{root}.{field}[{number}].weight", weight, "must be in the range 1-100")
+        yield from _term(preferred.get("preference") or {}, f"{root}.{field}[{number}].preference")
+
+
+def _term(term: Object, path: str) -> Causes:
+    for group in ("matchExpressions", "matchFields"):
+        for index, expression in enumerate(term.get(group) or []):
+            yield from _expression(expression, f"{path}.{group}[{index}]")
 
 
 def _expression(expression: Object, path: str) -> Causes:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.api.controllers.scheduling import node_facts, obstacles, pod_requests, verdict
+from dlspawner.devcluster.api.controllers.scheduling import node_facts, obstacles, pod_requests, preference, verdict
 
 
 def _node(**spec: Any) -> Any:
@@ -65,6 +65,34 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize(("spec", "node", "reasons"), PLACES.values(), ids=PLACES.keys())
 def test_obstacles(spec: dict[str, Any], node: dict[str, Any], reasons: list[str]) -> None:
     assert obstacles(spec, pod_requests(spec), _node(**node), {}) == reasons
+
+
+def _prefers(weight: int, **term: Any) -> dict[str, Any]:
+    return {"weight": weight, "preference": term}
+
+
+A100 = {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["a100"]}]}
+V100 = {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["v100"]}]}
+NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+OTHER = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
+
+PREFERENCES: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "nothing is preferred": ([], 0),
+    "a label": ([_prefers(7, **A100)], 7),
+    "another label": ([_prefers(7, **V100)], 0),
+    "its name": ([_prefers(100, **NAMED)], 100),
+    "another's name": ([_prefers(100, **OTHER)], 0),
+    "weights are added": ([_prefers(7, **A100), _prefers(50, **OTHER), _prefers(100, **NAMED)], 107),
+    "both parts of one term have to match": ([_prefers(7, **A100, **OTHER), _prefers(8, **A100, **NAMED)], 8),
+    "an empty term prefers nothing": ([_prefers(7)], 0),
+}
+
+
+@pytest.mark.parametrize(("terms", "weight"), PREFERENCES.values(), ids=PREFERENCES.keys())
+def test_preferences(terms: list[dict[str, Any]], weight: int) -> None:
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert preference(_spec(affinity=affinity), _node()) == weight
+    assert preference(_spec(), _node()) == 0
 
 
 def test_what_others_hold_is_not_free() -> None:

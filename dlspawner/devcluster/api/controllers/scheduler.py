@@ -1,4 +1,4 @@
-"""A first-fit scheduler: the first node by name that can hold a pod gets it.
+"""A first-fit scheduler: of the nodes that can hold a pod the one that it prefers most gets it, or the first by name.
 
 What nodes hold is kept by observing pods, so a pass costs only the pods that wait. A pod that fits nowhere waits for
 the next change that could help it: a pod that ends or goes, a node that appears or changes, a change of the pod itself.
@@ -15,6 +15,7 @@ from dlspawner.devcluster.api.controllers.scheduling import (
     node_facts,
     obstacles,
     pod_requests,
+    preference,
     verdict,
 )
 from dlspawner.devcluster.api.registry import Binding, Registry, timestamp
@@ -104,7 +105,7 @@ class Scheduler(Controller):
             return
         requests = pod_requests(spec)
         reasons = []
-        for name in sorted(self._nodes):
+        for name in sorted(self._nodes, key=lambda name: (-preference(spec, self._nodes[name]), name)):
             used = self._usage.setdefault(name, Usage()).amounts
             found = obstacles(spec, requests, self._nodes[name], used)
             if not found:

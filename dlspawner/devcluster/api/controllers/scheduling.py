@@ -1,7 +1,8 @@
-"""Which nodes can hold a pod, and why the others cannot, in the kube-scheduler's words. Pure.
+"""Which nodes can hold a pod, which it prefers, and why the others cannot, in the kube-scheduler's words. Pure.
 
-Considered: cordons, taints, node selector and required node affinity, and resources including extended ones and the
-number of pods. Not considered: volumes, ports, pod affinity, spreading, scores, preemption.
+Considered: cordons, taints, node selector and node affinity, and resources including extended ones and the number of
+pods. Not considered: volumes, ports, pod affinity, spreading, other scores than that of preferred node affinity,
+preemption.
 """
 
 from collections import Counter
@@ -83,6 +84,14 @@ def obstacles(spec: Mapping[str, Any], requests: Amounts, node: NodeFacts, used:
     if not _wanted(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
     return [_shortage(name) for name, amount in sorted(requests.items()) if amount > _left(name, node, used)]
+
+
+def preference(spec: Mapping[str, Any], node: NodeFacts) -> int:
+    """The weights of the preferred terms that a node matches together; other nodes than these can take the pod, too."""
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    )
+    return sum(term["weight"] for term in affinity or () if _term_matches(term.get("preference") or {}, node))
 
 
 _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

@@ -70,12 +70,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``decision``: admit, wait or refuse; ``seconds``: of an admission, until its deadline."""
+    """``decision``: admit, wait or refuse. Of an admission, ``seconds`` until its deadline and the node of each pod."""
 
     decision: str
     reason: str
     sentences: tuple[str, ...] = ()
     seconds: float = 0.0
+    nodes: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ class Desk:
         if known is not None and not known.waits:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not State.STOPPING and known.nonce == question.nonce
-            return Answer("admit", "known", seconds=left) if may else Answer("refuse", "over", (OVER,))
+            admitted = Answer("admit", "known", seconds=left, nodes=known.job.nodes)
+            return admitted if may else Answer("refuse", "over", (OVER,))
         if known is None:
             if turn.book.has_ended(question.job) or self._was_cancelled(question):
                 return Answer("refuse", "over", (OVER,))
@@ -282,7 +284,7 @@ class Desk:
         turn.write(record, "admitted")
         withdraw(turn, record.job.id, Kind.CANNOT_START)
         seconds = self._reservation.total_seconds()
-        return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds))
+        return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds, nodes=starting.nodes))
 
 
 def _no_more(wanted: Job, known: Job) -> bool:

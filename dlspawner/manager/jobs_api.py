@@ -10,6 +10,9 @@
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that
 has no files to decide by answers 501, and will tomorrow.
+
+An admission says for each pod the node that it was admitted for, null where that is not known: Kubernetes' scheduler
+would spread what was packed, and a job for which a whole node was kept would find two that are half full.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ async def answer(handler: Json, job: str) -> None:
             "reason": found.reason,
             "sentences": list(found.sentences),
             "seconds": found.seconds,
+            "nodes": list(found.nodes),
         }
     )
 

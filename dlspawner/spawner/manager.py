@@ -79,6 +79,14 @@ class Told:
     page: str = ""  # of the Manager's, that says more
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A job's one pod may be asked for ``until`` then, by the loop's clock, and was admitted for ``node``, if known."""
+
+    until: float
+    node: str | None = None
+
+
 Waiting = Callable[[Sequence[str], str], Refused]  # of sentences and a reason
 
 
@@ -145,8 +153,8 @@ class Manager:
         except (KeyError, TypeError, ValueError, Refused):
             return ()
 
-    async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> float:
-        """Until when, by the event loop's clock, the pod of this job may be asked for; Refused: not now, or never.
+    async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> Admission:
+        """Until when the one pod of this job may be asked for, and where it is to be; Refused: not now, or never.
 
         ``waits`` makes the exception of a job that is in the queue now.
         """
@@ -155,7 +163,8 @@ class Manager:
             status, answer, sent = await asked._ask_at("PUT", f"/api/jobs/{job}", question)
             decision, said = answer["decision"], [str(one) for one in answer["sentences"]]
             if decision == "admit":
-                return sent + float(answer["seconds"])
+                nodes = answer.get("nodes")  # a Manager of before tells none
+                return Admission(sent + float(answer["seconds"]), str(nodes[0]) if nodes and nodes[0] else None)
             queued = {"wait": True, "refuse": False}[decision]
             reason = str(answer["reason"])
         except (KeyError, TypeError, ValueError):

@@ -1,9 +1,13 @@
-"""The question to the Manager: may the job of this final manifest start? Pure.
+"""The question to the Manager, may the job of this final manifest start, and what its answer adds to that. Pure.
 
 What is told of the pod is what it costs, never its environment. Who, for which team, how urgent, and whether on idle
 GPUs, is what the pod's own labels say, because that is what will be counted when it is seen; a hook that changes them
 is refused. The start's nonce goes with it, bound to the pod's name: the Manager believes no pod to be this job's that
 does not have both.
+
+The node that the job was admitted for becomes a preference of its pod: the scheduler knows only that one pod, would
+spread what the Manager has packed, and has the last word. Refused: `nodeName` and a required node, which would keep a
+pod from running where there is room as well.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.special import asked_for
 
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MOST_WEIGHT = 100  # that there is
 
 
 def question(
@@ -48,6 +55,19 @@ def question(
         "pods": [essentials(manifest)],
         **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
+
+
+def preferring(manifest: dict[str, Any], node: str | None) -> dict[str, Any]:
+    """The manifest with one more preferred term, for this node, after those that it has; without a node, as it is."""
+    if node is None:
+        return manifest
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    term = {"weight": _MOST_WEIGHT, "preference": {"matchFields": [named]}}
+    spec = manifest["spec"]
+    affinity = spec.get("affinity") or {}
+    nodes = affinity.get("nodeAffinity") or {}
+    nodes = {**nodes, _PREFERRED: [*(nodes.get(_PREFERRED) or ()), term]}
+    return {**manifest, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": nodes}}}
 
 
 def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:

@@ -261,10 +261,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = quota.question(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
-            deadline = await self._manager.admission(job.id, question, self._waits)
+            admitted = await self._manager.admission(job.id, question, self._waits)
         try:
-            async with asyncio.timeout_at(deadline):
-                return await super()._create(manifest)
+            async with asyncio.timeout_at(admitted.until):
+                return await super()._create(quota.preferring(manifest, admitted.node))
         except Refused as refused:
             passes = isinstance(refused, NotNow)
             if not (isinstance(refused, NotNow) and refused.unsure):

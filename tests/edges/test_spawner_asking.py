@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -232,6 +233,31 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
         assert await found.starting("alice", "two", UIDS) == (None, Numbers(20_000, 20_000))
         with pytest.raises(manager.Refused):
             await replace(found, until=asyncio.get_running_loop().time() + 0.1).starting("alice", "one", UIDS)
+
+
+@pytest.mark.parametrize(
+    ("told", "node"),
+    [
+        ({"nodes": ["gpu-1"]}, "gpu-1"),
+        ({"nodes": [None]}, None),
+        ({"nodes": []}, None),
+        ({"nodes": None}, None),
+        ({}, None),
+    ],
+    ids=["its node", "not known", "empty", "null", "a Manager of before"],
+)
+async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | None) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        admitted = {"decision": "admit", "reason": "fits", "sentences": [], "seconds": 60}
+        return web.json_response({**admitted, **told})
+
+    now = asyncio.get_running_loop().time()
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        found = await Manager(url, "token", log).admission(
+            "j-1", {}, lambda said, reason: manager.Refused(*said, reason=reason)
+        )
+    assert found.node == node
+    assert now + 60 <= found.until <= now + 90
 
 
 async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_sentence_says_so(

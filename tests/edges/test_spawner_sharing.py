@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,48 @@ async def test_a_hook_cannot_change_what_is_charged(
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if value is not None}
     with pytest.raises(Refused, match="labels were changed by a hook"):
         quota.question(pod, job, "jobs", 3)
+
+
+def preferred(*nodes: str) -> list[dict[str, Any]]:
+    terms = ({"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes)
+    return [{"weight": 100, "preference": {"matchFields": [term]}} for term in terms]
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+QUIET = {"weight": 9, "preference": {"matchExpressions": [{"key": "quiet", "operator": "Exists"}]}}
+POD_AFFINITY = {"podAffinity": {PREFERRED: [{"weight": 5}]}}
+AFFINITIES: dict[str, tuple[dict[str, Any], str | None, dict[str, Any]]] = {
+    "a pod without affinity": ({}, "gpu-1", {"affinity": {"nodeAffinity": {PREFERRED: preferred("gpu-1")}}}),
+    "one whose affinity is null": (
+        {"affinity": None},
+        "gpu-1",
+        {"affinity": {"nodeAffinity": {PREFERRED: preferred("gpu-1")}}},
+    ),
+    "what administrators prefer stays, and is the first": (
+        {"affinity": {"nodeAffinity": {PREFERRED: [QUIET]}}},
+        "gpu-1",
+        {"affinity": {"nodeAffinity": {PREFERRED: [QUIET, *preferred("gpu-1")]}}},
+    ),
+    "what is required stays, of nodes and of pods": (
+        {"affinity": {"nodeAffinity": REQUIRED, **POD_AFFINITY}},
+        "gpu-1",
+        {"affinity": {"nodeAffinity": {**REQUIRED, PREFERRED: preferred("gpu-1")}, **POD_AFFINITY}},
+    ),
+    "a Manager that names no node changes nothing": ({"affinity": None}, None, {"affinity": None}),
+}
+
+
+@pytest.mark.parametrize(("given", "node", "made"), AFFINITIES.values(), ids=AFFINITIES.keys())
+def test_a_pod_prefers_the_node_that_it_was_admitted_for(
+    given: dict[str, Any], node: str | None, made: dict[str, Any]
+) -> None:
+    def pod(more: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], "nodeSelector": {"a": "b"}, **more}}
+
+    manifest = pod(copy.deepcopy(given))
+    assert quota.preferring(manifest, node) == pod(made)
+    assert manifest == pod(given), "what was given stays as it is"
 
 
 def test_the_form_asks_and_says_what_it_means() -> None:

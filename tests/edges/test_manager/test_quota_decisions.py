@@ -18,7 +18,7 @@ from dlspawner.manager.desk import Question
 from dlspawner.manager.ledger import Fenced, Ledger
 from dlspawner.manager.store import Store, StoreUnavailable
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, settled, until, wants
-from tests.edges.test_manager.queued import desk, plays, told
+from tests.edges.test_manager.queued import desk, is_due, plays, told
 
 
 def states(acting: Acting) -> dict[str, State]:
@@ -54,6 +54,22 @@ async def test_a_question_that_is_asked_again_gets_the_same_answer_and_costs_not
     async with office.manager() as other:
         assert (await ask(other, question)).decision == "admit"
         assert (await ask(other, wants("bob"))).decision == "wait"
+
+
+async def test_an_admission_names_the_nodes_however_often_it_is_asked_for(office: Office) -> None:
+    office.set_quota(24)
+    await office.make_node("gpu-2")
+    small, large, pair = wants("bob", gpus=2), wants(gpus=8), two_pods("carol")
+    async with office.manager() as acting:
+        assert (await ask(acting, small)).nodes == ("gpu-1",)
+        for _ in range(2):
+            assert (await ask(acting, large)).nodes == ("gpu-2",), "the only one that is empty"
+        waits = await ask(acting, pair)
+        assert (waits.decision, waits.nodes) == ("wait", ())
+        await office.make_node("gpu-3")
+        await until(lambda: is_due(acting, pair), "it has its turn")
+        for _ in range(2):
+            assert (await ask(acting, pair)).nodes == ("gpu-1", "gpu-3"), "one for each pod"
 
 
 async def test_a_job_s_id_is_no_one_else_s(office: Office) -> None:

@@ -27,7 +27,7 @@ from dlspawner.backoff import delays
 from dlspawner.core import naming, placement
 from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NotNow, Problem, Requests
+from dlspawner.spawner.requests import Problem, Requests
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -115,7 +115,7 @@ class Pods:
         """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
         try:
             found = await self.read()
-        except NotNow as refused:
+        except Refused as refused:
             refused.unsure = True  # the pod that has the name may be this start's own
             raise
         if found is None or is_own(found):

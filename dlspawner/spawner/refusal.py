@@ -58,6 +58,7 @@ class Refused(_Base):
         self.reason = reason
 
     waits = False  # whether the job will be started without anybody's asking again
+    unsure = False  # whether a pod may come of it all the same: a request's answer was lost, and it may be carried out
 
     def get_message(self) -> str:
         """What the REST API answers on Hubs that do not know ``jupyterhub_message``."""

@@ -6,7 +6,7 @@ Rules:
   429, 500, 502, 503, 504, and the 409 of two requests at once. What will not (a quota, a policy, a missing right) ends
   it at once. Either way the end is a ``Refused``: one sentence for the person, one line for the operator.
 * A request may have been carried out although its answer was lost. So every caller's request is idempotent, and one
-  that gives up says whether something may have come of it (``NotNow.unsure``).
+  that gives up says whether something may have come of any of its tries (``Refused.unsure``).
 * Answers are read here, as plain trees: kubernetes_asyncio would log them whole at level DEBUG (Secrets too), put
   headers and body into its exceptions' text, and stumble over a load balancer's HTML.
 
@@ -72,11 +72,7 @@ class Problem(Exception):
 
 
 class NotNow(Refused):
-    """Given up, because the API server does not answer or cannot; ``unsure``: it may have done what was asked for."""
-
-    def __init__(self, rejection: admission.Rejection, *, unsure: bool) -> None:
-        super().__init__(rejection.sentence, reason=rejection.reason, status=rejection.status)
-        self.unsure = unsure
+    """Given up, because the API server does not answer or cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +136,10 @@ class Requests:
         """The sentence for the person; the line for the operator is logged."""
         self.log.error("pod=%s kubernetes refused the %s: %s", self.about, what, problem)
         rejection = admission.explain(problem.status or 503, problem.said if problem.status else "", self.gpus)
-        if problem.passes:
-            return NotNow(rejection, unsure=unsure)
-        return Refused(rejection.sentence, reason=rejection.reason, status=rejection.status)
+        kind = NotNow if problem.passes else Refused
+        refused = kind(rejection.sentence, reason=rejection.reason, status=rejection.status)
+        refused.unsure = unsure
+        return refused
 
 
 def told(problem: BaseException) -> Problem:

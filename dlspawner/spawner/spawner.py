@@ -266,8 +266,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             async with asyncio.timeout_at(admitted.until):
                 return await super()._create(quota.preferring(manifest, admitted.node))
         except Refused as refused:
-            passes = isinstance(refused, NotNow)
-            if not (isinstance(refused, NotNow) and refused.unsure):
+            if not refused.unsure:
+                passes = isinstance(refused, NotNow)
                 await self._manager.release(job.id, job.user, passes=passes, why=refused.message)
             raise
 

@@ -24,7 +24,7 @@ from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
-from dlspawner.spawner.requests import NotNow, told
+from dlspawner.spawner.requests import told
 from dlspawner.spawner.watched import STARTING, WatchedSpawner
 
 PodDict = Mapping[str, Any]
@@ -131,8 +131,7 @@ class StartingSpawner(WatchedSpawner):
         try:
             created = await self._create(self._final(dict(self.pods.plain(pod))))
         except Refused as refused:
-            self._unsure = isinstance(refused, NotNow) and refused.unsure
-            self._unasked = not self._unsure
+            self._unsure, self._unasked = refused.unsure, not refused.unsure
             raise
         self._unsure = self._begun = False
         self._created = created

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectionError
 from kubernetes_asyncio import client
+from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.spawner import base
 from dlspawner.spawner.refusal import Refused
@@ -205,6 +206,29 @@ async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
     refused = await refusal(spawner)
 
     assert refused.reason == "start-timeout"
+    await ends(core, spawner)
+
+
+async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one_was_refused(
+    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, tries = core.create_namespaced_pod, []
+    spawner = make(k8s_api_request_retry_timeout=3)
+
+    async def refused_at_last(*given: Any, **named: Any) -> None:
+        tries.append((given, named))
+        if len(tries) == 1:
+            raise ClientConnectionError
+        raise ApiException(403, "exceeded quota")
+
+    monkeypatch.setattr(core, "create_namespaced_pod", refused_at_last)
+    await refusal(spawner)
+    assert len(tries) == 2
+    assert await spawner.poll() is None, "so that the Hub stops what may come of the first one"
+
+    given, named = tries[0]
+    await create(*given, **named)
+    await on_a_node(core, spawner)
     await ends(core, spawner)
 
 

@@ -191,12 +191,15 @@ async def test_an_earlier_pod_on_a_silent_node_is_noticed_when_only_the_api_serv
         await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
 
 
-async def test_a_name_that_is_taken_by_nobody_knows_whom_may_be_this_starts_own(watch: PodWatch) -> None:
+@pytest.mark.parametrize("allowed", [True, False], ids=["nobody answers", "it may not look"])
+async def test_a_name_that_is_taken_by_nobody_knows_whom_may_be_this_starts_own(allowed: bool, watch: PodWatch) -> None:
     class Unread(Api):
         async def read_namespaced_pod(self, *_: Any, **__: Any) -> Answered:
+            if not allowed:
+                return refusal(403, 'pods "jupyter-alice" is forbidden: User "hub" cannot get resource "pods"')
             raise ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443"))
 
-    with pytest.raises(NotNow) as refused:
+    with pytest.raises(NotNow if allowed else Refused) as refused:
         await pods(Unread(watch, "late"), 0.4).create(manifest(job("a")), own("a"))
 
     assert refused.value.unsure, "the Hub stops what may have come of it"
@@ -299,6 +302,27 @@ async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_
     shown = str(refused.value) + caplog.text
     assert not any(secret in shown for secret in ("hub-token", "secret", "10.0.0.1", "Traceback"))
     assert len(caplog.records) == 2, "the first of the tries, and the end"
+
+
+@pytest.mark.parametrize(
+    ("first", "unsure"),
+    [
+        (TimeoutError(), True),
+        (ClientConnectionError(), True),
+        (refusal(504, "the request did not complete within the allotted time"), True),
+        (refusal(429, "too many"), False),
+        (ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443")), False),
+    ],
+    ids=["time-out", "broken", "504", "too many", "nobody listens"],
+)
+async def test_a_later_try_that_is_refused_for_good_does_not_tell_what_came_of_the_first(
+    first: Any, unsure: bool, watch: PodWatch
+) -> None:
+    full = refusal(403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1')
+    with pytest.raises(Refused) as refused:
+        await pods(Api(watch, first, full)).create(manifest(job("a")), own("a"))
+
+    assert (type(refused.value), refused.value.unsure) == (Refused, unsure)
 
 
 @pytest.mark.parametrize(

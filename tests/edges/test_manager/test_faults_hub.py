@@ -296,6 +296,23 @@ def test_what_stays_is_one_sentence_and_holds_nothing(hub: FaultyHub, api: fault
     Person(hub, new_name("asks-")).launch("", gpus=GPUS)
 
 
+def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it(
+    hub: FaultyHub, api: faults.Proxy
+) -> None:
+    refused, waits = Person(hub, new_name("refused-")), Person(hub, new_name("waits-"))
+    full = faults.Answer(
+        403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1'
+    )
+    lost = api.fail("create", "pods", faults.Lost(), times=1, name=refused.pod_name(""))
+    api.fail("create", "pods", full, times=None, name=refused.pod_name(""))
+
+    assert "exceeded quota" not in hub.refusal(refused.name, refused.start("", gpus=GPUS))
+    assert lost.happened == 1
+    assert hub.jobs() == {refused.name: "starting"}, "its first request may still be carried out"
+    assert "in the queue" in hub.refusal(waits.name, waits.start("", gpus=GPUS))
+    runs(hub, waits)
+
+
 def test_watches_that_break_or_are_too_old_are_there_again(hub: FaultyHub, cast: Cast, api: faults.Proxy) -> None:
     """Those of the Hub and of the Manager."""
     before = api.watching("pods")

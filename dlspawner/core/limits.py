@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from dlspawner.core import approval
+from dlspawner.core import approval, quantity
 from dlspawner.core.amounts import GPU, counted, free_of_them, shown
 from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Reason, Refuse
@@ -98,11 +98,16 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: World) -> Refu
     quota = world.quota(request.team, kind)
     if asked > quota and world.teams.has_quota:
         what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
-        sentence = (
-            f"Team {title} has {what}; you asked for {shown(asked)}. A preemptible job may use idle GPUs of others."
-        )
-        return Refuse(Reason.TOO_MANY, sentence, quota)
+        borrows = " A preemptible job may use idle GPUs of others." if _could_borrow(request, team, world) else ""
+        return Refuse(Reason.TOO_MANY, f"Team {title} has {what}; you asked for {shown(asked)}.{borrows}", quota)
     return None
+
+
+def _could_borrow(request: Job, team: Team, world: World) -> bool:
+    """Whether the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
+    offering = world.teams.borrowing
+    offered = offering is None or not request.template or request.template in offering
+    return offered and (team.borrow_limit is None or request.charge.gpus <= team.borrow_limit * GPU)
 
 
 def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
@@ -115,16 +120,53 @@ def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
     largest = max(pods, key=lambda pod: pod.gpus)
     most = max((room.whole(largest.resource).gpus for room in rooms), default=0) if kind else 0
     if kind is not None and not most:
-        return Refuse(Reason.TOO_MANY, f"No node has GPUs of type {kind} that this job could use.", 0)
+        sentence = (
+            f"No node has GPUs of type {kind} that this job could use; choose another type of GPU or another template."
+        )
+        return Refuse(Reason.TOO_MANY, sentence, 0)
     if kind is not None and most < largest.gpus:
         sentence = (
             f"No node has more than {counted(most)} of type {kind}; you asked for {shown(largest.gpus)} on one node."
         )
         return Refuse(Reason.TOO_MANY, sentence, most)
-    if len(pods) > 1:
-        return Refuse(Reason.TOO_MANY, f"The cluster's nodes can not hold the {len(pods)} pods of this job together.")
-    beside = " beside what comes with its GPUs" if kind is None else ""
-    return Refuse(Reason.SHARE, f"No node that this job could use has so much CPU and memory{beside}.")
+    too_large = next((pod for pod in pods if not _on_rooms((pod,), rooms)), None)
+    if too_large is not None:
+        return Refuse(Reason.SHARE, _share_sentence(too_large, rooms))
+    smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
+    fit = next(count for count in range(len(pods) - 1, 0, -1) if _on_rooms(tuple(smallest[:count]), rooms))
+    sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
+    return Refuse(Reason.TOO_MANY, sentence)
+
+
+def _share_sentence(pod: PodCharge, rooms: list[Room]) -> str:
+    """What of a pod's CPU and memory no node has beside its GPUs, and the most that one has."""
+    wholes = [room.whole(pod.resource) for room in rooms if pod.placement.suits(room.node)]
+    spaces = [space for space in wholes if space.gpus >= pod.gpus]
+    if not spaces:
+        return "There is no node that this job could use; choose another template."
+    beside = "" if pod.resource else " beside what comes with its GPUs"
+    cpu, memory = max(space.cpu_milli for space in spaces), max(space.memory_bytes for space in spaces)
+    asked, have = [], []
+    if cpu < pod.cpu_milli:
+        asked.append(shown(pod.cpu_milli))
+        have.append(counted(max(0, cpu), "CPU"))
+    if memory < pod.memory_bytes:
+        asked.append(quantity.memory(pod.memory_bytes))
+        have.append(f"{_rounded(memory)} of memory")
+    if have:
+        most = " and ".join(have)
+        return f"No node that this job could use has more than {most}{beside}; you asked for {' and '.join(asked)}."
+    with_cpu = max(space.memory_bytes for space in spaces if space.cpu_milli >= pod.cpu_milli)
+    return (
+        f"No node that this job could use with {counted(pod.cpu_milli, 'CPU')} has more than {_rounded(with_cpu)} of "
+        f"memory{beside}; you asked for {quantity.memory(pod.memory_bytes)}."
+    )
+
+
+def _rounded(memory: int) -> str:
+    """At most so much memory as people write it: whole GiB where there are many, whole MiB otherwise."""
+    unit = 2**30 if memory >= 10 * 2**30 else 2**20
+    return quantity.memory(max(0, memory // unit * unit))
 
 
 def _nothing_of_its_kind(kind: str | None, world: World) -> bool:
@@ -139,7 +181,10 @@ def _on_some_nodes(charge: Charge, world: World) -> bool:
     pods = charge.pods
     if len(pods) == 1 and _some_room(pods[0], world):
         return True
-    rooms = _suitable(charge, world)
+    return _on_rooms(pods, _suitable(charge, world))
+
+
+def _on_rooms(pods: tuple[PodCharge, ...], rooms: list[Room]) -> bool:
     return ranked(pods, rooms, lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None
 
 
@@ -184,11 +229,13 @@ def caps(request: Job, world: World) -> Blocked | None:
             f"this job waits until {free_of_them(held + asked - hard * GPU)}.",
         )
     if request.preemptible and team.borrow_limit is not None:
-        borrowed = world.borrowed(request.team)
-        if borrowed + asked > team.borrow_limit * GPU:
+        borrowed, limit = world.borrowed(request.team), team.borrow_limit * GPU
+        if borrowed + asked > limit:
+            left = shown(limit - borrowed) if borrowed < limit else "no"
             return Blocked(
                 Reason.BORROW_LIMIT,
-                f"Team {title} borrows {shown(borrowed)} of at most {counted(team.borrow_limit * GPU)}.",
+                f"Team {title} borrows {shown(borrowed)} of at most {counted(limit)} and may borrow {left} more; "
+                f"this job needs {shown(asked)}.",
             )
     return None
 

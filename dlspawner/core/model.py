@@ -256,12 +256,14 @@ class Team:
 class Teams:
     """``teams.yaml``: the teams in their order, and the people who may not work here at all.
 
-    ``templates``: the teams that may use each by its own word, none for all of them; ``None`` where nobody has looked.
+    ``templates``: the teams that may use each by its own word, none for all of them; ``borrowing``: those of them that
+    offer preemptible jobs. ``None`` where nobody has looked.
     """
 
     teams: tuple[Team, ...] = ()
     blocked: frozenset[str] = frozenset()
     templates: Mapping[str, Collection[str]] | None = None
+    borrowing: frozenset[str] | None = None
 
     def of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
         """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""

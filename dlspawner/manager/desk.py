@@ -41,7 +41,7 @@ OVER = "This start was cancelled, or has taken too long and its GPUs were given 
 REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
 KEPT = "It holds nothing until then, and keeps its submit time."
 BEHIND = "Others that wait are being started first."
-_LEVEL = "Team %s may not use the priority “%s”: choose another one."
+_LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
 ELSEWHERE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_PLACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
 NOT_YOURS = "Another job has this id already. Start the job again."
@@ -213,7 +213,8 @@ class Desk:
         team = world.team(question.team) or Team(question.team)
         level = world.cluster.priority(team, question.priority)
         if level is None:
-            return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority))
+            allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
+            return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority, allowed))
         return Job(
             id=question.job,
             user=question.user,

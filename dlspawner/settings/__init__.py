@@ -64,8 +64,11 @@ def load(
     if problems.found:
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: template.name != cluster.default_template)
-    who = None if templates_dir is None else {one.name: one.who for one in templates}
-    return Settings(tuple(templates), cluster, replace(teams, templates=who))
+    if templates_dir is not None:
+        who = {one.name: one.who for one in templates}
+        borrowing = frozenset(one.name for one in templates if one.option("preemptible") is not None)
+        teams = replace(teams, templates=who, borrowing=borrowing)
+    return Settings(tuple(templates), cluster, teams)
 
 
 def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge
+from dlspawner.core.charge import Charge, PodCharge
 from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
 from dlspawner.core.jobs import Job, State
 from dlspawner.core.model import Cluster, CpuJobs, Team, Teams
@@ -614,6 +614,81 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         world(*TWO),
         wants("j", "a", 9),
         "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "that a preemptible job may, where the template offers that and the team may borrow so many": (
+        world(team("a", 8, borrow_limit=9), N1, borrowing=["lab"]),
+        wants("j", "a", 9, template="lab"),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "nothing of preemptible jobs where the template does not offer them": (
+        world(team("a", 8), N1, borrowing=["lab"]),
+        wants("j", "a", 9, template="tiny"),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "nor where the team may not borrow": (
+        world(team("a", 8, borrow_limit=0), N1),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "nor where it may not borrow so many": (
+        world(team("a", 8, borrow_limit=8), N1),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "how many more a team may borrow": (
+        world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 3, "n1", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "Team a borrows 3 of at most 4 GPUs and may borrow 1 more; this job needs 2.",
+    ),
+    "that a team may borrow no more": (
+        world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 4, "n1", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "Team a borrows 4 of at most 4 GPUs and may borrow no more; this job needs 2.",
+    ),
+    "how much CPU a node has": (
+        world(team("a", 8), N1, node("small", cpu_milli=2500)),
+        wants("j", "a", 1, cpu=65_500),
+        "No node that this job could use has more than 64 CPUs; you asked for 65.5.",
+    ),
+    "how much memory a node has, in words that are no more than it has": (
+        world(team("a", 8), node("n1", memory_bytes=64 * GIB - 1)),
+        wants("j", "a", 1, charge=ask(1, memory=64 * GIB)),
+        "No node that this job could use has more than 63Gi of memory; you asked for 64Gi.",
+    ),
+    "how much of both a node with so many GPUs has": (
+        world(team("a", 8), N1, node("large", 2, cpu_milli=128_000, memory_bytes=1024 * GIB)),
+        wants("j", "a", 4, charge=ask(4, cpu=65_000, memory=600 * GIB)),
+        "No node that this job could use has more than 64 CPUs and 512Gi of memory; you asked for 65 and 600Gi.",
+    ),
+    "what a node with so much CPU has where another one has the memory": (
+        world(team("a", 8), node("n1", memory_bytes=100 * 2**20), node("n2", cpu_milli=4000)),
+        wants("j", "a", 1, cpu=32_000),
+        "No node that this job could use with 32 CPUs has more than 100Mi of memory; you asked for 1Gi.",
+    ),
+    "what is left beside the GPUs for a job without": (
+        world(N1),
+        wants("j", "default", 0, cpu=33_000),
+        "No node that this job could use has more than 32 CPUs beside what comes with its GPUs; you asked for 33.",
+    ),
+    "that no node is one for the job": (
+        world(node("n1", kind=None)),
+        wants("j", "default", 0, charge=Charge(None, (PodCharge("", 0, 100, GIB, Placement((("own", "rack"),))),))),
+        "There is no node that this job could use; choose another template.",
+    ),
+    "which of a job's pods is too large for every node": (
+        world(team("a", 8), N1),
+        wants("j", "a", [2, 1], cpu=65_000),
+        "No node that this job could use has more than 64 CPUs; you asked for 65.",
+    ),
+    "how many of a job's pods there could be at one time": (
+        world(team("a", 18), N1, N2, node("n3", 4)),
+        wants("j", "a", [6, 6, 6]),
+        "The cluster's nodes can not hold the 3 pods of this job together, only 2 of them.",
+    ),
+    "what to do where the nodes with such GPUs are not for the job": (
+        world(team("a", 8), N1),
+        wants("j", "a", 1, charge=Charge("a100", (replace(ask().pods[0], placement=Placement((("own", "rack"),))),))),
+        "No node has GPUs of type a100 that this job could use; choose another type of GPU or another template.",
     ),
     "what the nodes have where nobody has a quota": (
         world(N1),

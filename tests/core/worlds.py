@@ -88,11 +88,13 @@ def world(
     cluster: Cluster = CLUSTER,
     blocked: Iterable[str] = (),
     templates: Mapping[str, Sequence[str]] | None = None,
+    borrowing: Iterable[str] | None = None,
 ) -> World:
     teams = tuple(one for one in things if isinstance(one, Team))
     nodes = tuple(one for one in things if isinstance(one, Node))
     jobs = tuple(one for one in things if isinstance(one, Job))
-    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), templates), nodes, jobs))
+    lend = None if borrowing is None else frozenset(borrowing)
+    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), templates, lend), nodes, jobs))
 
 
 def act(here: World, job: Job, decision: Admit | Preempt, now: datetime) -> None:

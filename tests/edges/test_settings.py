@@ -748,6 +748,14 @@ def test_the_default_template_comes_first(files: Files) -> None:
     assert [template.name for template in files.load().templates] == ["zebra", "job"]
 
 
+def test_the_teams_know_which_templates_offer_preemptible_jobs(files: Files) -> None:
+    lends = {**yaml.safe_load(JOB), "options": {"gpus": {}, "gpu_type": {}, "preemptible": {"default": False}}}
+    (files.root / "jobs/lends.yaml").write_text(json.dumps(lends), encoding="utf-8")
+    files.write()
+    assert files.load().teams.borrowing == {"lends"}
+    assert settings.load(None).teams.borrowing is None, "nobody has looked"
+
+
 def test_the_shipped_files_are_right() -> None:
     loaded = settings.load(*SHIPPED)
     assert sorted(template.name for template in loaded.templates) == [

@@ -80,6 +80,15 @@ async def test_a_job_s_id_is_no_one_else_s(office: Office) -> None:
         assert (answer.decision, answer.reason) == ("refuse", "job-id")
 
 
+async def test_who_asks_for_a_priority_of_others_is_told_the_teams_own(office: Office) -> None:
+    teams = "teams:\n  default: {title: Everybody, quota: {gpu: 8}, priorities: [prod, test]}\n"
+    (office.folder / "teams.yaml").write_text(teams)
+    async with office.manager() as acting:
+        answer = await ask(acting, wants(priority="top"))
+    assert (answer.decision, answer.reason) == ("refuse", "not-allowed")
+    assert answer.sentences[0] == "Team Everybody may not use the priority “top”; choose one of these: prod, test."
+
+
 async def test_who_must_wait_is_told_why_and_what_would_start(office: Office) -> None:
     async with office.manager() as acting:
         await ask(acting, wants(gpus=5))

@@ -27,7 +27,7 @@ from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import free_port
 from tests.edges.test_manager.crowds import rows
 from tests.edges.test_manager.preempt_story import EXTRA, OPTIONS, LendingHub, lendable
-from tests.edges.test_manager.quota import GPUS, TEMPLATE, running
+from tests.edges.test_manager.quota import GPUS, TEMPLATE, Sampler, running
 from tests.edges.test_manager.test_queue_hub import enter
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.real]
@@ -37,7 +37,8 @@ HALF = GPUS // 2
 NOTICE, MIN_RUN = timedelta(seconds=60), timedelta(seconds=30)
 GRACE = 40
 ASKS_NOBODY = "--LabApp.news_url= --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
-SAVES = f"trap 'sleep 10; echo work was saved; exit 0' TERM; jupyterhub-singleuser {ASKS_NOBODY} & wait"
+SAVING = timedelta(seconds=10)
+SAVES = f"trap 'sleep {SAVING.seconds}; echo work was saved; exit 0' TERM; jupyterhub-singleuser {ASKS_NOBODY} & wait"
 NOTEBOOK = {
     "title": "Notebook",
     "command": ["sh", "-c", SAVES],
@@ -222,6 +223,7 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
         output(logs, hub.state / "borrower.log", hub) as log,
         terminal(hub, "borrower") as shown,
         window(hub, "borrower") as page,
+        Sampler(hub) as sampler,
     ):
         told = page.locator(".Toastify__toast", has_text=WHY)
         expect(told).to_have_count(0)
@@ -246,6 +248,10 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
         wait_for(lambda: "owner/" in hub.ready(), "the owner has them", SECONDS)
         assert "work was saved" in log.read_text()
         assert len(re.findall(re.escape(WHY), shown.read_text())) == 1, "one line"
+    assert sampler.most == GPUS
+    stopped, gone = (dict(hub.events("borrower"))[reason] for reason in ("preempted", "gone"))
+    assert gone - stopped >= SAVING
+    assert dict(hub.events("owner"))["turn"] >= gone, "while it saves, its GPUs are not free"
     reasons = [reason for reason, _ in hub.events("borrower")]
     assert (reasons.count("notice"), reasons[-2:]) == (1, ["preempted", "gone"])
     assert announced <= dict(hub.events("borrower"))["preempted"] < announced + NOTICE

@@ -57,6 +57,12 @@ def ask(person: Person, method: str, path: str, **body: Any) -> requests.Respons
     return answer
 
 
+def to_decide(person: Person) -> list[dict[str, Any]]:
+    """The requests that this person is asked to decide."""
+    found: list[dict[str, Any]] = ask(person, "GET", "approvals?mine=decide").json()["items"]
+    return found
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("approval")
@@ -146,6 +152,7 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
         "What would start at once: 2 GPUs of type gpu. Where its approval stands: /services/jobs/wait/carla/"
     )
     wait_for(lambda: states(hub) == {"carla": "waiting-approval"}, "it waits", 60)
+    assert [one["user"] for one in to_decide(vera)] == ["carla"]
     with at(chromium, hub, "carla") as page:
         expect(page.locator("body")).to_contain_text(
             "It waits for an approval. Team Everybody gives one person at most"
@@ -153,7 +160,24 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
         page.goto(f"{hub.url}/services/jobs/wait/carla/")
         page.get_by_role("button", name="Cancel the request").click()
         expect(page.locator("main")).to_contain_text("The request was cancelled.")
-    assert ask(vera, "GET", "approvals?mine=decide").json()["items"] == []
+    assert to_decide(vera) == []
+
+
+@pytest.mark.real
+def test_a_team_admin_is_asked_and_decides_and_nobody_else(hub: QuotaHub) -> None:
+    gina, vera, walter = (Person(hub, name) for name in ("gina", "vera", "walter"))
+    job = waits(hub, gina)
+    assert [one["job"] for one in to_decide(vera)] == [job]
+    for other, status in ((gina, 403), (walter, 404)):
+        assert to_decide(other) == []
+        assert ask(other, "POST", f"jobs/{job}/approve").status_code == status
+    assert states(hub) == {"gina": "waiting-approval"}
+    assert ask(vera, "POST", f"jobs/{job}/approve", reason="Go").status_code == 200
+    assert to_decide(vera) == []
+    wait_for(lambda: hub.ready() == ["gina/"], "it runs", 60)
+    assert hub.held() == 3
+    hub.api("DELETE", "/users/gina/server")
+    wait_for(lambda: not states(hub), "it has ended", 60)
 
 
 def test_whatever_is_killed_a_request_is_decided_once_and_carried_out(db_url: str, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 Two people's jobs hold all GPUs, two others wait. One of the jobs would be stopped within such a minute, because nobody
 uses it, if it were known that nobody does. Somebody has the page of their place in the queue open the whole time.
 
+The Hub alone, away for longer than a turn lasts, is a story of its own.
+
 All of it is the real thing, a Prometheus and a PostgreSQL among it; only what runs in the pods is small.
 """
 
@@ -12,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +24,8 @@ from playwright.sync_api import Page, expect
 from tests.e2e.people import wait_for
 from tests.edges.faulty_hub import SENTENCE
 from tests.edges.spawner_hub import ROOT, Person, new_name
-from tests.edges.test_manager import databases, metrics, test_faults_hub, test_idle_hub
-from tests.edges.test_manager.quota import GPUS, Sampler
+from tests.edges.test_manager import crowds, databases, metrics, test_faults_hub, test_idle_hub
+from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.edges.test_manager.test_faults_hub import FaultyHub, end, faulty, plain
 from tests.edges.test_manager.test_idle_story import StoryHub
 from tests.edges.test_manager.test_queue_hub import ask, browser, enter
@@ -31,6 +34,8 @@ __all__ = ["browser"]
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.real]
 
 MINUTE = 60.0
+SHORT = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=8")
+EVENTS = "SELECT reason FROM job_events WHERE job = '{}' ORDER BY id"
 USED = GPUS - 1  # by the job that is never stopped for being unused
 
 
@@ -190,3 +195,45 @@ def without_hub_and_database(cast: Cast, browser: Page) -> None:
     wait_for(lambda: place(ask(second, "GET")) == known, "the Manager acts again, and the place is as it was", 60)
     assert cast.pods() == pods
     assert cast.holder.server("").get("ready")
+
+
+def test_a_turn_that_runs_out_while_the_hub_is_away_comes_again_and_costs_nobody_the_place(tmp_path: Path) -> None:
+    with running(QuotaHub(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}", settings=SHORT)) as hub:
+        holder, first, second = (Person(hub, name) for name in ("holder", "first", "second"))
+        holder.launch("", gpus=GPUS)
+        for number, (who, gpus) in enumerate([(first, GPUS - 1), (second, 2)], 1):
+            who.start("", gpus=gpus)
+            wait_for(lambda who=who: (answer := ask(who, "GET")).ok and answer.json(), "it waits", 60)
+            assert ask(who, "GET").json()["position"] == number
+        before = crowds.queue(hub)
+        jobs = [job for _, job, _ in before]
+
+        def comes_again() -> bool:
+            states = {user: state for user, state, _ in crowds.live(hub)}
+            assert states[first.name] in {"queued", "starting"}
+            assert states[second.name] == "queued", "nobody has the GPUs twice"
+            events = [reason for (reason,) in crowds.rows(hub, EVENTS.format(jobs[0]))]
+            return "turn-over" in events and events[-1] == "turn"
+
+        with Sampler(hub) as sampler:
+            hub.kill("hub")
+            try:
+                hub.kubectl("delete", "pod", holder.pod_name(""), "--grace-period=0", "--force")
+                wait_for(lambda: first.name in starting(hub), "the turn has come", 60)
+                wait_for(comes_again, "it has run out and come again", 60)
+                assert not hub.held()
+            finally:
+                hub.start_hub()
+            wait_for(lambda: f"{first.name}/" in hub.ready(), "the first has started by itself", 60)
+            assert crowds.queue(hub) == before[1:], "the second still waits since then"
+            assert hub.held() == GPUS - 1
+            first.stop("")
+            wait_for(lambda: f"{second.name}/" in hub.ready(), "the second has started by itself", 60)
+        assert sampler.most == GPUS
+        assert crowds.turns(hub) == jobs, "the same jobs, in their order"
+        for name in ("hub", "manager"):
+            assert "Traceback" not in (hub.state / f"{name}.log").read_text()
+
+
+def starting(hub: QuotaHub) -> set[str]:
+    return {user for user, state, _ in crowds.live(hub) if state == "starting"}

@@ -2,8 +2,9 @@
 
 A round asks the Manager once for a thousand keys (and who is blocked), the Hub once for a page of its users, the
 cluster once for fifty jobs, and the Hub about each token that somebody came in with; certificates are held against the
-clock and the list of those that were revoked. Each of these may fail by itself,
-and ends nobody then; who is blocked stays known. Until somebody has told that for the first time, nobody gets in.
+clock and the list of those that were revoked. Each of these is a part that goes round and judges by itself: a Hub that
+is slow delays nothing that others tell. Each may fail by itself, and ends nobody then; who is blocked stays known.
+Until somebody has told that for the first time, nobody gets in.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ssh_gateway.access import Bearer
+from ssh_gateway.access import Badge, Bearer
 from ssh_gateway.directory import People, Places, Standing, Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.revocations import Revocations
@@ -28,6 +29,8 @@ AT_ONCE = 8
 LEARN_SECONDS = 5.0
 
 Answer = TypeVar("Answer")
+Part = Callable[[], Coroutine[Any, Any, None]]
+Inside = tuple[Visit, Held]
 
 
 @dataclass(slots=True)
@@ -45,15 +48,31 @@ class Rechecks:
 
     async def run(self) -> None:
         """Look for ever."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts():
+                group.create_task(self._go_round(part))
+
+    async def _go_round(self, part: Part) -> None:
         while True:
-            await self.round()
+            await part()
             await asyncio.sleep(self.seconds)
 
     async def round(self) -> None:
         """Look once, and send home who may not stay."""
-        asked = [(visit, visit.held()) for visit in self.visits()]
-        facts = await self._facts([held for _, held in asked])
-        ends = [(visit, held.job, why) for visit, held in asked if (why := verdict(held, facts)) is not None]
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts():
+                group.create_task(part())
+
+    def _parts(self) -> tuple[Part, ...]:
+        return self._certificates, self._keys, self._users, self._jobs, self._tokens
+
+    def _inside(self) -> list[Inside]:
+        return [(visit, visit.held()) for visit in self.visits()]
+
+    @staticmethod
+    async def _judge(inside: Iterable[Inside], facts: Facts) -> None:
+        """Send home who may not stay by these facts, of those who were asked about."""
+        ends = [(visit, held.job, why) for visit, held in inside if (why := verdict(held, facts)) is not None]
         for visit, job, why in ends:
             if job is not None:
                 visit.end(why)
@@ -65,7 +84,29 @@ class Rechecks:
 
     async def judge(self, held: Held) -> str | None:
         """Why one connection may not go on, asked for it alone: a login that has waited is in no round yet."""
-        return verdict(held, await self._facts([held], notes=False))  # a round may have been told something newer
+        proof, token = held.proof, held.proof.token
+        keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
+        async with asyncio.TaskGroup() as group:
+            standing = group.create_task(self._try("keys", self.people.standing(keys)))
+            gone = group.create_task(self._try("users", self.people.gone({proof.user})))
+            bearers = group.create_task(self._try("tokens", self._bearers(token)))
+        told = standing.result()  # a round may have been told something newer of who is blocked
+        facts = Facts(
+            blocked=self.blocked or frozenset(),
+            gone_keys=told.gone_keys if told else frozenset(),
+            gone_users=gone.result() or frozenset(),
+            bearers=bearers.result() or {},
+            revoked=self._revoked([held]),
+            now=time.time(),
+        )
+        return verdict(held, facts)
+
+    async def _bearers(self, token: str) -> dict[str, Bearer | None]:
+        return {token: await self.people.bearer(token)} if token else {}
+
+    def _revoked(self, inside: Iterable[Held]) -> frozenset[Badge]:
+        badges = {held.proof.badge for held in inside if held.proof.badge is not None}
+        return frozenset(filter(self.revocations.latest().names, badges))
 
     async def learn_blocked(self) -> None:
         """Ask who is blocked, unless a round was told already; the answer within its time, or none."""
@@ -94,40 +135,45 @@ class Rechecks:
             self._silent.add("recorded")
             say("recheck", level=logging.WARNING, what="recorded", result="failed", why="the Manager does not say")
 
-    async def _facts(self, held: Sequence[Held], *, notes: bool = True) -> Facts:
-        keys = {(one.proof.user, one.proof.credential) for one in held if one.proof.registered}
-        users, jobs = {one.proof.user for one in held}, {one.job for one in held if one.job is not None}
-        badges = {one.proof.badge for one in held if one.proof.badge is not None}
-        async with asyncio.TaskGroup() as group:
-            standing = group.create_task(self._try("keys", self.people.standing(keys)))
-            gone = group.create_task(self._try("users", self.people.gone(users)))
-            live = group.create_task(self._try("jobs", self.places.live(jobs)))
-            bearers = group.create_task(self._bearers({one.proof.token for one in held if one.proof.token}))
-        if (told := standing.result()) is not None and notes:
+    async def _certificates(self) -> None:
+        inside = self._inside()
+        await self._judge(inside, Facts(revoked=self._revoked(held for _, held in inside), now=time.time()))
+
+    async def _keys(self) -> None:
+        inside = self._inside()
+        keys = {(held.proof.user, held.proof.credential) for _, held in inside if held.proof.registered}
+        told = await self._try("keys", self.people.standing(keys))
+        if told is not None:
             self._note(told)
-        return Facts(
-            blocked=self.blocked or frozenset(),
-            gone_keys=told.gone_keys if told else frozenset(),
-            gone_users=gone.result() or frozenset(),
-            jobs=live.result(),
-            bearers=bearers.result(),
-            revoked=frozenset(filter(self.revocations.latest().names, badges)),
-            now=time.time(),
-        )
+        gone = told.gone_keys if told else frozenset[tuple[str, str]]()
+        await self._judge(inside, Facts(blocked=self.blocked or frozenset(), gone_keys=gone))
 
-    async def _bearers(self, tokens: set[str]) -> dict[str, Bearer | None]:
-        """Whom each token belongs to now; the first that cannot be told ends the asking."""
-        waiting, found = iter(tokens), dict[str, Bearer | None]()
+    async def _users(self) -> None:
+        inside = self._inside()
+        gone = await self._try("users", self.people.gone({held.proof.user for _, held in inside}))
+        await self._judge(inside, Facts(gone_users=gone or frozenset()))
 
-        async def ask() -> bool:
-            for token in waiting:
-                found[token] = await self.people.bearer(token)
-            return True
+    async def _jobs(self) -> None:
+        inside = self._inside()
+        live = await self._try("jobs", self.places.live({held.job for _, held in inside if held.job is not None}))
+        await self._judge(inside, Facts(jobs=live))
+
+    async def _tokens(self) -> None:
+        """Whom each token belongs to now, judged one by one; the first that cannot be told ends the asking."""
+        of_token = dict[str, list[Inside]]()
+        for visit, held in self._inside():
+            if held.proof.token:
+                of_token.setdefault(held.proof.token, []).append((visit, held))
+        waiting = iter(of_token.items())
+
+        async def ask() -> None:
+            for token, inside in waiting:
+                bearer = await self.people.bearer(token)
+                await self._judge(inside, Facts(bearers={token: bearer}))
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(tokens))):
+            for _ in range(min(AT_ONCE, len(of_token))):
                 group.create_task(self._try("tokens", ask()))
-        return found
 
     async def _try(self, what: str, question: Awaitable[Answer]) -> Answer | None:
         """An answer, or None; the log says once that there is none."""

@@ -114,6 +114,68 @@ async def test_sessions_go_on_while_nobody_can_tell_and_the_log_says_so_once(
     assert (await finish(ssh, b"still here\n")).text == "still here\n"
 
 
+class SilentHub(FakePeople):
+    """A Hub that takes its time from when it is told to, about people and about one token."""
+
+    silent = False
+    left_waiting = 0
+
+    async def gone(self, users: Collection[str]) -> frozenset[str]:
+        await self._wait(self.silent)
+        return await super().gone(users)
+
+    async def bearer(self, token: str) -> Bearer | None:
+        await self._wait(self.silent and token == "slow")
+        return await super().bearer(token)
+
+    async def _wait(self, silent: bool) -> None:
+        if silent:
+            self.left_waiting += 1
+            await asyncio.Event().wait()
+
+
+OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is deleted"}
+
+
+@pytest.mark.parametrize(("change", "said"), OTHERS.values(), ids=OTHERS)
+async def test_a_slow_hub_delays_no_end_that_others_tell(  # noqa: PLR0917  (fixtures)
+    keys: Keys,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    change: Callable[[Running], None],
+    said: str,
+) -> None:
+    people = SilentHub()
+    people.register("alice", alices_key)
+    async with gateway(keys, people, places) as running:
+        ssh = await begun(Client(tmp_path / "client", running.port, alices_key, keys.host), *SLEEP)
+        people.silent = True
+        await until(lambda: people.left_waiting)
+        change(running)
+        assert said in (await finish(ssh)).err
+
+
+async def test_a_token_that_the_hub_is_slow_about_delays_no_end_of_another_ones_sessions(
+    keys: Keys, places: FakePlaces, tmp_path: Path
+) -> None:
+    people = SilentHub(tokens={token: Bearer("alice", everything) for token in ("slow", "quick")})
+    async with gateway(keys, people, places) as running:
+        sessions = []
+        for token in people.tokens:
+            client = Client(tmp_path / token, running.port, None, keys.host)
+            env, options = client.with_token(token)
+            sessions.append(await begun(client, *options, *SLEEP, **env))
+        people.silent = True
+        del people.tokens["quick"]
+        await until(lambda: len(running.server.visitors) == 1)
+        slow, quick = sessions
+        assert slow.returncode is None
+        assert "the token that you came in with was revoked" in (await finish(quick)).err
+        slow.kill()
+        await slow.communicate()
+
+
 class Away(FakePeople):
     """The Hub answers, and until `told` the Manager does not: it knows nothing of keys, and of who is blocked."""
 

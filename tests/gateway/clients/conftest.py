@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,8 @@ from tests.gateway.clients.ways import Desk
 from tests.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
 from tests.ports import free_port
 
+EVERYTHING = Policy(agent_forwarding=True, x11_forwarding=True)
+
 
 @pytest.fixture(scope="session")
 def open_sshd(keys: Keys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
@@ -29,10 +32,9 @@ def open_sshd(keys: Keys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.
 
 @contextlib.asynccontextmanager
 async def at_desk(
-    sshd: Sshd, keys: Keys, people: FakePeople, key: asyncssh.SSHKey, folder: Path
+    sshd: Sshd, keys: Keys, people: FakePeople, key: asyncssh.SSHKey, folder: Path, *, policy: Policy = EVERYTHING
 ) -> AsyncIterator[Desk]:
     """A desk and its gateway, in front of one sshd."""
-    policy = Policy(agent_forwarding=True, x11_forwarding=True)
     places = FakePlaces({("alice", "train"): sshd.target()})
     async with gateway(keys, people, places, policy=policy) as running:
         # a socket's path may be 108 bytes long, and OpenSSH adds some
@@ -46,6 +48,22 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     async with at_desk(open_sshd, keys, people, alices_key, tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+async def strict(
+    open_sshd: Sshd, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    """A desk before a gateway as it comes: without agents and X11."""
+    async with at_desk(open_sshd, keys, people, alices_key, tmp_path, policy=Policy()) as found:
+        yield found
+
+
+@pytest.fixture
+async def two(desk: Desk) -> Desk:
+    """A desk with the key as PuTTY and as Dropbear want it."""
+    await asyncio.gather(desk.make_ppk(), desk.make_dropbear_key())
+    return desk
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from tests.gateway.clients.ways import Desk, Way, without_names
+from tests.gateway.clients.ways import LIBRARIES, Desk, Way, program, without_names
 from tests.gateway.peers import DEADLINE, until
 
 
@@ -56,8 +56,9 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def terminal(desk: Desk, *arguments: str, change: str = "sane") -> AsyncIterator[Terminal]:
-    """OpenSSH's client in a terminal of 24 lines of 80, with modes set by `stty`."""
+async def terminal(desk: Desk, *arguments: str, change: str = "sane", client: str = "ssh") -> AsyncIterator[Terminal]:
+    """A client, OpenSSH's or another, in a terminal of 24 lines of 80, with modes set by `stty`."""
+    options = ("-F", str(desk.config)) if client == "ssh" else ()
     master, slave = pty.openpty()
     try:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -65,8 +66,11 @@ async def terminal(desk: Desk, *arguments: str, change: str = "sane") -> AsyncIt
         assert await process.wait() == 0
         os.set_blocking(master, False)
         process = await asyncio.create_subprocess_exec(
-            "ssh", "-F", str(desk.config), *arguments, stdin=slave, stdout=slave, stderr=slave,
-            env={**os.environ, "HOME": str(desk.home), "TERM": "vt220", "SSH_AUTH_SOCK": ""},
+            program(client), *options, *arguments, stdin=slave, stdout=slave, stderr=slave,
+            env={
+                **os.environ, "HOME": str(desk.home), "TERM": "vt220", "SSH_AUTH_SOCK": "",
+                "LD_LIBRARY_PATH": LIBRARIES,
+            },
         )  # fmt: skip
         found = Terminal(master, process)
         try:

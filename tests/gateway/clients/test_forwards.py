@@ -232,3 +232,17 @@ async def test_a_client_that_the_job_does_not_hear_is_dropped(watchful: Desk) ->
         return ssh.returncode or 0, bool(err.strip())  # the gateway's words are others than the kernel's
 
     assert await watchful.each(case) == (255, True)
+
+
+@pytest.mark.parametrize("way", [Way.GATEWAY, Way.JUMP], ids=lambda way: way.value)
+async def test_agents_and_displays_that_are_not_allowed_do_not_come_along(strict: Desk, way: Way) -> None:
+    """The command runs all the same. Directly both work, so that nothing but the gateway can be the reason."""
+    command = 'echo "<$SSH_AUTH_SOCK>" "<$DISPLAY>"'
+    (strict.sshd.home / ".Xauthority").touch()
+    async with agent(strict) as path, x_server(strict, secrets.token_hex(16)) as display:
+        options, env = ("-o", f"IdentityAgent={path}", "-A", "-Y"), {"DISPLAY": display}
+        direct = await strict.run("ssh", *options, Way.DIRECT.value, command, env=env)
+        refused = await strict.run("ssh", *options, way.value, command, env=env)
+    assert "<>" not in direct.text
+    assert (refused.status, refused.text) == (0, "<> <>\n")
+    assert "X11 forwarding request failed on channel 0" in refused.err

@@ -129,3 +129,52 @@ async def test_keys_that_hardly_last_a_packet(desk: Desk, limit: str) -> None:
         return done.status, done.out == data, done.err.count(NEW_KEYS) > 2 + (way is Way.JUMP)
 
     assert await desk.each(case) == (0, True, True)
+
+
+OFTEN = "-o RekeyLimit=512K -o KexAlgorithms=curve25519-sha256"  # another exchange would take most of the time
+COPIES = {
+    "scp": ("scp", "-S", "SSH", "LOCAL", "HOST:FOLDER/copy"),
+    "scp of old": ("scp", "-O", "-S", "SSH", "LOCAL", "HOST:FOLDER/copy"),
+    "sftp": ("sftp", "-S", "SSH", "-b", "BATCH", "HOST"),
+    "rsync": ("rsync", "-W", "-e", "SSH", "LOCAL", "HOST:FOLDER/copy"),
+    "git": ("git", "-C", "REPOSITORY", "push", "-q", "HOST:FOLDER/copy", "main"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", COPIES.values(), ids=COPIES)
+async def test_a_client_that_copies_wants_new_keys_in_the_middle(desk: Desk, words: tuple[str, ...]) -> None:
+    repository = desk.directory / "repository"
+    local = repository / "local"
+    repository.mkdir()
+    local.write_bytes(DATA[: 3 * MIB])
+    if words[0] == "git":
+        await commit(desk, repository)
+
+    async def case(way: Way) -> tuple[int, bool, bool]:
+        folder, said = desk.job_folder(way), desk.directory / f"said-{way.value}"
+        ssh, batch = desk.directory / f"ssh-{way.value}", desk.directory / f"batch-{way.value}"
+        ssh.write_text(f'#!/bin/sh\nexec {desk.openssh} -v -E {said} {OFTEN} "$@"\n')
+        ssh.chmod(0o755)
+        batch.write_text(f"put {local} {folder}/copy\n")
+        if words[0] == "git":
+            await desk.run("git", "init", "-q", "--bare", str(folder / "copy"))
+        names = {"SSH": ssh, "LOCAL": local, "FOLDER": folder, "HOST": way.value, "BATCH": batch}
+        line = [*words]
+        for name, value in {**names, "REPOSITORY": repository}.items():
+            line = [word.replace(name, str(value)) for word in line]
+        done = await desk.run(*line, env={"GIT_SSH": str(ssh), "GIT_SSH_VARIANT": "ssh"})
+        if words[0] == "git":
+            got = (await desk.run("git", "-C", str(folder / "copy"), "show", "main:local")).out
+        else:
+            got = (folder / "copy").read_bytes()
+        return done.status, got == local.read_bytes(), said.read_text().count(NEW_KEYS) > 3
+
+    assert await desk.each(case) == (0, True, True)
+
+
+async def commit(desk: Desk, folder: Path) -> None:
+    """Make what is in a folder the first commit of a repository."""
+    who = ("-c", "user.name=alice", "-c", "user.email=alice@example.org")
+    for words in (("init", "-qb", "main"), ("add", "."), (*who, "commit", "-qm", "first")):
+        assert (await desk.run("git", "-C", str(folder), *words)).status == 0

@@ -9,6 +9,7 @@ Times are within the job's life: its last six hours unless they are given.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
 
 from markupsafe import Markup
 
@@ -106,13 +107,26 @@ class UsagePage(Page):
             job=kept,
             mine=self.identity is not None and kept.user == self.identity.name,
             trouble=problem,
-            times=[at.strftime("%Y-%m-%d %H:%M") for at in span.times] if span else [],
+            times=moments(span) if span else [],
+            shown=told_span(span) if span and known else "",
             lines=[_line(one) for one in known],
             nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
             now=self.manager.now(),
             every=_EVERY_SECONDS,
             told=(),
         )
+
+
+def moments(span: Span) -> list[str]:
+    """The times of its points in UTC, each a text of its own: with seconds where a minute has several."""
+    form = "%Y-%m-%d %H:%M" if span.step.total_seconds() % 60 == 0 else "%Y-%m-%d %H:%M:%S"
+    return [at.astimezone(UTC).strftime(form) for at in span.times]
+
+
+def told_span(span: Span) -> str:
+    """Which part of a job's life is shown."""
+    begin, end = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (span.since, span.until))
+    return f"From {begin} to {end} UTC, a mean for every {span.step.total_seconds():g} seconds."
 
 
 def _line(series: Series) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from dlspawner.core.jobs import State
 from dlspawner.manager.gathering import NO_PROMETHEUS
 from dlspawner.manager.history.usage import Span, expressions, read_span, read_usage
+from dlspawner.manager.history.usage_api import moments
 from dlspawner.manager.prometheus import MetricsUnavailable, Names, Prometheus
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.metrics import NAMESPACE, Gpu
@@ -61,6 +63,16 @@ def test_what_points_are_asked_for(since: str, until_: str, step: str, expected:
     else:
         assert isinstance(expected, str)
         assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(15, "2030-01-01 12:00:15"), (90, "2030-01-01 12:01:30"), (60, "2030-01-01 12:01"), (3600, "2030-01-01 13:00")],
+)
+def test_no_two_points_have_the_same_time(step: int, expected: str) -> None:
+    told = moments(Span(NOON, NOON + 10 * HOUR, timedelta(seconds=step)))
+    assert told[0] == expected
+    assert len(set(told)) == len(told)
 
 
 def test_a_life_of_years_is_not_asked_for_at_once() -> None:
@@ -197,6 +209,12 @@ async def test_the_page_of_a_job_leads_to_its_use_with_lines_and_a_table(portal:
     assert "GPUs, percent busy" in page.text
     assert "<polyline" in page.body
     assert "Processor" not in page.text, "of what nobody knows there is no line"
+    assert re.search(r"GPUs, percent busy last [\d.]+, at most [\d.]+", page.text)
+    assert "now " not in page.text
+    shown = re.search(r"From [\d-]+ \d\d:\d\d to [\d-]+ \d\d:\d\d UTC, a mean for every 15 seconds[.]", page.text)
+    assert shown is not None
+    rows = re.findall(r'<th scope="row">([^<]+)</th>', page.body)
+    assert len(set(rows)) == len(rows) > 100
     assert (await portal.read("bob", f"jobs/{job}/usage")).status == 404
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ from dlspawner.backoff import delays
 from dlspawner.core import naming, placement
 from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem, Requests
+from dlspawner.spawner.requests import NotNow, Problem, Requests
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -81,6 +81,10 @@ class Pods:
     def left(self, seconds: float) -> float:
         """Of so many seconds from now, those before ``until``."""
         return seconds if self.until is None else min(seconds, max(0.0, self.until - _now()))
+
+    def by(self, moment: float) -> Pods:
+        """The same, which have to be able to say by this moment, too, why they have failed."""
+        return replace(self, until=moment if self.until is None else min(self.until, moment))
 
     async def create(self, manifest: PodDict, is_own: Callable[[PodDict], bool]) -> PodDict:
         """The pod of this start, created now or found again; ``is_own`` knows it from an earlier one of its name."""
@@ -136,7 +140,7 @@ class Pods:
 
     def _still_ending(self) -> Refused:
         self.log.warning("pod=%s is an earlier job's and is still ending", self.key)
-        return Refused(STILL_ENDING, reason="still-ending", status=409)
+        return NotNow(STILL_ENDING, reason="still-ending", status=409)
 
     def grace(self, pod: PodDict, *, now: bool = False) -> int:
         """How many seconds this pod has between being asked to end and being ended; ``now``: as few as there may be.

@@ -72,7 +72,7 @@ class Problem(Exception):
 
 
 class NotNow(Refused):
-    """Given up, because the API server does not answer or cannot."""
+    """Given up on what passes by itself: an API server that does not answer or cannot, or an earlier pod's end."""
 
 
 @dataclass(frozen=True, slots=True)

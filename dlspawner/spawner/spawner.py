@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 
 
 _WRONG = (400, 403)  # statuses of what is refused for what it asks, and not because somebody does not answer
+
+_TO_SAY_WHY = 1.0  # second before an admission is over, so that who waits for an earlier pod is not just cut off
 
 
 def _check(spawner: DLSpawner, given: object) -> None:
@@ -249,22 +252,23 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
         return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set()))
 
-    async def _create(self, manifest: dict[str, Any]) -> PodDict:
+    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
         """Only what the Manager has admitted, and not after the deadline that it has set."""
-        pod = await self._create_admitted(manifest)
+        pod = await self._create_admitted(manifest, until)
         self._taken = dict(self.user_options) if self._launch is not None else None
         return pod
 
-    async def _create_admitted(self, manifest: dict[str, Any]) -> PodDict:
+    async def _create_admitted(self, manifest: dict[str, Any], until: float) -> PodDict:
         if self._launch is None or not (self._has_quota or self._special):
-            return await super()._create(manifest)
+            return await super()._create(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = quota.question(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
-                return await super()._create(quota.preferring(manifest, admitted.node))
+                manifest = quota.preferring(manifest, admitted.node)
+                return await super()._create(manifest, min(until, admitted.until - _TO_SAY_WHY))
         except Refused as refused:
             if not refused.unsure:
                 passes = isinstance(refused, NotNow)

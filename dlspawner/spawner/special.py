@@ -17,6 +17,7 @@ the exemption as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,11 +82,11 @@ class SpecialSpawner(BaseSpawner):
         self._kept_claim = pvc
         return True
 
-    async def _create(self, manifest: dict[str, Any]) -> Mapping[str, Any]:
+    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> Mapping[str, Any]:
         claim, self._kept_claim = self._kept_claim, None
         if claim is not None:
             await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
-        return await super()._create(manifest)
+        return await super()._create(manifest, until)
 
     def _check_place(self, template: Template, *, has_manager: bool) -> None:
         """Refused when there is no place for a job of this template, or nobody to approve it."""

@@ -11,6 +11,7 @@ feature that KubeSpawner gains; the methods that it calls are the interface.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -161,9 +162,9 @@ class StartingSpawner(WatchedSpawner):
         """The manifest as it is sent."""
         return manifest
 
-    async def _create(self, manifest: dict[str, Any]) -> PodDict:
-        """The pod of this manifest, made now or found again."""
-        return await self.pods.create(manifest, self._is_own)
+    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
+        """The pod of this manifest, made now or found again; by ``until``, of the loop's clock, it says why not."""
+        return await self.pods.by(until).create(manifest, self._is_own)
 
     async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
         await maybe_future(hook(spawner, pod))

@@ -178,6 +178,7 @@ async def test_an_earlier_jobs_pod_that_does_not_go_is_told_before_the_start_is_
         await asyncio.wait_for(starting(api, 0.3).create(manifest(job("a")), own("a")), PATIENCE)
 
     assert (refused.value.message, refused.value.status_code) == (STILL_ENDING, 409)
+    assert isinstance(refused.value, NotNow), "a job that had waited waits on"
     assert {uid for uid, _ in api.deleted} == {"old"}
 
 

@@ -22,12 +22,14 @@ from tests.edges.test_manager.test_faults_hub import (  # noqa: F401  (what is i
     cast,
     test_a_clock_that_is_set_changes_nothing_that_people_read,
     test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too,
+    test_an_earlier_pod_that_is_still_ending_when_the_admission_is_over_is_what_its_person_reads,
     test_watches_that_break_or_are_too_old_are_there_again,
     test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_once,
     test_what_stays_is_one_sentence_and_holds_nothing,
     test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were,
     test_while_the_database_is_away_people_read_that_it_is_for_a_while,
     test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost,
+    test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it,
     test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts,
 )
 from tests.edges.test_manager.test_queue_hub import (  # noqa: F401

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import create_engine, text
 
+from dlspawner.spawner.pods import STILL_ENDING
 from tests import faults
+from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.faulty_hub import SENTENCE
 from tests.edges.spawner_hub import Person, new_name
@@ -311,6 +313,25 @@ def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it
     assert hub.jobs() == {refused.name: "starting"}, "its first request may still be carried out"
     assert "in the queue" in hub.refusal(waits.name, waits.start("", gpus=GPUS))
     runs(hub, waits)
+
+
+def test_an_earlier_pod_that_is_still_ending_when_the_admission_is_over_is_what_its_person_reads(
+    hub: FaultyHub,
+) -> None:
+    person = Person(hub, new_name("earlier-"))
+    name = person.pod_name("")
+    metadata = {"name": name, "finalizers": ["example.org/stays"]}
+    nobody = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    harmless = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "c", "image": "example.org/none", "securityContext": harmless}
+    spec = {"containers": [container], "securityContext": nobody, "schedulerName": "nobody"}
+    cluster = Client(hub.kubeconfig)
+    cluster.create(f"/api/v1/namespaces/{hub.namespace}/pods", {"metadata": metadata, "spec": spec})
+    try:
+        assert hub.refusal(person.name, person.start("", gpus=GPUS)) == STILL_ENDING
+        assert not hub.jobs(), "its GPUs are free at once"
+    finally:
+        hub.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
 def test_watches_that_break_or_are_too_old_are_there_again(hub: FaultyHub, cast: Cast, api: faults.Proxy) -> None:

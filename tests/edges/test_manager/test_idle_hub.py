@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.e2e.people import wait_for
-from tests.edges.test_manager.quota import QuotaHub, running
+from tests.edges.test_manager.quota import TEAMS, QuotaHub, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -21,6 +21,7 @@ NOTEBOOK = {
     "endpoints": [{"name": "ssh", "port": 2222, "protocol": "ssh"}],
     "idle": {"window_seconds": 7200},
 }
+VISION = "  vision: {title: Vision, members: [carol], quota: {gpu: 1}, idle: {window_seconds: %d}}\n"
 EXTRA = '\nc.JupyterHub.load_roles[-1]["scopes"] += ["tokens", "access:servers"]\n'
 
 
@@ -32,6 +33,13 @@ class IdleHub(QuotaHub):
         (self.templates / "jobs" / "notebook.yaml").write_text(json.dumps(NOTEBOOK))
         with (self.config / "cluster.yaml").open("a") as file:
             file.write("idle: {metrics_age_seconds: 30, dry_run: false}\n")
+
+    def set_quota(self, gpus: int) -> None:
+        self.set_window(5400)
+
+    def set_window(self, seconds: int) -> None:
+        """Of one team, which has its own."""
+        (self.config / "teams.yaml").write_text(TEAMS % self.gpus + VISION % seconds)
 
     def manager(self, token: str, method: str, path: str, body: Any = None) -> requests.Response:
         headers = {"Authorization": f"token {token}"}
@@ -96,3 +104,18 @@ def test_people_tell_of_no_kernels_keep_their_own_jobs_only_and_see_no_report(hu
     kept = hub.manager(alice, "POST", f"jobs/{job}/keep-alive")
     assert kept.status_code == 200, kept.text
     assert kept.json()["sentence"] == "It is kept for 2 h, longer while it is used."
+
+
+def test_a_team_has_a_window_of_its_own_for_templates_that_have_none(hub: IdleHub) -> None:
+    hub.add_users(["carol", "dave"])
+    admin, wanted = hub.token("admin"), {"carol": {"team": "vision"}, "dave": {}}
+    for user, options in wanted.items():
+        assert hub.start_server(user, template="tiny", **options).status_code in {201, 202}
+    for seconds in (5400, 900):
+        hub.set_window(seconds)
+        wait_for(lambda told=seconds: hub.job(admin, "carol").get("window_seconds") == told, "its team's", 60)
+    windows = {user: hub.job(admin, user)["window_seconds"] for user in ("alice", "carol", "dave")}
+    assert windows == {"alice": 7200, "carol": 900, "dave": None}
+    for user in wanted:
+        hub.api("DELETE", f"/users/{user}/server")
+    wait_for(lambda: {*hub.servers()} == {"alice/"}, "they are stopped", 60)

@@ -120,13 +120,9 @@ class Visit:
         if target is None:
             raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
         try:
+            version, server = str(self._leg.get_extra_info("client_version", "")), self._server
             leg = await pod.connect(
-                target,
-                self._server.keys.user_ca,
-                self._server.policy,
-                self._bounds,
-                str(self._leg.get_extra_info("client_version", "")),
-                self._server.limits.connect_seconds,
+                target, server.keys.user_ca, server.policy, self._bounds, version, server.limits.connect_seconds
             )
         except pod.Unreachable as problem:
             raise Refused(str(problem)) from problem

@@ -174,8 +174,44 @@ def many(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
     return [[out.read().decode(), out.channel.recv_exit_status()] for _, out, _ in opened]
 
 
+def agent(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
+    """The agent of here, used from the job."""
+    channel = client.get_transport().open_session()
+    handler = paramiko.agent.AgentRequestHandler(channel)
+    channel.exec_command('test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l')
+    said = b"".join(iter(lambda: channel.recv(100), b""))
+    handler.close()
+    return [said.decode().split()[1:2], channel.recv_exit_status()]
+
+
+def sockets(client: paramiko.SSHClient, where: dict[str, Any]) -> Any:
+    """A stream to a socket of the job's file system, and one to a socket that is not there."""
+    there = open_socket(client.get_transport(), where["socket"])
+    there.sendall(b"there")
+    there.shutdown_write()
+    said = b"".join(iter(lambda: there.recv(100), b""))
+    return [said.decode(), problem_of(lambda: open_socket(client.get_transport(), "/no/such/socket"))]
+
+
+def open_socket(transport: paramiko.Transport, path: str) -> paramiko.Channel:
+    """As `Transport.open_channel`, which does not know this kind."""
+    send = transport._send_user_message
+
+    def with_path(message: paramiko.Message) -> None:
+        message.add_string(path)
+        message.add_string("")
+        message.add_int(0)
+        send(message)
+
+    transport._send_user_message = with_path
+    try:
+        return transport.open_channel("direct-streamlocal@openssh.com")
+    finally:
+        transport._send_user_message = send
+
+
 CASES: dict[str, Case] = {
-    case.__name__: case for case in (commands, bulk, shell, files, forwards, requests, subsystem, many)
+    case.__name__: case for case in (commands, bulk, shell, files, forwards, requests, subsystem, many, agent, sockets)
 }
 
 

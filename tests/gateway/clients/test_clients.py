@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.clients.forwarding import answer_over, echo_server
+from tests.gateway.clients.forwarding import answer_over, echo_server, echo_socket
+from tests.gateway.clients.test_forwards import agent
 from tests.gateway.clients.ways import Desk, Way
 from tests.gateway.peers import DEADLINE, Done
 from tests.ports import free_port
@@ -109,6 +110,8 @@ PARAMIKO = {
     ],
     "subsystem": ["SSHException", "Channel closed."],
     "many": [[str(n), n] for n in range(40)],
+    "agent": [["FINGERPRINT"], 0],
+    "sockets": ["there", ["ChannelException", "2", "Connect failed"]],
 }  # fmt: skip
 
 
@@ -122,7 +125,8 @@ async def test_paramiko(desk: Desk, name: str) -> None:
     async def case(way: Way) -> object:
         host, port, user = desk.address(way)
         key = desk.sshd.host_key if way is Way.DIRECT else desk.host_key.export_public_key().decode()
-        async with echo_server() as echo:
+        socket_path = desk.sockets / f"echo-{way.value}"
+        async with echo_server() as echo, echo_socket(socket_path), agent(desk, way.value) as agents:
             where = {
                 "host": host,
                 "port": port,
@@ -132,11 +136,13 @@ async def test_paramiko(desk: Desk, name: str) -> None:
                 "through": desk.running.port if way is Way.JUMP else None,
                 "folder": str(desk.job_folder(way)),
                 "echo": echo,
+                "socket": str(socket_path),
             }
             script = str(Path(__file__).with_name("paramiko_client.py"))
-            done = await desk.run(sys.executable, "-W", "ignore", script, name, feed=json.dumps(where).encode())
+            feed, env = json.dumps(where).encode(), {"SSH_AUTH_SOCK": str(agents)}
+            done = await desk.run(sys.executable, "-W", "ignore", script, name, feed=feed, env=env)
         assert done.status == 0, done.err
-        return json.loads(done.out)
+        return json.loads(done.text.replace(desk.key.get_fingerprint(), "FINGERPRINT"))
 
     assert await desk.each(case) == PARAMIKO[name]
 

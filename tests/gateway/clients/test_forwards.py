@@ -123,9 +123,9 @@ async def test_a_forward_that_fails_ends_the_session_where_that_is_wanted(desk: 
 
 
 @contextlib.asynccontextmanager
-async def agent(desk: Desk) -> AsyncIterator[Path]:
+async def agent(desk: Desk, of: str = "all") -> AsyncIterator[Path]:
     """An agent that holds one key."""
-    path = desk.sockets / "agent"
+    path = desk.sockets / f"agent-{of}"
     async with desk.background("ssh-agent", "-D", "-a", str(path)):
         await until(path.exists)
         done = await desk.run("ssh-add", "-q", str(desk.identity), env={"SSH_AUTH_SOCK": str(path)})

@@ -118,31 +118,36 @@ PARAMIKO = {
 QUICK = {"commands", "requests"}
 
 
+async def paramiko_does(desk: Desk, way: Way, name: str) -> object:
+    """What came of one of the cases of `paramiko_client.py`."""
+    host, port, user = desk.address(way)
+    key = desk.sshd.host_key if way is Way.DIRECT else desk.host_key.export_public_key().decode()
+    socket_path = desk.sockets / f"echo-{way.value}"
+    async with echo_server() as echo, echo_socket(socket_path), agent(desk, way.value) as agents:
+        where = {
+            "host": host,
+            "port": port,
+            "user": user,
+            "host_key": key,
+            "identity": str(desk.identity),
+            "through": desk.running.port if way is Way.JUMP else None,
+            "folder": str(desk.job_folder(way)),
+            "echo": echo,
+            "socket": str(socket_path),
+        }
+        script = str(Path(__file__).with_name("paramiko_client.py"))
+        feed, env = json.dumps(where).encode(), {"SSH_AUTH_SOCK": str(agents)}
+        done = await desk.run(sys.executable, "-W", "ignore", script, name, feed=feed, env=env)
+    assert done.status == 0, done.err
+    return json.loads(done.text.replace(desk.key.get_fingerprint(), "FINGERPRINT"))
+
+
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PARAMIKO]
 )
 async def test_paramiko(desk: Desk, name: str) -> None:
     async def case(way: Way) -> object:
-        host, port, user = desk.address(way)
-        key = desk.sshd.host_key if way is Way.DIRECT else desk.host_key.export_public_key().decode()
-        socket_path = desk.sockets / f"echo-{way.value}"
-        async with echo_server() as echo, echo_socket(socket_path), agent(desk, way.value) as agents:
-            where = {
-                "host": host,
-                "port": port,
-                "user": user,
-                "host_key": key,
-                "identity": str(desk.identity),
-                "through": desk.running.port if way is Way.JUMP else None,
-                "folder": str(desk.job_folder(way)),
-                "echo": echo,
-                "socket": str(socket_path),
-            }
-            script = str(Path(__file__).with_name("paramiko_client.py"))
-            feed, env = json.dumps(where).encode(), {"SSH_AUTH_SOCK": str(agents)}
-            done = await desk.run(sys.executable, "-W", "ignore", script, name, feed=feed, env=env)
-        assert done.status == 0, done.err
-        return json.loads(done.text.replace(desk.key.get_fingerprint(), "FINGERPRINT"))
+        return await paramiko_does(desk, way, name)
 
     assert await desk.each(case) == PARAMIKO[name]
 

@@ -17,6 +17,7 @@ import pytest
 from ssh_gateway import algorithms
 from ssh_gateway.keys import Keys
 from tests.gateway.clients.conftest import at_desk
+from tests.gateway.clients.test_clients import paramiko_does
 from tests.gateway.clients.ways import Desk, Way
 from tests.gateway.peers import FakePeople, Sshd
 from tests.ports import free_port
@@ -99,6 +100,17 @@ async def test_the_job_alone_wants_new_keys(restless: Desk) -> None:
     for way in (Way.GATEWAY, Way.JUMP):
         assert renewed[way].exceeds(client=0, job=5), renewed
         assert renewed[way].client == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restless", [("RekeyLimit 1M", "Ciphers aes256-ctr")], indirect=True)
+async def test_the_job_wants_new_keys_while_paramiko_sends(restless: Desk) -> None:
+    """It wants some itself in the middle."""
+    log = restless.sshd.directory / "log"
+    for way in Way:
+        before = log.read_text().count(NEW_KEYS)
+        assert await paramiko_does(restless, way, "bulk") == [True, 0]
+        assert log.read_text().count(NEW_KEYS) - before > 3, way
 
 
 @pytest.mark.parametrize("restless", every_cipher(quick="aes128-gcm@openssh.com"), indirect=True)

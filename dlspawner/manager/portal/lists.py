@@ -18,7 +18,7 @@ from dlspawner.core.options import usable
 from dlspawner.hubapi import HubApi, HubError
 from dlspawner.manager import query
 from dlspawner.manager.access import Right, Viewer
-from dlspawner.manager.job_words import gpus
+from dlspawner.manager.job_words import end, gpus
 from dlspawner.manager.kept import Kept, Place
 from dlspawner.manager.portal.shares import shares
 from dlspawner.manager.portal.waiting import Telling, listed
@@ -26,6 +26,7 @@ from dlspawner.manager.portal_page import Page
 from dlspawner.manager.web import NOTHING_HERE, Problem
 
 PER_PAGE = 50
+NO_GPUS = "-"  # as a GPU type, of the choices of a form in which an empty one is any
 _MEMBERS = 200  # that are named
 _QUESTIONS = 10  # that the Hub is asked at one time for one page
 
@@ -119,8 +120,9 @@ class All(Page):
             for name in (*query.FILTERS, "cursor")
             if self.get_query_argument(name, "")
         }
+        asked = {**given, "gpu_type": [""]} if given.get("gpu_type") == [NO_GPUS] else given
         try:
-            wanted, after = query.read_filter(given), query.read_after(given)
+            wanted, after = query.read_filter(asked), query.read_after(asked)
         except query.Wrong as wrong:
             self._show(viewer, [], given, 422, problem=str(wrong))
             return
@@ -143,7 +145,8 @@ class All(Page):
             choices={name: title for name, title in titles.items() if viewer.all or name in names},
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
-            kinds=[kind.name for kind in settings.cluster.gpu_types],
+            kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
+            ends={kept.id: end(kept.reason, "", kept.stop) for kept in jobs if kept.state is State.ENDED},
             teams=titles,
             templates={one.name: one.title for one in settings.templates},
             offered=[(one.name, one.title) for one in offered],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from dlspawner.core.decisions import Reason
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.job_words import ENDS
 from dlspawner.manager.portal import lists
 from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, Telling, listed
+from dlspawner.manager.records import ended
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.test_portal_views import NOW, State, job
@@ -246,3 +249,29 @@ async def test_without_login_every_page_leads_to_it(portal: Portal, path: str) -
     answer = await portal.read("", path)
     assert answer.status == 302
     assert "/hub/api/oauth2/authorize" in answer.location
+
+
+async def test_jobs_without_gpus_can_be_chosen(portal: Portal) -> None:
+    await portal.runs(wants("alice", gpus=0, server="small"))
+    await portal.runs(wants("alice", gpus=2, server="large"))
+    form = await portal.read("alice", "all")
+    choice = re.search('<option value="([^"]+)">no GPU</option>', form.body)
+    assert choice is not None
+    page = await portal.read("alice", f"all?gpu_type={choice[1]}&team=")
+    assert page.status == 200
+    assert "small" in page.text
+    assert "large" not in page.text
+    assert f'<option value="{choice[1]}" selected>no GPU</option>' in page.body
+    typed = (await portal.read("alice", "all?gpu_type=gpu")).text
+    assert ("large" in typed, "small" in typed) == (True, False)
+
+
+async def test_every_job_says_how_it_ended_in_the_words_of_its_page(portal: Portal) -> None:
+    for server, reason in (("good", "finished"), ("bad", "failed")):
+        book, job = portal.served.book, (await portal.runs(wants("alice", gpus=1, server=server))).job
+        await book.turn(lambda turn, job=job, reason=reason: turn.write(ended(turn.record(job)), reason, ""))  # type: ignore[misc]
+        sentence = ENDS[reason].replace(":", ".")
+        assert sentence in (await portal.read("alice", f"jobs/{job}")).text
+    text = (await portal.read("alice", "all")).text
+    assert re.search(r"good .{,80}ended Its program has ended[.]", text)
+    assert re.search(r"bad .{,80}ended Its program has failed[.]", text)

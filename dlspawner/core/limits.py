@@ -5,6 +5,7 @@ A limit says why in a sentence for the person, with the number that would have w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -133,7 +134,7 @@ def _larger_than_nodes(charge: Charge, world: World) -> Refuse | None:
     if too_large is not None:
         return Refuse(Reason.SHARE, _share_sentence(too_large, rooms))
     smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
-    fit = next(count for count in range(len(pods) - 1, 0, -1) if _on_rooms(tuple(smallest[:count]), rooms))
+    fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_rooms(tuple(smallest[:count]), rooms))
     sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
     return Refuse(Reason.TOO_MANY, sentence)
 

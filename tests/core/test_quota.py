@@ -685,6 +685,11 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
         wants("j", "a", [6, 6, 6]),
         "The cluster's nodes can not hold the 3 pods of this job together, only 2 of them.",
     ),
+    "how many of many pods of several sizes": (
+        world(team("a", 40), N1, N2, node("n3", 4)),
+        wants("j", "a", [8, 8, 4, 8, 1, 8]),
+        "The cluster's nodes can not hold the 6 pods of this job together, only 3 of them.",
+    ),
     "what to do where the nodes with such GPUs are not for the job": (
         world(team("a", 8), N1),
         wants("j", "a", 1, charge=Charge("a100", (replace(ask().pods[0], placement=Placement((("own", "rack"),))),))),

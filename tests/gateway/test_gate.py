@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -103,6 +104,7 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
     async def attack(source: str) -> None:
         await asyncio.gather(*(guess_if_let_in(source) for _ in range(1300)))
 
+    began = time.monotonic()
     attacking = [asyncio.create_task(attack(f"127.0.7.{last}")) for last in range(1, 11)]
     logins = 0
     while not all(task.done() for task in attacking):
@@ -113,7 +115,8 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
     await asyncio.gather(*attacking)
     assert logins >= 2
     assert sent_away > 12_000, "the others were let in, and guessed"
-    assert strict.people.guesses - logins // 2 <= 24 + 10 * 2, "of all of them"
+    paid = (time.monotonic() - began) / Rules().penalty_seconds  # guesses that time pays for, however busy we are
+    assert strict.people.guesses - logins // 2 <= 24 + 10 * 2 + paid, "of all of them"
     assert resident() - before < 64 * MIB
 
 

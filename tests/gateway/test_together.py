@@ -54,7 +54,7 @@ def test_what_is_guessed_at_one_is_owed_at_all(pair: tuple[One, One]) -> None:
     for number in range(FREE + 1):
         pair[number % 2].penalties.tries(ADDRESS, f"user{number}", 0.0)
     assert one.penalties.refusal(ADDRESS, 0.0) == other.penalties.refusal(ADDRESS, 0.0) is not None
-    one.penalties.right(ADDRESS, "user0", 0.0)
+    one.penalties.give_back(ADDRESS, "user0", 0.0)
     assert one.penalties.refusal(ADDRESS, 0.0) is other.penalties.refusal(ADDRESS, 0.0) is None
 
 

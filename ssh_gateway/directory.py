@@ -236,7 +236,8 @@ class HubAndManager:
         if not users:
             return frozenset()
         try:
-            listed = {user.name for user in await self._hub.active_users()}
+            one = len(set(users)) == 1  # is asked about itself, and not by the list of everybody
+            listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
         except hubapi.HubRefused as error:
             raise Unavailable("the Hub lists no users: this service lacks the scope list:users") from error

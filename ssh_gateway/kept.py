@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ssh_gateway.packets import GLOBAL_REQUEST, wants_reply
+from ssh_gateway.packets import GLOBAL_REQUEST, open_failure, opener, read_direct_tcpip, wants_reply
 
 MOST_PACKETS = 64
+TOO_MANY_STREAMS = "too many streams wait for your default server: try again when it runs"
 MOST_BYTES = 256 * 1024  # a client has a few hundred to say; a packet of its own may be as large as all of this
 
 
@@ -34,3 +35,8 @@ class Kept:
         """All of them, in order; none is left."""
         taken, self._packets, self._size = self._packets, [], 0
         return taken
+
+
+def too_much(payload: bytes) -> bytes | None:
+    """The answer to what is not kept, where it has one that leaves the connection as it is: a browser behind ``-D``."""
+    return None if read_direct_tcpip(payload) is None else open_failure(opener(payload), TOO_MANY_STREAMS)

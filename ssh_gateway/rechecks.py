@@ -169,7 +169,7 @@ class Rechecks:
         async def ask() -> None:
             for token, inside in waiting:
                 bearer = await self.people.bearer(token)
-                await self._judge(inside, Facts(bearers={token: bearer}))
+                group.create_task(self._judge(inside, Facts(bearers={token: bearer})))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(of_token))):

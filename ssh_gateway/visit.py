@@ -26,7 +26,7 @@ from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.drain import STOPPING
-from ssh_gateway.kept import Kept
+from ssh_gateway.kept import Kept, too_much
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
@@ -266,8 +266,8 @@ class Visit:
         if brought:
             self._server.meters.waited(runs=True)
             say("started", conn=self._number, user=user, server=name)
-        if (why := await self._server.obstacle_now(Held(self.proof, name))) is not None:
-            raise NotStarted(why)
+            if (why := await self._server.obstacle_now(Held(self.proof, name))) is not None:
+                raise NotStarted(why)
         return brought
 
     def _say(self, sentence: str) -> None:
@@ -297,7 +297,10 @@ class Visit:
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
             return True  # of a stream that is over
         if not self._kept.add(kind, payload):
-            self._leg.end(asyncssh.DISC_PROTOCOL_ERROR, "too many requests before the first session")
+            if (answer := too_much(payload)) is not None:
+                self._leg.send_payload(answer)
+            else:
+                self._leg.end(asyncssh.DISC_PROTOCOL_ERROR, "too many requests before the first session")
             return True
         wants_pod = kind != packets.GLOBAL_REQUEST or packets.wants_reply(payload)
         if wants_pod and not self._connecting:

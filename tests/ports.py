@@ -32,9 +32,12 @@ def free_port() -> int:
 
 def _take(port: int) -> None:
     """OSError when other tests have been given this port, and may not use it yet."""
-    folder = Path(tempfile.gettempdir()) / f"ports-of-tests-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
+    folder = Path(tempfile.gettempdir()) / "ports-of-tests"  # of whatever user: tests without root run beside others
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777)
+    file = folder / str(port)
+    lock = os.open(file, os.O_RDONLY) if file.exists() else os.open(file, os.O_RDONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -321,11 +321,6 @@ class World:
             return NOTHING
         if not node.gpus:
             return NOTHING
-        alike = ("kept", node.gpus, node.others.gpus, node.labels, node.taints)
-        return self.lasting(alike, lambda: self._with_gpus(node))
-
-    def _with_gpus(self, node: Node) -> Space:
-        """CPU and memory that come with the GPUs of a node."""
         cpu = memory = 0
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:

@@ -182,7 +182,7 @@ class Desk:
         if known is not None and not known.waits:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not State.STOPPING and known.nonce == question.nonce
-            admitted = Answer("admit", "known", seconds=left, nodes=known.job.nodes)
+            admitted = Answer("admit", "known", seconds=left, nodes=_to_prefer(known.job))
             return admitted if may else Answer("refuse", "over", (OVER,))
         if known is None:
             if turn.book.has_ended(question.job) or self._was_cancelled(question):
@@ -285,7 +285,12 @@ class Desk:
         turn.write(record, "admitted")
         withdraw(turn, record.job.id, Kind.CANNOT_START)
         seconds = self._reservation.total_seconds()
-        return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds, nodes=starting.nodes))
+        return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds, nodes=_to_prefer(starting)))
+
+
+def _to_prefer(job: Job) -> tuple[str | None, ...]:
+    """The nodes that its pods are to prefer; where jobs without GPUs go, Kubernetes' scheduler knows best."""
+    return job.nodes if job.charge.gpu_type is not None else ()
 
 
 def _no_more(wanted: Job, known: Job) -> bool:

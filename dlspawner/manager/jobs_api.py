@@ -11,8 +11,9 @@ Every answer to a question is 200 with a decision: what is no 200 is no answer, 
 that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that
 has no files to decide by answers 501, and will tomorrow.
 
-An admission says for each pod the node that it was admitted for, null where that is not known: Kubernetes' scheduler
-would spread what was packed, and a job for which a whole node was kept would find two that are half full.
+An admission of a job with GPUs says for each pod the node that it was admitted for, null where that is not known:
+Kubernetes' scheduler would spread what was packed, and a job for which a whole node was kept would find two that are
+half full.
 """
 
 from __future__ import annotations

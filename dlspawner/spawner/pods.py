@@ -43,7 +43,7 @@ STILL_THERE_WITH_HOME = (
 )
 
 STILL_ENDING = (
-    "An earlier job of this server is still ending: start it again when that has ended, or ask an administrator to "
+    "An earlier job of this server is still ending: this one can start when that has ended. An administrator can "
     "remove it."
 )
 

@@ -152,7 +152,7 @@ def crowds_beside(draw: st.DrawFn) -> tuple[list[Comes], bool]:
     for number in range(draw(st.integers(1, 3))):
         amount, every = draw(st.integers(1, 4)), draw(st.integers(4, 20))
         minutes, of = draw(st.sampled_from([9, 20, LONGEST])), draw(st.sampled_from("bc"))
-        jobs = (beside(f"{of}{number}-{one:02}", of, amount, without) for one in range(60))
+        jobs = (beside(f"{of}{number}-{one:02}", of, amount, without) for one in range(150))
         coming += [Comes(job, every * one, minutes) for one, job in enumerate(jobs)]
     return coming, without
 

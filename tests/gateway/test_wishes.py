@@ -10,7 +10,7 @@ import pytest
 
 from ssh_gateway import packets
 from ssh_gateway.directory import Start
-from ssh_gateway.kept import MOST_PACKETS
+from ssh_gateway.kept import MOST_PACKETS, TOO_MANY_STREAMS
 from ssh_gateway.starts import Starts
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import DEADLINE, Running, Sshd, until
@@ -95,6 +95,23 @@ async def test_a_stream_to_a_job_does_not_wait_for_the_default_server(
     assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
     drop(conn)
     await conn.wait_closed()
+
+
+async def test_more_streams_than_may_wait_are_refused_and_the_session_before_them_gets_in(
+    starting: Running, sshd: Sshd, alices_key: asyncssh.SSHKey
+) -> None:
+    """As a browser opens them through `ssh -D`."""
+    conn = await logged_in(starting, alices_key, "alice")
+    asked = asyncio.create_task(session(conn))
+    await until(lambda: starting.people.looks > 1)
+    streams = [asyncio.create_task(stream(conn, "127.0.0.1", 9)) for _ in range(MOST_PACKETS + 5)]
+    await until(lambda: sum(one.done() for one in streams) == 6)
+    assert {one.result() for one in streams if one.done()} == {TOO_MANY_STREAMS}
+    runs(starting, sshd)
+    assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
+    drop(conn)
+    await conn.wait_closed()
+    await asyncio.gather(*streams, return_exceptions=True)
 
 
 @pytest.mark.parametrize("streams", [0, 2], ids=["a session", "streams before a session"])

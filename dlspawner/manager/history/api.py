@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from typing import TypeVar
 
 from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts
 from dlspawner.manager import presence
@@ -30,6 +32,9 @@ from dlspawner.manager.web import ApiHandler, Asking, Manager, Problem, Routes
 AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
 FREE = ("total", "free", "closed", "fragmented")
 Row = dict[str, object]
+Done = TypeVar("Done")
+
+_ASIDE = ThreadPoolExecutor(1, "reports")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,11 @@ class Report:
     days: tuple[Row, ...]
     totals: tuple[Row, ...]
     free: tuple[Row, ...]
+
+
+async def aside(work: Callable[..., Done], *given: object) -> Done:
+    """What takes long, in a thread; one at a time, so that reports take nobody else's threads."""
+    return await asyncio.get_running_loop().run_in_executor(_ASIDE, work, *given)
 
 
 def asked(handler: Asking) -> Question:
@@ -58,7 +68,7 @@ async def report(manager: Manager, question: Question, viewer: Viewer) -> Report
     now = manager.now()
     hours = await manager.store.read(lambda connection: hoursrows.read(connection, question, viewer, now))
     free = await manager.store.read(lambda connection: hoursrows.read_free(connection, question))
-    return await asyncio.to_thread(_report, question, hours, free)
+    return await aside(_report, question, hours, free)
 
 
 def _report(question: Question, hours: Hours, free: Mapping[tuple[date, str], Mapping[str, int]]) -> Report:
@@ -114,7 +124,7 @@ class GpuHours(ApiHandler):
     async def get(self) -> None:
         self.known()
         found = await report(self.manager, asked(self), self.viewer(Right.SEE))
-        body = await asyncio.to_thread(as_json, found)
+        body = await aside(as_json, found)
         if self.manager.acting is not None and self.manager.acting.presence.away:
             self.set_header(presence.HEADER, presence.AWAY)
         self.set_header("Content-Type", "application/json")
@@ -128,7 +138,7 @@ class GpuHoursCsv(ApiHandler):
         self.known()
         question = asked(self)
         found = await report(self.manager, question, self.viewer(Right.SEE))
-        body = await asyncio.to_thread(as_csv, found)
+        body = await aside(as_csv, found)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         file = f"gpu-hours-{question.by.value}-{question.since}-{question.until}.csv"
         self.set_header("Content-Disposition", f'attachment; filename="{file}"')

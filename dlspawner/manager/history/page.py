@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -11,7 +10,7 @@ from markupsafe import Markup
 
 from dlspawner.core.visible import visible
 from dlspawner.manager.access import Right
-from dlspawner.manager.history.api import AMOUNTS, Report, Row, report
+from dlspawner.manager.history.api import AMOUNTS, Report, Row, aside, report
 from dlspawner.manager.history.plots import OTHERS, SERIES, Series, stacked, top
 from dlspawner.manager.history.questions import By, Question, read_question
 from dlspawner.manager.notices_shown import told_to
@@ -57,7 +56,7 @@ class HistoryPage(Page):
         told = await report(self.manager, question, viewer)
         query = {"by": question.by.value, "since": question.since, "until": question.until}
         names = self._names(question.by)
-        plots = await asyncio.to_thread(_plots, told, names)
+        plots = await aside(_plots, told, names)
         most = len(told.totals) if len(told.totals) <= MOST_ROWS + 1 else MOST_ROWS  # one alone is no others
         self.show(
             "history.html",

@@ -56,7 +56,7 @@ class JobPage(Mine):
         """Whether *Start again* can do what it says, as far as we know: the Hub keeps the options of the latest job."""
         acting = self.acting()
         latest = await acting.ledger.page(Viewer("", all=True), Filter(user=kept.user, server=kept.server), None, 1)
-        return latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
+        return bool(latest) and latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
 
     async def _ways(self, kept: Kept) -> tuple[Row | None, dict[str, str]]:
         """The ways into a job of one's own, as the list of one's jobs has them."""

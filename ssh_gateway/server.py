@@ -91,7 +91,7 @@ class Server:
         self.rechecks = rechecks
         self.revocations = rechecks.revocations if rechecks is not None else Revocations()
         if rechecks is not None:
-            rechecks.visits = self._visits
+            rechecks.visits = self._watched
         self.crowd = Crowd(self.limits.connections_per_user)
         self.recorded = recorder.new_crowd()
         self.penalties = Penalties(self.limits.rules)
@@ -222,6 +222,10 @@ class Server:
         if recorded is None:
             return False if self._nobody_tells and self.recordings.folder is None else None
         return team in recorded
+
+    def _watched(self) -> list[Visit]:
+        """Those whose access is checked again: who is in, and who waits for a job to be let in."""
+        return [one for visitor in self.visitors if (one := visitor.visit or visitor.waits) is not None]
 
     def _visits(self) -> list[Visit]:
         return [visitor.visit for visitor in self.visitors if visitor.visit is not None]

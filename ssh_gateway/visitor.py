@@ -61,6 +61,7 @@ class Visitor(Door):
         self._in_crowd = ""
         self._since = time.monotonic()
         self.visit: Visit | None = None
+        self.waits: Visit | None = None  # for its job, to be let in
 
     # Coming and going
 
@@ -297,6 +298,7 @@ class Visitor(Door):
                 visit.wait_for_wish()
             else:
                 self._leave_door()  # it may take minutes to start the job, and is no stranger's waiting any more
+                self.waits = visit
                 await visit.connect(server)
         except Refused as refusal:
             visit.send_home(refusal)

@@ -50,7 +50,7 @@ _LEVELS = {
     Kind.FILE_BROKEN: "error",
     Kind.HUB_REFUSES: "error",
 }
-_PAGES = {Kind.APPROVALS: "approvals"}  # of ours, that says more
+_PAGES = {Kind.APPROVALS: "approvals", Kind.DENIED: "approvals"}  # of ours, that says more
 
 
 def acting_book(manager: Manager) -> Book:

@@ -63,20 +63,25 @@ class SshStarts(Starting):
         known = await self.acting.hub.user(user)
         there = known.servers.get(server) if known is not None else None
         prefers = await self.manager.store.starts_by_login(user)
-        template = wanted(server, there, self.acting.settings.templates, prefers=prefers)
+        templates = self.acting.settings.templates
+        kept = there if there is not None and there.user_options else None
+        always = wanted(server, None, templates, prefers=prefers)
+        if kept is not None and always is not None and server not in await self.acting.ledger.ended(user):
+            kept = None  # of a request that was refused: nothing has ever run by it
+        template = wanted(server, kept, templates, prefers=prefers)
         if known is None or template is None:
             return OFF
         if template.start_on_connect is None:
             await self._refuse_again(user, server)
-        options = None if there is not None and there.user_options else {"template": template.name}
+        options = None if kept is not None else {"template": template.name}
         try:
-            _, kept = await self.starter().start(Wanted(user, server, options))
+            _, begun = await self.starter().start(Wanted(user, server, options))
         except Problem as problem:
             if problem.detail != RUNS:
                 raise
-            kept = None  # it runs by now, or stops: the gateway sees which
+            begun = None  # it runs by now, or stops: the gateway sees which
         found = await self._where(user, server)
-        return found or self._stands("starting", kept.id if kept is not None else None, user, server)
+        return found or self._stands("starting", begun.id if begun is not None else None, user, server)
 
     async def _refuse_again(self, user: str, server: str) -> None:
         last = (await self.acting.ledger.ended(user)).get(server)

@@ -227,6 +227,25 @@ async def test_what_is_revoked_while_a_login_waits_lets_nobody_in(  # noqa: PLR0
     assert told in done.err
 
 
+@pytest.mark.parametrize("by_token", [False, True], ids=["key", "token"])
+async def test_a_login_in_the_queue_ends_when_what_it_came_in_with_is_taken_back(
+    running: Running, alice: Client, by_token: bool
+) -> None:
+    people, rounds = running.people, running.server.rechecks
+    assert rounds is not None
+    people.stages, people.tokens["secret"] = [STARTING], Bearer("alice", everything)
+    env, options = alice.with_token("secret") if by_token else ({}, [])
+    way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
+    login = asyncio.create_task(alice.ssh(*way, "alice+train@gateway", "echo in", env=env))
+    await until(lambda: people.looks > 1)
+    people.keys["alice"].clear()
+    people.tokens.clear()
+    await rounds.round()
+    done = await login
+    assert (done.status, done.out) == (255, b"")
+    assert f"the {'token' if by_token else 'key'} that you came in with was" in done.err
+
+
 async def test_a_login_goes_on_whose_proof_nobody_can_judge_again(running: Running, alice: Client, sshd: Sshd) -> None:
     def look() -> Start:
         running.people.manager_down = running.people.down = True

@@ -92,7 +92,8 @@ async def _not_waiting(acting: Acting, desk: Desk, viewer: Viewer, job: str, req
         return Problem(409, words.CHANGED if changed else words.decided(known))
     if await acting.ledger.seen(viewer, job) is None:
         return Problem(404, NO_JOB)
-    return Problem(409, words.NOT_WAITING)
+    others = bool(request) and any(one.waits for one in found)
+    return Problem(409, words.CHANGED if others else words.NOT_WAITING)
 
 
 class Approvals(Resource):

@@ -37,7 +37,7 @@ from dlspawner.manager.logs.turns import TooMany
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.web import ForHub, Problem
 
-NO_LOG = "There is no such log: this job's containers have printed nothing that is kept."
+NO_LOG = "There is no such log: nothing is kept of such a pod, container or run of this job."
 NOT_YOURS = (
     "Logs, and events of pods, are for the job's owner and the admins of its team. An administrator of the Hub who has "
     "to read them becomes one of those in teams.yaml."

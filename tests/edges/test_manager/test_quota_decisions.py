@@ -67,9 +67,7 @@ async def test_an_admission_names_the_nodes_however_often_it_is_asked_for(office
         waits = await ask(acting, pair)
         assert (waits.decision, waits.nodes) == ("wait", ())
         none = await ask(acting, wants("carl", gpus=0))
-        assert (none.decision, none.nodes) == ("admit", ()), (
-            "Kubernetes' scheduler spreads those without GPUs"
-        )
+        assert (none.decision, none.nodes) == ("admit", ()), "Kubernetes' scheduler spreads those without GPUs"
         await office.make_node("gpu-3")
         await until(lambda: is_due(acting, pair), "it has its turn")
         for _ in range(2):

@@ -172,6 +172,17 @@ async def test_a_template_that_always_starts_so_needs_no_server(portal: Portal) 
     assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
 
 
+async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from_starting(portal: Portal) -> None:
+    """The Hub keeps the options of every request, those of a refused one too."""
+    acting = portal.served.acting
+    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
+    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
+    portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
+    portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
+    assert (await asked(portal, "POST", "ssh-starts/alice/files"))[1]["state"] == "starting"
+    assert (portal.hub.started, portal.hub.options) == ([("alice", "files")], [{"template": "files"}])
+
+
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [

@@ -152,7 +152,7 @@ class FakePeople:
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
     down: bool = False  # the Hub
     manager_down: bool = False
-    guesses: int = 0
+    guesses: int = 0  # at tokens that nobody has
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
     stages: list[Start | Callable[[], Start]] = field(default_factory=lambda: [Start("off")])
@@ -175,7 +175,7 @@ class FakePeople:
 
     async def bearer(self, token: str) -> Bearer | None:
         self._answer()
-        self.guesses += 1
+        self.guesses += token not in self.tokens
         return self.tokens.get(token)
 
     async def stopped_servers(self, user: str) -> frozenset[str]:

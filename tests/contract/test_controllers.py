@@ -106,6 +106,9 @@ def test_of_nodes_that_can_hold_a_pod_the_one_that_it_prefers_most_gets_it(
         placed = cluster.until(f"{pods}/{name}", lambda found: bool(found["spec"].get("nodeName")))
         return str(placed["spec"]["nodeName"])
 
+    for name in (first, second):  # on a real cluster a node takes nothing before its taint of a new one is gone
+        cluster.create(pods, _asking(name, f"on-{name}"))
+        assert node(f"on-{name}") == name
     cluster.create(pods, _asking(full, "all", **{"example.org_gpu": "2"}))
     assert node("all") == full
     cluster.create(pods, preferring("one", **{second: 100}))

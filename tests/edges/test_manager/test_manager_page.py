@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import uuid
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -223,9 +224,10 @@ def test_a_forged_login_ends_in_a_sentence(world: World) -> None:
 
 
 def test_nobody_writes_lines_of_their_own_into_the_log(world: World) -> None:
-    told = "error=x&error_description=a%0A[I forged] decision=approved"
+    word = uuid.uuid4().hex
+    told = f"error=x&error_description=a%0A[I {word}] decision=approved"
     assert requests.get(f"{world.jobs}/oauth_callback?{told}", timeout=30).status_code == 403
-    found = [line for line in (world.directory / "manager.log").read_text().splitlines() if "forged" in line]
+    found = [line for line in (world.directory / "manager.log").read_text().splitlines() if word in line]
     assert found
     assert all("login not completed" in line for line in found)
 

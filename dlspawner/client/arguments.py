@@ -32,6 +32,8 @@ def add(commands: Any) -> None:
     _add_submit(commands)
     _add_list(commands)
     _add(commands, "show", do.show, "everything about a job", job=True)
+    found = _add(commands, "events", do.events, "what became of a job, and what Kubernetes told of its pods", job=True)
+    found.add_argument("--search", metavar="TEXT", help="only those that hold this text")
     _add_logs(commands)
     _add(commands, "kill", do.kill, "stop a job, or end its waiting; its files stay", job=True)
     _add(

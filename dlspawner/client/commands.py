@@ -189,6 +189,37 @@ def show(given: Given, service: Service) -> int:
     return 0
 
 
+def events(given: Given, service: Service) -> int:
+    """Its transitions, and what Kubernetes told of its pods where that may be read, the oldest first."""
+    path = f"jobs/{part(find(service, given.job)['id'])}"
+    query = {"search": given.search} if given.search else {}
+    answer = service.get(f"{path}/events", query)
+    try:
+        of_pods = service.get(f"{path}/pod-events", query)["items"]
+    except Refused as no:
+        if no.status != 403:
+            raise
+        print(f"dlspawner: {text.printable(str(no))}", file=sys.stderr)
+        of_pods = []
+    if given.json:
+        shortened = bool(answer.get("shortened"))
+        return _print_json({"events": answer["items"], "events_shortened": shortened, "pod_events": of_pods})
+    rows = [(one["at"], one["state"], one["reason"], one["detail"]) for one in answer["items"]]
+    rows += [(one["at"], "Kubernetes", one["reason"], _often(one)) for one in of_pods]
+    rows.sort(key=lambda row: datetime.fromisoformat(row[0]))
+    if not rows:
+        print("Nothing has these words." if given.search else "Nothing is known of it.")
+        return 0
+    if answer.get("shortened"):
+        print("dlspawner: Of its transitions only the latest are told, as there are very many.", file=sys.stderr)
+    print(text.table(("WHEN", "STATE", "REASON", ""), ((text.moment(at), *rest) for at, *rest in rows)))
+    return 0
+
+
+def _often(one: Mapping[str, Any]) -> str:
+    return f"{one['sentence']} ({one['count']} times)" if one["count"] > 1 else str(one["sentence"])
+
+
 def find(service: Service, name: str) -> dict[str, Any]:
     """The job that was meant; the latest one of a server."""
     if _ID.fullmatch(name):

@@ -21,6 +21,7 @@ FILTERS = ("user", "team", "state", "template", "gpu_type", "server", "preemptib
 _TEXTS = ("user", "server", "team", "template", "gpu_type")
 _LIVE = frozenset(State) - {State.ENDED}
 _LONGEST = 255
+LONGEST_SEARCH = 200
 _ID = re.compile(r"[a-z0-9-]{1,64}")  # of what lists hold
 Given = Mapping[str, Sequence[str]]
 
@@ -48,6 +49,20 @@ def read_filter(given: Given) -> Filter:
         since=_time(given, "since"),
         until=_time(given, "until"),
     )
+
+
+def read_search(given: Given) -> str:
+    """The words that are searched for; empty for none."""
+    words = _one(given, "search") or ""
+    if "\0" in words or len(words) > LONGEST_SEARCH:
+        raise Wrong(f"What is searched for has at most {LONGEST_SEARCH} letters.")
+    return words
+
+
+def has(words: str, *texts: str) -> bool:
+    """Whether one of the texts has these words, in capitals or not."""
+    needle = words.casefold()
+    return any(needle in text.casefold() for text in texts)
 
 
 def read_limit(given: Given) -> int:

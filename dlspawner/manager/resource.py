@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dlspawner.manager import query
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.jobs_api import NOT_HERE, desk_of
 from dlspawner.manager.kept import Kept
-from dlspawner.manager.query import Given
 from dlspawner.manager.web import ApiHandler, Manager, Problem
 
 NO_JOB = "There is no such job of yours."
@@ -58,9 +58,18 @@ class Resource(ApiHandler):
             raise Problem(403, ONLY_SEEN)
         return kept
 
-    def given(self) -> Given:
+    def given(self) -> query.Given:
         """The query; 422 for what is no text."""
         try:
             return {name: [value.decode() for value in values] for name, values in self.request.query_arguments.items()}
         except UnicodeDecodeError:
             raise Problem(422, "The query is not UTF-8.") from None
+
+    def searched(self) -> str:
+        """The words that are searched for, where that is all that may be asked; 422 for anything else."""
+        given = self.given()
+        try:
+            query.known(given, "search")
+            return query.read_search(given)
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None

@@ -32,7 +32,7 @@ from dlspawner.spawner.refusal import Refused
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
 ENDING_SECONDS = 3.0  # somebody waits for the stop
-KEPT_SECONDS = 6.0  # longer than the Manager waits for a log
+KEPT_SECONDS = 20.0  # longer than a Manager takes to act when another one has died, and then waits for a log
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
 _LONGEST_TELLING_DELAY = 15.0  # nobody waits for it

@@ -1,7 +1,7 @@
 """What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
-GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words
+GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; ?search= as below
 GET  jobs/{id}/log-kept    whether what has ended of its pod of the uid ?pod= is kept: for the Hub, which waits for that
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
@@ -42,7 +42,7 @@ NOT_YOURS = (
     "Logs, and events of pods, are for the job's owner and the admins of its team. An administrator of the Hub who has "
     "to read them becomes one of those in teams.yaml."
 )
-TAIL, LONGEST_SEARCH = 1000, 200
+TAIL = 1000
 NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
@@ -80,8 +80,8 @@ def read_wish(given: Mapping[str, Sequence[str]], *more: str) -> Wish:
     query.known(given, *_PARAMETERS, *more)
     found = {name: values[-1] for name, values in given.items()}
     texts = [found.get(name, "") for name in ("pod", "container", "search")]
-    if any(len(value) > LONGEST_SEARCH or "\0" in value for value in texts):
-        raise query.Wrong(f"What is searched for, and names, have at most {LONGEST_SEARCH} letters.")
+    if any(len(value) > query.LONGEST_SEARCH or "\0" in value for value in texts):
+        raise query.Wrong(f"What is searched for, and names, have at most {query.LONGEST_SEARCH} letters.")
     run, tail = _number(found, "run"), _number(found, "tail")
     (pod, container, search), previous, follow = texts, _flag(found, "previous"), _flag(found, "follow")
     places = [found.get(name, "") for name in ("place", "after")]
@@ -147,9 +147,12 @@ class PodEvents(Inside):
 
     async def get(self, job: str) -> None:
         await self.readable(job)
+        words = self.searched()
         found = await self.acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
         items = [
-            {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count} for one in found
+            {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
+            for one in found
+            if query.has(words, one.reason, one.sentence)
         ]
         self.reply({"items": items, "next": None})
 

@@ -1,19 +1,22 @@
 """The page of one job: what it is, where it stands, and what became of it.
 
 GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not. What Kubernetes told
-                  of its pods only for who may read its logs
+                  of its pods only for who may read its logs; with ``search`` only what became of it in these words
 """
 
 from __future__ import annotations
 
 from dlspawner.core.jobs import State
-from dlspawner.manager import podeventrows
+from dlspawner.manager import podeventrows, query
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.portal import detail
 from dlspawner.manager.portal.mine import Row, rows
 from dlspawner.manager.portal.pages import Mine
 from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.web import Problem
+
+_MANY = 10  # steps that are searched
 
 
 class JobPage(Mine):
@@ -21,6 +24,7 @@ class JobPage(Mine):
 
     async def get(self, job: str) -> None:
         self.person()
+        words = self._searched()
         viewer, acting, desk = self.viewer(Right.SEE), self.acting(), self.desk()
         kept = await self.kept(job)
         settings, now, record = acting.settings, desk.book.now(), desk.book.records.get(job)
@@ -34,6 +38,7 @@ class JobPage(Mine):
         waits = record is not None and record.waits
         may_see_place = viewer.all or viewer.name == kept.user
         row, links = await self._ways(kept)
+        steps = detail.steps(events, happened, all_details=viewer.all)
         sentence = detail.says(kept, why, now, events[-1].detail if events else "", latest.get(job, ""))
         self.show_page(
             "job.html",
@@ -47,10 +52,18 @@ class JobPage(Mine):
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),
             sentence=sentence or (row.sentence if row else ""),
-            steps=detail.steps(events, happened, all_details=viewer.all),
+            steps=[one for one in steps if query.has(words, one.sentence, one.detail, one.state)],
+            search=words,
+            searchable=len(steps) > _MANY or bool(words),
             waits=waits,
             wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
         )
+
+    def _searched(self) -> str:
+        try:
+            return query.read_search({"search": self.get_query_arguments("search", strip=False)})
+        except query.Wrong as problem:
+            raise Problem(422, str(problem)) from None
 
     async def _may_start(self, kept: Kept) -> bool:
         """Whether *Start again* can do what it says, as far as we know: the Hub keeps the options of the latest job."""

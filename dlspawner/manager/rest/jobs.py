@@ -2,7 +2,8 @@
 
 GET  jobs                what somebody may see, the newest first, those that have ended too
 GET  jobs/{id}           one job, with its pods and, while it waits, what would start at once
-GET  jobs/{id}/events    its transitions, with their reasons; of very many the latest, and ``shortened`` is true
+GET  jobs/{id}/events    its transitions, with their reasons; of very many the latest, and ``shortened`` is true;
+                         with ?search= only those with these words
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Events(Resource):
     async def get(self, job: str) -> None:
         viewer = self.sees()
         await self.seen(job, viewer)
+        words = self.searched()
         found = await self.acting.ledger.history(job, MOST_EVENTS + 1)
         told = view.events(found[-MOST_EVENTS:], all_details=viewer.all)
-        self.reply({"items": told, "next": None, "shortened": len(found) > MOST_EVENTS})
+        items = [one for one in told if query.has(words, *(str(one[name]) for name in ("state", "reason", "detail")))]
+        self.reply({"items": items, "next": None, "shortened": len(found) > MOST_EVENTS})

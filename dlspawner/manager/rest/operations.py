@@ -77,6 +77,7 @@ KEY = Parameter(
     where="header",
 )
 
+_SEARCH = Parameter("search", {"type": "string", "maxLength": 200}, "Only those with these words.")
 _LOG = (
     Parameter("pod", NAME, "Its name or uid; empty: any."),
     Parameter("container", NAME, "Empty: the person's own program."),
@@ -117,7 +118,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("GET", "jobs/{id}", "GetJobDetail", "One job", {200: ref("JobDetail")}, (404,)),
     Operation("DELETE", "jobs/{id}", "KillJob", "End a job wherever it stands", _ENDS, (404, 409)),
-    Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: EVENTS}, (404,)),
+    Operation("GET", "jobs/{id}/events", "ListJobEvents", "Its transitions", {200: EVENTS}, (404, 422), (_SEARCH,)),
     Operation(
         *("GET", "jobs/{id}/usage", "GetJobUsage", "What it used over time, where there is a Prometheus"),
         answers={200: schemas.USAGE},
@@ -130,7 +131,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "ListPodEvents",
         "What Kubernetes tells of it",
         {200: page(ref("PodEvent"))},
-        (403, 404),
+        (403, 404, 422),
+        (_SEARCH,),
     ),
     Operation("GET", "jobs/{id}/logs", "ListJobLogs", "Which logs there are", {200: page(ref("Log"))}, (403, 404)),
     Operation(

@@ -37,6 +37,7 @@ def completed(*words: str) -> set[str]:
         (("keep",), {"keep-alive"}),
         (("show", "--"), {"--json", "--help"}),
         (("logs", "train", "--s"), {"--search"}),
+        (("events", "train", "--s"), {"--search"}),
         (("ssh-config", "--w"), {"--write"}),
         (("completion", "z"), {"zsh"}),
         (("bootstrap", "--log"), {"--login"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,8 +87,11 @@ def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_i
         wait_for(lambda: "ended: exit_code=3" in hub.log, "the Hub has seen that it has ended", 60)
         hub.kill("hub")
         assert "jupyter-bob" in hub.kubectl("get", "pods")
-        hub.start_manager()
+        before = len(hub.log)
         hub.start_hub()
+        wait_for(lambda: "/log-kept" in hub.log[before:], "the Hub asks for it again", 60)
+        time.sleep(10)  # as long as another Manager may take to act when one has died
+        hub.start_manager()
         job = hub.until("bob", "ended", seconds=120)
         assert hub.ask("bob", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         wait_for(lambda: "jupyter-bob" not in hub.kubectl("get", "pods") and not hub.servers(), "nothing is left", 60)

@@ -112,6 +112,42 @@ async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what
     )
 
 
+async def test_what_became_of_a_job_is_searched_by_programs_and_on_its_page(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    api, page = f"api/jobs/{question.job}", f"jobs/{question.job}"
+
+    async def found(path: str, user: str = "alice") -> list[str]:
+        answer = await reading.read(user, f"{api}/{path}")
+        assert answer.status == 200, answer.body
+        return [one.get("sentence") or one["reason"] for one in json.loads(answer.body)["items"]]
+
+    async def placed() -> bool:
+        return any("a place on the node" in one for one in await found("pod-events"))
+
+    await until(placed, "its node is told")
+    assert [one.partition(" node ")[0] for one in await found("pod-events?search=PLACE%20on")] == [
+        "It was given a place on the"
+    ]
+    assert await found("pod-events?search=nowhere") == []
+    assert len(await found("events")) > 2
+    assert await found("events?search=Admit") == ["admitted"]
+    assert await found("events?search=nowhere") == []
+    for query in ("?serach=x", f"?search={'x' * 201}", "?search=%00", "?search=%FF"):
+        assert [(await reading.read("alice", f"{api}/{kind}{query}")).status for kind in ("events", "pod-events")] == [
+            422,
+            422,
+        ]
+    whole, some = await reading.read("alice", page), await reading.read("alice", f"{page}?search=It%20MAY%20start")
+    assert "It runs." in whole.text
+    assert ("It may start." in some.text, "It runs." in some.text, "All of it" in some.text) == (True, False, True)
+    assert "Nothing has these words." in (await reading.read("alice", f"{page}?search=nowhere")).text
+    hostile = await reading.read("alice", f"{page}?search=%3C/script%3E%22%3E")
+    assert "&lt;/script&gt;&#34;&gt;" in hostile.body
+    assert (await reading.read("alice", f"{page}?search={'x' * 201}")).status == 422
+    # Who reads no events of its pods does not find them either.
+    assert "a place on" not in (await reading.read("root-admin", f"{page}?search=place")).text
+
+
 async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading) -> None:
     question = await reading.prints("seq 1 3000; echo One MORE thing")
     assert (await reading.log("alice", question, "?tail=2")).body == "One MORE thing\ndone\n"

@@ -36,7 +36,9 @@ main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}
 ENDS = 'import os, threading; threading.Timer(8, lambda: (print("so much", flush=True), os._exit(3))).start()\n'
+# Its node does not start it again: while the Hub is away it would, and the newest log would be of another run.
 LATER = {**TEMPLATE, "title": "Later", "command": ["python3", "-S", "-c", ENDS + RESPONDER]}
+LATER["pod"] = {"restartPolicy": "Never"}
 
 
 class NoisyHub(RestHub):
@@ -92,6 +94,7 @@ def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_i
         wait_for(lambda: "/log-kept" in hub.log[before:], "the Hub asks for it again", 60)
         time.sleep(10)  # as long as another Manager may take to act when one has died
         hub.start_manager()
+        wait_for(lambda: (tmp_path / "manager.log").read_text().count("acting: jobs=") == 2, "it acts", 60)
         job = hub.until("bob", "ended", seconds=120)
         assert hub.ask("bob", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         wait_for(lambda: "jupyter-bob" not in hub.kubectl("get", "pods") and not hub.servers(), "nothing is left", 60)

@@ -101,7 +101,8 @@ class Filled:
         """Every address of a page, with something in the place of each name."""
         ended = f"jobs/{self.ended}"
         found = [*addresses(self.runs, "alice/big"), *(path for path in WAITS if path != "wait/alice/big")]
-        return [*found, ended, f"{ended}/log", f"{ended}/log?search=nowhere", "nothing-here", "all?state=nonsense"]
+        searched = [f"{ended}?search=running", f"{ended}/log?search=nowhere"]
+        return [*found, ended, f"{ended}/log", *searched, "nothing-here", "all?state=nonsense"]
 
 
 def addresses(job: str, waits: str) -> list[str]:

@@ -5,6 +5,8 @@ And an office: the deciding part of a Manager with a real API server and databas
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -62,12 +64,26 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    api = await start(tmp_path / "cluster", 0)
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    prepare(tmp_path)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
-        await make_namespace(cluster)
-        made = Office(tmp_path, database, cluster)
-        await made.make_node()
-        yield made
-    await api.stop()
+    async with api_server(tmp_path / "cluster") as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        prepare(tmp_path)
+        async with await Cluster.connect(kubeconfig) as cluster:
+            await make_namespace(cluster)
+            made = Office(tmp_path, database, cluster)
+            await made.make_node()
+            yield made
+
+
+@contextlib.asynccontextmanager
+async def api_server(state: Path) -> AsyncIterator[Path]:
+    """The embedded one, or a control plane whose nodes say nothing of themselves; its kubeconfig."""
+    if planes.WANTED:
+        plane = await asyncio.to_thread(planes.take)
+        try:
+            yield plane.kubeconfig
+        finally:
+            await asyncio.to_thread(planes.give_back, plane)
+    else:
+        api = await start(state, 0)
+        yield api.kubeconfig
+        await api.stop()

@@ -28,6 +28,10 @@ from dlspawner.manager.store import Store, StoreUnavailable
 from tests.edges.test_manager import quota
 
 NAMESPACE = "jobs"
+_RESTRICTED = {
+    **{"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False},
+    **{"capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+}
 
 
 @dataclass
@@ -271,7 +275,7 @@ def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
         "annotations": naming.job_annotations(job),
         **metadata,
     }
-    container = {**question.pods[0]["spec"]["containers"][0], "image": "x"}
+    container = {**question.pods[0]["spec"]["containers"][0], "image": "x", "securityContext": _RESTRICTED}
     spec = {**question.pods[0]["spec"], "containers": [container], "terminationGracePeriodSeconds": 30}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 

@@ -497,6 +497,7 @@ def two_pods(user: str = "alice") -> Question:
     return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
 
 
+@pytest.mark.real
 async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_last_is_gone(
     office: Office, db_url: str
 ) -> None:
@@ -529,6 +530,7 @@ async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_
         assert (await ask(acting, wants("carol"))).decision == "admit"
 
 
+@pytest.mark.real
 async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(office: Office) -> None:
     question = two_pods()
     async with office.manager() as acting:

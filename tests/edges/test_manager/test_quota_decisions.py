@@ -20,6 +20,8 @@ from dlspawner.manager.store import Store, StoreUnavailable
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, settled, until, wants
 from tests.edges.test_manager.queued import desk, is_due, plays, told
 
+pytestmark = pytest.mark.real
+
 
 def states(acting: Acting) -> dict[str, State]:
     """Every live job and where it stands."""
@@ -497,7 +499,6 @@ def two_pods(user: str = "alice") -> Question:
     return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
 
 
-@pytest.mark.real
 async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_last_is_gone(
     office: Office, db_url: str
 ) -> None:
@@ -530,7 +531,6 @@ async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_
         assert (await ask(acting, wants("carol"))).decision == "admit"
 
 
-@pytest.mark.real
 async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(office: Office) -> None:
     question = two_pods()
     async with office.manager() as acting:

@@ -21,8 +21,8 @@ from dlspawner.core.template import Template
 from dlspawner.hubapi import Server, has_scope
 from dlspawner.manager.api import ForPeople, as_name, fields
 from dlspawner.manager.job_words import end
-from dlspawner.manager.rest.starting import RUNS, Wanted
 from dlspawner.manager.rest.submit import Starting, check_blocked
+from dlspawner.manager.starting import RUNS, Wanted
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem, Routes
 

@@ -47,7 +47,9 @@ class JobPage(Mine):
             row=row,
             links=links,
             live=kept.state is not State.ENDED,
-            again=kept.user == viewer.name and kept.state is State.ENDED and await self._may_start(kept),
+            again=(viewer.all or kept.user == viewer.name)
+            and kept.state is State.ENDED
+            and await self._may_start(kept),
             log=reads and bool(kept.pods or kept.started),
             facts=detail.facts(kept, titles, settings.teams.titles, priority),
             times=detail.times(kept),

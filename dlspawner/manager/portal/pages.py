@@ -2,7 +2,8 @@
 
     GET   .                  my jobs, and my teams' quota; with `stopped`, a job, what has become of that
     GET   new                the Hub's form for the `server` that is named: where a form without JavaScript leads to
-    POST  start              the job in the form starts again with its options; without one: those that the Hub keeps
+    POST  start              the job in the form starts again with its options; without one: those that the Hub keeps.
+                             Of others for administrators of the Hub, as REST's `requeue`
     POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
     POST  jobs/{id}/stop     the end of a job, for whoever may act on it
     POST  jobs/{id}/keep     *keep alive*, for its owner
@@ -23,11 +24,13 @@ from dlspawner.manager import restarts
 from dlspawner.manager.access import Right
 from dlspawner.manager.ends import Ender
 from dlspawner.manager.jobs_api import NOT_YET
+from dlspawner.manager.kept import Kept
 from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.notices import CannotKeep
 from dlspawner.manager.portal.mine import TENSORBOARD, Facts, Row, latest, rows
 from dlspawner.manager.portal.shares import shares
 from dlspawner.manager.portal_page import JOB_ID, NO_JOB, Page
+from dlspawner.manager.starting import Starter, Wanted, check_may
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
@@ -172,22 +175,35 @@ class Start(_Button):
     async def post(self) -> None:
         server, job = (self.get_body_argument(name, "", strip=False) for name in ("server", "job"))
         try:
-            if job:
-                await self._check(job, server)
+            kept = await self._checked(job, server) if job else None
+            if kept is not None and kept.user != self.person().name:
+                await self._start_for(kept)
+                return
             await self.start_server(server)
+        except HubError as problem:
+            await self.answer(Problem(503, str(problem)))
+            return
         except Problem as problem:
             await self.answer(problem)
             return
         self.follow(server)
 
-    async def _check(self, job: str, server: str) -> None:
-        name, kept = self.person().name, await self.kept(job)
-        if (kept.user, kept.server) != (name, server):
+    async def _checked(self, job: str, server: str) -> Kept:
+        """The job, if it can start again as what it was, and whoever asks may start it."""
+        self.person()
+        kept = await self.kept(job)
+        if kept.server != server:
             raise Problem(404, NO_JOB)
-        try:
-            await restarts.check(self.acting(), kept)
-        except HubError as problem:
-            raise Problem(503, str(problem)) from problem
+        check_may(self.acting(), self.viewer(Right.ACT), kept.user)
+        await restarts.check(self.acting(), kept)
+        return kept
+
+    async def _start_for(self, kept: Kept) -> None:
+        """Somebody else's job: its new one has a page, and where the Hub shows its start is only its person's."""
+        acting = self.acting()
+        starter = Starter(self.desk(), acting.ledger, acting.hub, self.manager.service.prefix)
+        _, new = await starter.start(Wanted(kept.user, kept.server, None))
+        self.back(f"jobs/{(new or kept).id}")
 
 
 class TensorBoard(_Button):

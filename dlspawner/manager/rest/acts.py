@@ -18,8 +18,8 @@ from dlspawner.manager.ledger import Fenced
 from dlspawner.manager.records import CANCELLED
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest.once import Answer
-from dlspawner.manager.rest.starting import Wanted
-from dlspawner.manager.rest.submit import NOT_FOR_OTHERS, Starting, check_blocked
+from dlspawner.manager.rest.submit import Starting
+from dlspawner.manager.starting import Wanted, check_may
 from dlspawner.manager.stopping import stop
 from dlspawner.manager.web import Problem
 
@@ -72,10 +72,8 @@ class Requeue(Starting):
     """A restart is a new job, of the same server and its options."""
 
     async def post(self, job: str) -> None:
-        kept, viewer = await self.acted(job), self.acts()
-        if kept.user != viewer.name and not viewer.all:
-            raise Problem(403, NOT_FOR_OTHERS)
-        check_blocked(self, kept.user)
+        kept = await self.acted(job)
+        check_may(self.acting, self.acts(), kept.user)
         wanted = Wanted(kept.user, kept.server, None)
 
         async def work() -> Answer:

@@ -18,13 +18,11 @@ from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import once
 from dlspawner.manager.rest.asking import JobResource
 from dlspawner.manager.rest.once import Answer, Once, OtherRequest
-from dlspawner.manager.rest.starting import Starter, Wanted
+from dlspawner.manager.starting import BLOCKED, NOT_FOR_OTHERS, Starter, Wanted
 from dlspawner.manager.web import Problem
 
 FIELDS: Mapping[str, type] = {"server": str, "user": str, "options": dict}
-NOT_FOR_OTHERS = "Only administrators of the Hub, and services, start jobs for other people."
 FOR_WHOM = "A service says for whom: the field user is missing."
-BLOCKED = "{user} may not start jobs here. Ask an administrator."
 MOST_OPTIONS = 100
 _PREPARED = "The Hub prepares it."
 

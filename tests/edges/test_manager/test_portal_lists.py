@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,11 +12,16 @@ from pathlib import Path
 import pytest
 
 from dlspawner.core.decisions import Reason
+from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.desk import Question
 from dlspawner.manager.job_words import ENDS
 from dlspawner.manager.portal import lists
 from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, Telling, listed
+from dlspawner.manager.portal_page import NO_JOB
 from dlspawner.manager.records import ended
+from dlspawner.manager.restarts import LATER, NO_OPTIONS, NOT_ENDED, OTHERS
+from dlspawner.manager.starting import BLOCKED, LOG_IN, NOT_FOR_OTHERS
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.test_portal_views import NOW, State, job
@@ -124,6 +130,87 @@ async def test_the_page_of_a_job_that_has_ended_stays(portal: Portal) -> None:
     assert "Start again" not in (await portal.read("vera", f"jobs/{question.job}")).text
     await portal.waits(wants("alice", server="train"))
     assert "Start again" not in (await portal.read("alice", f"jobs/{question.job}")).text, "another job came since"
+
+
+@pytest.mark.parametrize(
+    ("user", "status", "says", "has_button"),
+    [
+        ("alice", 303, "", True),
+        ("vera", 403, NOT_FOR_OTHERS, False),
+        ("lars", 404, NO_JOB, False),
+        ("bob", 404, NO_JOB, False),
+        ("root-admin", 303, "", True),
+    ],
+    ids=["its owner", "the team's admin", "another team's admin", "another person", "an administrator"],
+)
+async def test_who_may_start_a_job_again(portal: Portal, user: str, status: int, says: str, has_button: bool) -> None:
+    job = await ended_of_alice(portal)
+    assert ("Start again" in (await portal.read(user, f"jobs/{job}")).text) == has_button
+    new = wants("alice", gpus=1, server="train")
+    portal.hub.starts = lambda *_: asks_for(portal, new)
+    answer = await portal.read(user, "start", "POST", {"server": "train", "job": job})
+    assert (answer.status, says in answer.text) == (status, True), answer.text
+    assert portal.hub.started == ([("alice", "train")] if status == 303 else [])
+    if user == "root-admin":
+        assert answer.location == f"/services/jobs/jobs/{new.job}"
+        assert "train of alice" in (await portal.read(user, answer.location.removeprefix("/services/jobs/"))).text
+
+
+async def test_an_administrator_reads_in_the_words_of_rest_why_a_job_does_not_start_again(portal: Portal) -> None:
+    job, teams = await ended_of_alice(portal), portal.served.acting.settings.teams
+    settings = portal.served.acting.settings
+
+    async def refused() -> str:
+        form = {"server": "train", "job": job}
+        on_page = await portal.read("root-admin", "start", "POST", form)
+        by_rest = await portal.read("root-admin", f"api/jobs/{job}/requeue", "POST")
+        told = json.loads(by_rest.body)
+        assert (on_page.status, told["detail"] in on_page.text) == (by_rest.status, True), (told, on_page.text)
+        return str(told["detail"])
+
+    portal.served.acting.settings = replace(settings, teams=replace(teams, blocked=frozenset({"alice"})))
+    assert await refused() == BLOCKED.format(user="alice")
+    assert "Start again" not in (await portal.read("root-admin", f"jobs/{job}")).text
+    portal.served.acting.settings = settings
+    kept = portal.hub.kept.pop(("alice", "train"))
+    assert await refused() == NO_OPTIONS
+    portal.hub.kept["alice", "train"] = {**kept, "gpus": 2}
+    assert await refused() == OTHERS.format("GPUs: 2, not 1")
+    portal.hub.kept["alice", "train"] = kept
+    portal.hub.starts = lambda *_: fails(HubRefused(403, "Your auth has expired. Login required."))
+    assert await refused() == LOG_IN.format(user="alice")
+    portal.hub.starts = lambda *_: fails(HubUnavailable("The Hub does not answer."))
+    assert await refused() == "The Hub does not answer."
+    later = await portal.waits(wants("alice", gpus=1, server="train"))
+    assert await refused() == LATER
+    job = later.job
+    assert await refused() == NOT_ENDED
+
+
+async def test_a_token_that_only_reads_starts_no_job_again(portal: Portal) -> None:
+    job = await ended_of_alice(portal)
+    token = await asyncio.to_thread(portal.world.token, "root-admin", ("read:servers", "access:services"))
+    answer = await portal.read("root-admin", "start", "POST", {"server": "train", "job": job}, token=token)
+    assert (answer.status, "scope servers" in answer.text, portal.hub.started) == (403, True, [])
+
+
+async def ended_of_alice(portal: Portal) -> str:
+    """A job of hers that has ended, of a server whose options the Hub has kept, while nothing is free."""
+    await portal.runs(wants("holder", gpus=8))
+    question = await portal.waits(wants("alice", gpus=1, server="train"))
+    await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
+    portal.knows("alice", "train")
+    return question.job
+
+
+async def asks_for(portal: Portal, question: Question) -> None:
+    """What the Hub does on a start."""
+    await portal.waits(question)
+
+
+async def fails(problem: Exception) -> None:
+    raise problem
 
 
 @pytest.mark.parametrize("user", ["bob", "lars"])

@@ -1,4 +1,4 @@
-"""Starts that are asked for by REST: through the Hub, which makes the pod and asks us whether it may.
+"""Starts that we ask the Hub for, which makes the pod and asks us whether it may: by REST, SSH, or for somebody else.
 
 The Hub starts anything with our own token, so whoever calls this has looked before whether its caller may. What the Hub
 answers becomes a status and a sentence: a refusal 422, what runs already 409, a place in the queue 202 like a start.
@@ -15,12 +15,15 @@ from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.acting import Acting
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.waiting_page import page_path
 from dlspawner.manager.web import Problem
 
+NOT_FOR_OTHERS = "Only administrators of the Hub, and services, start jobs for other people."
+BLOCKED = "{user} may not start jobs here. Ask an administrator."
 RUNS = "A job of this server runs, starts or stops already. Stop it first, or use another server."
 LOG_IN = "The Hub wants a fresh login from {user} before it starts anything: log in there, and ask again."
 NO_USER = "The Hub has no user {user!r}, or no such server can be."
@@ -29,6 +32,14 @@ _LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon a
 _WAITING = {State.WAITING_APPROVAL, State.QUEUED, State.WAITING_LOGIN}
 _BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
 _EVERYBODYS = Viewer("", all=True)
+
+
+def check_may(acting: Acting, viewer: Viewer, user: str) -> None:
+    """403 for who may act on jobs and start none for this person, and for a person who may not work here."""
+    if user != viewer.name and not viewer.all:
+        raise Problem(403, NOT_FOR_OTHERS)
+    if user in acting.settings.teams.blocked:
+        raise Problem(403, BLOCKED.format(user=user))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,11 @@ def going(state: State, stop: Stop | None, happened: str = "") -> str:
     return ENDING if state is State.STOPPING else ""
 
 
+def has_detail(reason: str, stop: Stop | None) -> bool:
+    """Whether what is said of an end has the details of its event."""
+    return reason in TOLD and not (stop is not None and stop.sentence)
+
+
 def end(reason: str, detail: str, stop: Stop | None) -> str:
     """Why a job has ended."""
     if stop is not None and stop.sentence:

@@ -103,6 +103,13 @@ def events(connection: Connection, job: str, most: int = MOST_EVENTS) -> list[Ev
     return found[::-1]
 
 
+def last_details(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """The details of the last event of each of these jobs."""
+    last = select(func.max(job_events.c.id)).where(job_events.c.job.in_(ids)).group_by(job_events.c.job)
+    query = select(job_events.c.job, job_events.c.detail).where(job_events.c.id.in_(last))
+    return {row.job: row.detail for row in connection.execute(query)}
+
+
 def _asked(viewer: Viewer, wanted: Filter) -> tuple[set[str], dict[str, Any]]:
     """Which conditions hold for what this viewer may see and wants, and their values."""
     values: dict[str, Any] = {

@@ -22,6 +22,7 @@ from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, not
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.activity import Facts
 from dlspawner.manager.approvals import Request
+from dlspawner.manager.job_words import has_detail
 from dlspawner.manager.kept import Event, Filter, Kept, Place
 from dlspawner.manager.lastrows import Ended
 from dlspawner.manager.notices import Change, Notice
@@ -140,6 +141,11 @@ class Ledger:
         """The latest sentence about the pods of each of these jobs, as far as there is one."""
         found = [*ids]
         return await self._store.read(lambda connection: podeventrows.latest(connection, found)) if found else {}
+
+    async def how_ended(self, found: Iterable[Kept]) -> dict[str, str]:
+        """The details of the ends of those of these jobs whose sentence has any, in one statement, or in none."""
+        ids = [kept.id for kept in found if kept.state is State.ENDED and has_detail(kept.reason, kept.stop)]
+        return await self._store.read(lambda connection: jobrows.last_details(connection, ids)) if ids else {}
 
     async def notices(self) -> list[Notice]:
         """Every open notice."""

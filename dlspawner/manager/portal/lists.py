@@ -129,7 +129,12 @@ class All(Page):
         found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
         last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
         older = query.cursor(Place(last.submitted, last.id)) if last else ""
-        self._show(viewer, found[:PER_PAGE], given, older=older)
+        shown = found[:PER_PAGE]
+        how = await acting.ledger.how_ended(shown)
+        ends = {
+            kept.id: end(kept.reason, how.get(kept.id, ""), kept.stop) for kept in shown if kept.state is State.ENDED
+        }
+        self._show(viewer, shown, given, ends=ends, older=older)
 
     def _show(self, viewer: Viewer, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
         settings = self.acting().settings
@@ -146,7 +151,6 @@ class All(Page):
             given={name: values[0] for name, values in given.items()},
             states=[query.LIVE, *(state.value for state in State)],
             kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
-            ends={kept.id: end(kept.reason, "", kept.stop) for kept in jobs if kept.state is State.ENDED},
             teams=titles,
             templates={one.name: one.title for one in settings.templates},
             offered=[(one.name, one.title) for one in offered],

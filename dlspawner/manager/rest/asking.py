@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from dlspawner.core.jobs import State
@@ -10,7 +10,6 @@ from dlspawner.core.json_values import amount
 from dlspawner.manager.access import Right
 from dlspawner.manager.desk import Desk
 from dlspawner.manager.hopeless import LOG_IN
-from dlspawner.manager.job_words import TOLD, end
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import view
@@ -30,25 +29,19 @@ class JobResource(Resource):
             settings.teams.titles,
         )
 
-    async def happened(self, jobs: Iterable[Kept]) -> dict[str, str]:
-        """The latest that Kubernetes told of those that start, and whose logs the viewer may read."""
+    async def latest(self, jobs: Sequence[Kept]) -> dict[str, str]:
+        """What Kubernetes told last of those that start, and whose logs the viewer may read; how others ended."""
         viewer, starting = self.viewer(Right.SEE), (kept for kept in jobs if kept.state is State.STARTING)
-        return await self.acting.ledger.happened(kept.id for kept in starting if viewer.reads(kept.user, kept.team))
+        ledger, read = self.acting.ledger, [kept.id for kept in starting if viewer.reads(kept.user, kept.team)]
+        return {**await ledger.happened(read), **await ledger.how_ended(jobs)}
 
-    def shown(self, kept: Kept, setting: view.Setting, now: datetime, happened: Mapping[str, str]) -> dict[str, object]:
+    def shown(self, kept: Kept, setting: view.Setting, now: datetime, latest: Mapping[str, str]) -> dict[str, object]:
         """A job as JSON, with what the queue says of it."""
-        return view.job(kept, setting, live(self.desk, kept, now), happened.get(kept.id, ""))
+        return view.job(kept, setting, live(self.desk, kept, now), latest.get(kept.id, ""))
 
     async def detail(self, kept: Kept) -> dict[str, object]:
-        """More of one job than a list tells: of one that has ended how, too."""
-        content = self._detail(kept, await self.happened([kept]))
-        if kept.state is State.ENDED and kept.reason in TOLD:
-            events = await self.acting.ledger.history(kept.id)
-            content["why"] = end(kept.reason, events[-1].detail if events else "", kept.stop)
-        return content
-
-    def _detail(self, kept: Kept, happened: Mapping[str, str]) -> dict[str, object]:
-        desk = self.desk
+        """More of one job than a list tells."""
+        latest, desk = await self.latest([kept]), self.desk
         record = desk.book.records.get(kept.id)
         now = desk.book.now()
         waits = record is not None and record.job.state in {State.QUEUED, State.WAITING_APPROVAL}
@@ -56,7 +49,7 @@ class JobResource(Resource):
         has_page = waits and (viewer.all or viewer.name == kept.user)
         advice = desk.looks.advice(record.job, now) if record is not None and waits else ()
         return {
-            **self.shown(kept, self.setting(), now, happened),
+            **self.shown(kept, self.setting(), now, latest),
             "requeue": kept.requeue,
             "pods": list(kept.pods),
             "alternatives": [

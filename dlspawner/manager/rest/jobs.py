@@ -29,10 +29,10 @@ class Jobs(submit.Submit):
             raise Problem(422, str(problem)) from None
         found = await self.acting.ledger.page(viewer, wanted, after, limit + 1)
         told, setting, now = found[:limit], self.setting(), desk.book.now()
-        more, happened = len(found) > limit, await self.happened(told)
+        more, latest = len(found) > limit, await self.latest(told)
         self.reply(
             {
-                "items": [self.shown(kept, setting, now, happened) for kept in told],
+                "items": [self.shown(kept, setting, now, latest) for kept in told],
                 "next": query.cursor(Place(told[-1].submitted, told[-1].id)) if more else None,
             }
         )

@@ -60,8 +60,11 @@ class Setting:
         return next((one.name for one in self.priorities if one.level == level), str(level))
 
 
-def job(kept: Kept, setting: Setting, live: Live | None = None, happened: str = "") -> dict[str, object]:
-    """The whole of it; ``happened``: the latest that Kubernetes told of the pods of one that starts."""
+def job(kept: Kept, setting: Setting, live: Live | None = None, latest: str = "") -> dict[str, object]:
+    """The whole of it.
+
+    ``latest``: of one that starts what Kubernetes told last of its pods, of one that has ended its end's details.
+    """
     return {
         "id": kept.id,
         "user": kept.user,
@@ -71,7 +74,7 @@ def job(kept: Kept, setting: Setting, live: Live | None = None, happened: str = 
         "template": kept.template,
         "state": kept.state.value,
         "reason": kept.reason,
-        "why": (live.why if live else "") or _why(kept, happened),
+        "why": (live.why if live else "") or _why(kept, latest),
         "position": live.position if live else None,
         "estimate": estimate(live.estimate) if live else None,
         "priority": setting.priority(kept.priority),
@@ -140,7 +143,7 @@ def _stop(kept: Kept) -> dict[str, object] | None:
     return {"reason": kept.stop.reason, "sentence": kept.stop.sentence, "at": time(kept.stopped)}
 
 
-def _why(kept: Kept, happened: str) -> str:
+def _why(kept: Kept, latest: str) -> str:
     if kept.state is State.ENDED:
-        return end(kept.reason, "", kept.stop)
-    return going(kept.state, kept.stop, happened)
+        return end(kept.reason, latest, kept.stop)
+    return going(kept.state, kept.stop, latest)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from dlspawner.core.decisions import Reason
 from dlspawner.hubapi import HubRefused, HubUnavailable
 from dlspawner.manager.access import Viewer
+from dlspawner.manager.book import Turn
 from dlspawner.manager.desk import Question
 from dlspawner.manager.job_words import ENDS
 from dlspawner.manager.portal import lists
@@ -351,6 +353,49 @@ async def test_jobs_without_gpus_can_be_chosen(portal: Portal) -> None:
     assert f'<option value="{choice[1]}" selected>no GPU</option>' in page.body
     typed = (await portal.read("alice", "all?gpu_type=gpu")).text
     assert ("large" in typed, "small" in typed) == (True, False)
+
+
+async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_for_each(portal: Portal) -> None:
+    ends = [
+        ("failed", "exit code 3"),
+        ("failed", "exit code 137"),
+        ("finished", "of no interest"),
+        ("not-created", "no quota"),
+    ]
+    ids = [(await portal.runs(wants("alice", gpus=1, server=f"s{number}"))).job for number in range(len(ends))]
+    book, statements = portal.served.book, list[str]()
+    event.listen(portal.served.manager.store._engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+
+    async def asked(path: str) -> tuple[str, int]:
+        before = len(statements)
+        return (await portal.read("alice", path)).body, len(statements) - before
+
+    async def end_one(id_: str, reason: str, detail: str) -> None:
+        def write(turn: Turn) -> None:
+            record = turn.record(id_)
+            assert record is not None
+            turn.write(ended(record), reason, detail)
+
+        await book.turn(write)
+
+    await end_one(ids[0], *ends[0])
+    first = (await asked("api/jobs"))[1], (await asked("all"))[1]
+    for one, (reason, detail) in zip(ids[1:], ends[1:], strict=True):
+        await end_one(one, reason, detail)
+    listed, statements_of_list = await asked("api/jobs")
+    page, statements_of_page = await asked("all")
+    assert (statements_of_list, statements_of_page) == first, "so many as for one"
+    whys = {one["id"]: one["why"] for one in json.loads(listed)["items"]}
+    for one in ids:
+        assert whys[one] == json.loads((await asked(f"api/jobs/{one}"))[0])["why"]
+        assert whys[one] in (await portal.read("alice", f"jobs/{one}")).text
+        assert whys[one] in page
+    assert [whys[one] for one in ids] == [
+        "Its program has failed: exit code 3",
+        "Its program has failed: exit code 137",
+        "Its program has ended.",
+        "The cluster refused its pod: no quota",
+    ]
 
 
 async def test_every_job_says_how_it_ended_in_the_words_of_its_page(portal: Portal) -> None:

@@ -269,9 +269,13 @@ class ApiHandler(Json, Asking):
     """A resource for programs."""
 
     def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        self.tell_presence()
+        super().reply(content, status)
+
+    def tell_presence(self) -> None:
+        """The answer says so while the Hub is away."""
         if self.manager.acting is not None and self.manager.acting.presence.away:
             self.set_header(presence.HEADER, presence.AWAY)
-        super().reply(content, status)
 
     def known(self) -> Identity:
         """Who asks; anonymous requests end here."""

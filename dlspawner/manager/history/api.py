@@ -21,7 +21,6 @@ from datetime import date
 from typing import TypeVar
 
 from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts
-from dlspawner.manager import presence
 from dlspawner.manager.access import Right, Viewer
 from dlspawner.manager.history import hoursrows
 from dlspawner.manager.history.hoursrows import Hours
@@ -125,8 +124,7 @@ class GpuHours(ApiHandler):
         self.known()
         found = await report(self.manager, asked(self), self.viewer(Right.SEE))
         body = await aside(as_json, found)
-        if self.manager.acting is not None and self.manager.acting.presence.away:
-            self.set_header(presence.HEADER, presence.AWAY)
+        self.tell_presence()
         self.set_header("Content-Type", "application/json")
         self.finish(body)
 

@@ -44,7 +44,8 @@ async def test_whoever_listens_is_told_when_a_request_fails_and_when_the_hub_is_
         await fails(portal)
         assert await first(alice, "hub") is True
         assert NO_HUB in (await portal.read("alice")).text
-        assert (await portal.read("alice", "api/jobs")).headers["Dlspawner-Hub"] == "away"
+        for path in ("api/jobs", "api/history/gpu-hours"):
+            assert (await portal.read("alice", path)).headers["Dlspawner-Hub"] == "away", path
         portal.hub.servers = known
         assert await first(alice, "hub") is True
         assert NO_HUB not in (await portal.read("alice")).text

@@ -60,8 +60,8 @@ def approved(request: Request) -> str:
 
 
 def denied(request: Request) -> str:
-    """For its person; who denied it, and why, is on the page of the server's request."""
-    return f"Denied: {request.what}. The request has ended."
+    """For its person: who denied it, and why."""
+    return f"Denied: {request.what}. The request has ended. It was denied {_ended(said(request))}"
 
 
 def waits_for(request: Request, team: Team) -> str:

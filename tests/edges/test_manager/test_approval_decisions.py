@@ -110,6 +110,9 @@ async def test_what_is_denied_ends_and_its_person_reads_why_until_they_ask_again
         assert notices(acting) == ["denied"]
         assert await desk(acting).last("alice", "") == ("denied", "by vera: Not this week")
         assert await standings(acting, question) == ["denied"]
+        (notice,) = desk(acting).book.board.read(Audience("alice"), desk(acting).book.now())
+        by = "It was denied by vera: Not this week."
+        assert notice.text == f"Denied: 3 GPUs of type gpu. The request has ended. {by}"
     async with office.manager() as acting:
         assert notices(acting) == ["denied"], "it outlives the job, and a restart"
         await ask(acting, wants(gpus=1, server="other"))

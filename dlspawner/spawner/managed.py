@@ -1,11 +1,20 @@
-"""What a spawner and the Manager tell each other outside a start: what waits, why a job was stopped, and by whom."""
+"""What a spawner and the Manager tell each other outside a start: what waits, why a job was stopped, and by whom.
+
+A stop of which the Manager has not heard is kept in the Hub's database with the server's state, from the moment at
+which it is asked for: this Hub may be killed before the Manager is back. The next start of the server tells it first,
+whoever asks for it. If it was no person, it was for what was stopped, and is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from jupyterhub import orm
+from sqlalchemy.orm import object_session
 
 from dlspawner.core import naming
 from dlspawner.spawner import current, pages, verdict
@@ -17,6 +26,8 @@ if TYPE_CHECKING:
     from dlspawner.spawner.launch import Launch
 
 PodDict = Mapping[str, Any]
+
+STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
 class ManagedSpawner(InterruptedSpawner):
@@ -82,8 +93,38 @@ class ManagedSpawner(InterruptedSpawner):
         """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
         if self._may_wait:
             known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
-            manager = replace(self._manager, until=None)
-            await manager.interrupted(self.user.name, self.name or "", self._job_id if known else None)
+            self._note_untold((self._job_id if known else None) or "")
+            await self._tell_untold()
+
+    def get_state(self) -> dict[str, Any]:
+        """Also of a stop that is untold, which only the database knows: several spawners may share this server's."""
+        untold = {} if self._untold is None else {STATE_UNTOLD: self._untold}
+        return {**super().get_state(), **untold}
+
+    @property
+    def _untold(self) -> str | None:
+        """The job of a stop that the Manager may not have heard of."""
+        kept = (self.orm_spawner.state or {}).get(STATE_UNTOLD) if self.orm_spawner is not None else None
+        return kept if isinstance(kept, str) else None
+
+    def _note_untold(self, job: str | None) -> None:
+        session = object_session(self.orm_spawner)
+        if session is None:
+            return  # the server was removed meanwhile
+        kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNTOLD}
+        self.orm_spawner.state = kept if job is None else {**kept, STATE_UNTOLD: job}
+        session.commit()
+
+    async def _tell_untold(self) -> None:
+        """The Manager hears of the last stop, at once or when it is back."""
+        manager = replace(self._manager, until=None)
+        heard = partial(self._note_untold, None)
+        await manager.interrupted(self.user.name, self.name or "", self._untold, heard)
+
+    @property
+    def _is_asked_by_service(self) -> bool:
+        """Whether it is no person who asks for this start: the Manager, whose job has its turn, is a service."""
+        return isinstance(getattr(self.handler, "current_user", None), orm.Service)
 
     async def delete_forever(self) -> None:
         """The server or its person is removed: what waits for it would make it again when its turn comes."""

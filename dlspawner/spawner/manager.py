@@ -186,24 +186,27 @@ class Manager:
         except Refused:
             return
 
-    async def interrupted(self, user: str, server: str, job: str | None) -> None:
+    async def interrupted(
+        self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
+    ) -> None:
         """Somebody has stopped this server while it was being started, as this ``job`` if that was known by then.
 
         Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
-        lives. It would start again what was stopped. Of a person who is removed with many servers one moment is
-        waited, and not one for each: who did not hear of the first does not hear of the next.
+        lives, and ``heard`` is called then. It would start again what was stopped. Of a person who is removed with many
+        servers one moment is waited, and not one for each: who did not hear of the first does not hear of the next.
         """
         told = (user, server, job or "")
         waited = any(other != told and other[0] == user for other in _TELLING)
         if told not in _TELLING:
-            _TELLING[told] = asyncio.create_task(self._tell(*told), name=f"stop of {user}/{server}")
+            _TELLING[told] = asyncio.create_task(self._tell(*told, heard), name=f"stop of {user}/{server}")
             _TELLING[told].add_done_callback(lambda _: _TELLING.pop(told))
         await asyncio.wait({_TELLING[told]}, timeout=0 if waited else ENDING_SECONDS)
 
-    async def _tell(self, user: str, server: str, job: str) -> None:
+    async def _tell(self, user: str, server: str, job: str, heard: Callable[[], None]) -> None:
         asked = replace(self, longest_delay=_LONGEST_TELLING_DELAY)
         path = f"/api/users/{quote(user, safe='')}/interrupted"
         await asked._until_answered("POST", path, {"server": server, "job": job})
+        heard()
 
     async def _until_heard(self, user: str, server: str) -> None:
         """The Manager has heard of every earlier stop of this server, or would take this start for what was stopped."""

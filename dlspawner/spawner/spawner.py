@@ -28,6 +28,7 @@ from dlspawner.core import naming, rendering
 from dlspawner.core.accounts import Numbers
 from dlspawner.settings import Settings
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
+from dlspawner.spawner.interrupted import STOPPED
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
 from dlspawner.spawner.pods import uid
@@ -284,10 +285,17 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
             return None, await account.numbers(self, uids)
-        known = await account.from_authenticator(self, uids)
-        if known is not None:
-            return await self._manager.waiting(*where), known
-        return await self._manager.starting(*where, uids)
+        stopped = self._untold is not None
+        if stopped:
+            await self._tell_untold()
+        numbers = await account.from_authenticator(self, uids)
+        if numbers is not None:
+            known: tuple[str | None, Numbers | None] = await self._manager.waiting(*where), numbers
+        else:
+            known = await self._manager.starting(*where, uids)
+        if stopped and self._is_asked_by_service:
+            raise Refused(STOPPED, reason="stopped", status=403)
+        return known
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

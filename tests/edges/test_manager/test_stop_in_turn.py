@@ -187,3 +187,23 @@ def test_a_hub_that_ends_in_the_turn_of_a_job_does_not_take_it_from_the_queue(
     release(hub)
     hub.start_hub()
     wait_for(lambda: hub.ready() == [f"{user}/"], "it has started all the same", 90)
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_a_stop_that_the_manager_has_not_heard_of_when_the_hub_is_killed_is_told_before_the_next_start(
+    hub: QuotaHub, stage: str
+) -> None:
+    """The Manager, which knows nothing of it, asks the Hub for the start again."""
+    person = turn_comes(hub, f"untold-{stage}", stage)
+    hub.kill("manager")
+    stopped = person.api("DELETE", person.server_path(""))
+    assert stopped.status_code in {202, 204}, stopped.text
+    wait_for(lambda: not hub.servers(), "the Hub has stopped it", 60)
+    assert states(hub), "the Manager was not told"
+    hub.kill("hub")
+    release(hub)
+    hub.start_manager()
+    hub.start_hub()
+    wait_for(lambda: not live(hub), "it is cancelled", 90)
+    assert hub.servers() == {}
+    check_cancelled(hub, person)

@@ -24,6 +24,7 @@ from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.door import Door
 from ssh_gateway.logs import say
+from ssh_gateway.revocations import UNKNOWN
 from ssh_gateway.standing import UNTOLD
 from ssh_gateway.visit import Jump, Refused, Visit
 
@@ -55,6 +56,7 @@ class Visitor(Door):
         self._at_door = False
         self._tried = False
         self._untold = False  # nobody could tell whose a key is, or who is blocked
+        self._unjudged = False  # this attempt, which costs nothing
         self._method = ""
         self._key = ""
         self._late = False
@@ -178,6 +180,8 @@ class Visitor(Door):
         user = self._login.user
         problem = certificates.obstacle(certificate, user, self._source, time.time())
         problem = problem or self._server.revocations.obstacle(certificate.badge)
+        if problem == UNKNOWN:  # people do not pay for an administrator's file
+            self._untold = self._unjudged = True
         if problem is not None or self._login is NOBODY:
             self._tell(problem or "this is no login name")
             return False
@@ -198,7 +202,8 @@ class Visitor(Door):
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
 
     def attempt_failed(self) -> str | None:
-        exhausted = self._attempts.exhausted()
+        exhausted = not self._unjudged and self._attempts.exhausted()
+        self._unjudged = False
         method, key = self._method, self._key
         self._method = self._key = ""
         self._server.meters.judged(method, proven=False)

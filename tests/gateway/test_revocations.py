@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.access import Badge
+from ssh_gateway.access import Badge, Bearer, everything
 from ssh_gateway.authorities import Authorities
 from ssh_gateway.keys import Keys, KeysUnusable
 from ssh_gateway.revocations import REVOKED, UNKNOWN, Revocations, read
 from ssh_gateway.wire import read_certificate
-from tests.gateway.peers import FakePeople, FakePlaces, Running, gateway
+from tests.gateway.hostile import drop
+from tests.gateway.peers import FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_certificates import holder, keygen
 from tests.gateway.test_notices import seen
 
@@ -203,6 +204,27 @@ async def test_a_revoked_certificate_lets_nobody_in_and_ends_its_sessions(
     (tmp_path / "revoked").write_text("nonsense\n")
     done = await client.ssh("alice+train@gateway", "echo in")
     assert (done.status, UNKNOWN in done.err) == (255, True)
+
+
+async def test_a_certificate_that_nobody_can_judge_costs_neither_an_attempt_nor_the_address_anything(
+    organisation: Running, keys: Keys, people: FakePeople, tmp_path: Path
+) -> None:
+    """The key without its certificate is the one attempt that fails, and the token the second."""
+    people.tokens["right"] = Bearer("alice", everything)
+    organisation.server.limits = replace(organisation.server.limits, attempts=2)
+    client = await holder(organisation, keys, tmp_path, "-n", "alice")
+    (tmp_path / "revoked").write_text("nonsense\n")
+    conn = await asyncssh.connect(
+        "127.0.0.1", organisation.port, username="alice+train", known_hosts=None, config=None, agent_path=None,
+        client_keys=[str(client.directory / "id")], password="right",
+    )  # fmt: skip
+    assert (await conn.run("echo in")).stdout == "in\n"
+    drop(conn)
+    await conn.wait_closed()
+    assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
+    penalties = organisation.server.penalties
+    await until(lambda: not organisation.server.visitors)
+    assert penalties.owing(organisation.server.now()) == (0, 0)
 
 
 async def test_a_certificate_that_expires_ends_its_sessions(

@@ -171,7 +171,7 @@ class _Play:
         for job in spared(world):
             world.put(replace(job, notice=None))
         world.tick(now)
-        for job, found in quota.turns(world, now):
+        for job, found in quota.turns(world, now, failed=lambda _job, _error: None):
             if isinstance(found, Preempt):
                 self._asked_to_leave(found.victims, now)
                 world.put(replace(job, nodes=found.nodes))

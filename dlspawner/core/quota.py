@@ -16,7 +16,7 @@ who came later takes the nodes from a job that has waited for ``patience``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -49,17 +49,26 @@ def admit(request: Job, world: World, now: datetime) -> Decision:
     return found
 
 
-def turns(world: World, now: datetime) -> Iterator[tuple[Job, Admit | Preempt]]:
+def turns(
+    world: World, now: datetime, failed: Callable[[Job, Exception], None] | None = None
+) -> Iterator[tuple[Job, Admit | Preempt]]:
     """One pass over the queue: every job that may start or have others stopped for it, in the order of the queue.
 
     Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
-    notice and the job with the promised ``Preempt.nodes``) before the next one is asked for.
+    notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
+    decided, by a fault of ours, is told to ``failed`` and passed over; without that the fault is the caller's.
     """
     vain = _Vain(world)
     for job in queueing.order(world, now):
         if job.id not in world.jobs or (not job.promised and vain.for_all_like(job)):
             continue  # a promise is of its own: what holds for others of the lane may hold because of it
-        found = decide(job, world, now)
+        try:
+            found = decide(job, world, now)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(job, error)
+            continue
         if isinstance(found, Admit | Preempt):
             yield job, found
         elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.promised:

@@ -15,6 +15,11 @@ from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.records import Record
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
+FAULT = "fault"  # the cause of what is told with it
+UNDECIDED = (
+    "It cannot start, because the Manager fails to decide about it: its administrator finds why in the Manager's log. "
+    "It keeps its place and is tried again."
+)
 
 
 def tell(turn: Turn) -> None:

@@ -16,6 +16,8 @@ from dlspawner.core.leaving import are_leaving, who_leaves, will_leave
 from dlspawner.core.telling import moment
 from dlspawner.core.world import lane
 from dlspawner.manager.book import Book
+from dlspawner.manager.hopeless import FAULT, UNDECIDED
+from dlspawner.manager.notices import Kind
 from dlspawner.manager.records import Record
 
 _ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
@@ -69,7 +71,7 @@ class Looks:
             return Look(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
         if job.state is not State.QUEUED:
             return Look(job, job.state.value, position, position, "", ())
-        advice = self.advice(job, now) if advises else ()
+        advice = self.advice(job, now) if advises and not self._undecided(job) else ()
         waiting, why = _waiting(job, self.book), self.why(job, now)
         return Look(job, "queued", position, waiting, why, advice, self.estimate(job, now), self.never(job))
 
@@ -100,6 +102,8 @@ class Looks:
     def _why_queued(self, job: Job, now: datetime) -> str:
         if job.promised:
             return self._promised(job, now)
+        if self._undecided(job):
+            return UNDECIDED
         found = quota.admit(job, self.book.world, now)
         match found:
             case Wait(until=until) if until is not None and until > now:
@@ -119,9 +123,15 @@ class Looks:
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             if len(self._reasons) > _MOST_REASONS:
                 self._reasons.clear()
-            found = Reason.ENDING if job.promised else quota.admit(job, self.book.world, now).reason
+            ours = job.promised or self._undecided(job)
+            found = Reason.ENDING if ours else quota.admit(job, self.book.world, now).reason
             kept = self._reasons[job.id] = (now, found)
         return kept[1]
+
+    def _undecided(self, job: Job) -> bool:
+        """Whether the queue fails to decide it, so that asking again here would be the same fault."""
+        told = self.book.board.pending((job.id, Kind.CANNOT_START))
+        return told is not None and told.cause == FAULT
 
     def _promised(self, job: Job, now: datetime) -> str:
         leavers = who_leaves(job, self.book.world)

@@ -6,6 +6,9 @@ because time alone lets jobs start, too. What a turn gives is reserved in the sa
 there, so that a Hub is not asked for more than it takes and no reservation ends before its start was asked for; what a
 node does after that, such as pulling a large image, is in nobody's way. A pass ends early, too, when it has made enough
 promises: everybody else in this process waits for it, and the next one follows at once.
+
+A job that cannot be decided, by a fault of ours, holds up nobody: it is passed over, logged once, and decided again in
+every pass. Its person is told for as long.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from dlspawner.core import quota
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job
 from dlspawner.core.world import lane
+from dlspawner.manager import hopeless
 from dlspawner.manager.approval import deciding
 from dlspawner.manager.book import Book, Turn
+from dlspawner.manager.notices import Kind, post
 from dlspawner.manager.records import Record
 from dlspawner.manager.store import StoreUnavailable
 
@@ -46,6 +51,7 @@ class Queue:
     order: dict[str, int] = field(default_factory=dict)  # the how-manieth turn of this process each due job was given
     _turns: int = 0
     _not_before: dict[str, datetime] = field(default_factory=dict)
+    _undecided: set[str] = field(default_factory=set)  # jobs that the last whole pass failed to decide
 
     async def run(self) -> None:
         """Make passes until it is cancelled."""
@@ -69,7 +75,13 @@ class Queue:
             return
         world.tick(now)
         room, promises = self.at_once - sum(one.under_way for one in self.book.records.values()), _PROMISES
-        for job, found in quota.turns(world, now):
+        undecided: set[str] = set()
+
+        def failed(job: Job, error: Exception) -> None:
+            undecided.add(job.id)
+            self._fail(turn, job, error)
+
+        for job, found in quota.turns(world, now, failed):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue
@@ -86,6 +98,20 @@ class Queue:
                     self.book.stirred.set()  # the next pass need not wait for anything
                     break
                 self.preempt(turn, record, found)
+        self._undecided |= undecided
+        if not self.cut:
+            self._recover(turn, self._undecided - undecided)
+
+    def _fail(self, turn: Turn, job: Job, error: Exception) -> None:
+        if job.id not in self._undecided:
+            log.error("job=%s cannot be decided: it is passed over", job.id, exc_info=error)
+        post(turn, job, Kind.CANNOT_START, hopeless.UNDECIDED, cause=hopeless.FAULT)
+
+    def _recover(self, turn: Turn, jobs: set[str]) -> None:
+        """These jobs can be decided again, or are no more."""
+        self._undecided -= jobs
+        for record in filter(None, map(turn.record, jobs)):
+            hopeless.tell_one(turn, record.job)
 
     def _start(self, turn: Turn, record: Record, found: Admit) -> None:
         starting = quota.admitted(record.job, found.nodes, turn.world)

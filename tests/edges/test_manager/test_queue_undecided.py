@@ -1,0 +1,61 @@
+"""A job that the Manager fails to decide, by a fault of its own: everybody else goes on."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+import pytest
+
+from dlspawner.core import quota
+from dlspawner.core.decisions import Admit, Preempt, Refuse
+from dlspawner.core.jobs import Job, State
+from dlspawner.core.limits import Blocked
+from dlspawner.core.world import World
+from dlspawner.manager.acting import Acting
+from dlspawner.manager.hopeless import UNDECIDED
+from dlspawner.manager.notices import Audience
+from tests.edges.test_manager.office import Office, ask, until, wants
+from tests.edges.test_manager.queued import desk, full, plays, record, state, told
+
+
+def read(office: Office, acting: Acting, user: str) -> list[str]:
+    return [one.text for one in desk(acting).book.board.read(Audience(user), office.clock())]
+
+
+async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty, other, later = wants("alice"), wants("bob"), wants("carol")
+    faults, real = [0], quota.decide
+
+    def decide(job: Job, world: World, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+        if job.id == faulty.job:
+            faults[0] += 1
+            raise ZeroDivisionError("a fault of ours")
+        return real(job, world, now)
+
+    async with office.manager() as acting:
+        first = desk(acting)
+        give_back = await full(acting)
+        for question in (faulty, other):
+            await ask(acting, question)
+        plays(office, acting, faulty, other, later)
+        with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "dlspawner.manager"):
+            patch.setattr(quota, "decide", decide)
+            await give_back()
+            await until(lambda: told(acting, other), "who is behind it has started")
+            await ask(acting, later)
+            await until(lambda: told(acting, later), "so has who came later")
+            await until(lambda: faults[0] >= 3, "it is decided again")
+            assert state(acting, faulty) is State.QUEUED
+            assert read(office, acting, "alice") == [UNDECIDED]
+            assert not read(office, acting, "bob")
+            waits = record(acting, faulty)
+            assert waits is not None
+            assert desk(acting).looks.look(waits).sentence == UNDECIDED, "its page says it, too"
+        errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
+        assert [faulty.job in one.getMessage() and bool(one.exc_info) for one in errors] == [True], "logged once"
+        await until(lambda: told(acting, faulty), "it starts once it can be decided")
+        assert not read(office, acting, "alice")
+        assert desk(acting) is first, "in the same epoch"

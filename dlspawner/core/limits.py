@@ -165,9 +165,7 @@ def _share_sentence(pod: PodCharge, rooms: list[Room]) -> str:
 
 
 def _rounded(memory: int) -> str:
-    """At most so much memory as people write it: whole GiB where there are many, whole MiB otherwise."""
-    unit = 2**30 if memory >= 10 * 2**30 else 2**20
-    return quantity.memory(max(0, memory // unit * unit))
+    return quantity.memory(quantity.at_most(memory))
 
 
 def _nothing_of_its_kind(kind: str | None, world: World) -> bool:

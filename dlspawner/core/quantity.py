@@ -51,3 +51,9 @@ def memory(count: int) -> str:
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{suffix}"
     return str(count)
+
+
+def at_most(count: int) -> int:
+    """No more bytes than these, as people write them: whole GiB where there are many, whole MiB otherwise."""
+    unit = 2**30 if count >= 10 * 2**30 else 2**20
+    return max(0, count // unit * unit)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dlspawner.core.amounts import shown
+from dlspawner.core import quantity
+from dlspawner.core.amounts import counted, shown
 from dlspawner.core.charge import PodCharge
 from dlspawner.core.jobs import Job
 from dlspawner.core.placing import Nodes, first
@@ -42,15 +43,38 @@ def room_sentence(request: Job, world: World) -> str:
     """How much is free, for somebody who can not start, and which nodes would be there as well."""
     pod, kind = max(request.charge.pods, key=lambda pod: pod.gpus), request.charge.gpu_type
     closed = _closed_sentence(pod, kind, world)
-    if kind is None:
-        return f"No node has so much CPU and memory free beside what comes with its GPUs.{closed}"
     pool = world.pool(pod.resource, pod.placement)
+    if kind is None:
+        return f"{_space_sentence(pod, pool.rooms.values(), request)}{closed}"
     idle, most = pool.idle, max(0, pool.most)
     said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
     if most >= pod.gpus:
         together = "not together with the CPU and memory that this job wants, or they are promised to others"
         return f"{said}, but {together}.{closed}"
     return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}.{closed}"
+
+
+def _space_sentence(pod: PodCharge, rooms: Iterable[Room], request: Job) -> str:
+    """How much CPU and memory is free for a pod without GPUs on the node that has the largest part of it."""
+    spaces = [room.now(pod.resource, request.id) for room in rooms]
+    count = len(request.charge.pods)
+    each = f" for one of its {count} pods" if count > 1 else ""
+    asked = f"this job needs {_amounts(pod.cpu_milli, pod.memory_bytes)}{each}"
+    if not spaces:
+        return f"No node that this job could use takes jobs now; {asked}."
+    best = max(spaces, key=lambda one: min(_part(one[1], pod.cpu_milli), _part(one[2], pod.memory_bytes)))
+    most = _amounts(max(0, best.cpu_milli), quantity.at_most(best.memory_bytes))
+    nodes = "the one node" if len(spaces) == 1 else f"the best of {len(spaces)} nodes"
+    return f"Free on {nodes} that this job could use, beside what comes with GPUs: {most}; {asked}."
+
+
+def _part(free: int, asked: int) -> float:
+    """How much of what is asked for is free; all of it where nothing is asked."""
+    return free / asked if asked else 1.0
+
+
+def _amounts(cpu_milli: int, memory_bytes: int) -> str:
+    return f"{counted(cpu_milli, 'CPU')} and {quantity.memory(memory_bytes)} of memory"
 
 
 def _closed_sentence(pod: PodCharge, kind: str | None, world: World) -> str:

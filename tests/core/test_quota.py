@@ -572,7 +572,20 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
     "which nodes are closed to a job without GPUs": (
         world(node("n1", kind=None, cordoned=True)),
         wants("j", "default", 0),
-        "No node has so much CPU and memory free beside what comes with its GPUs. A node is closed for maintenance.",
+        "No node that this job could use takes jobs now; this job needs 1 CPU and 1Gi of memory. A node is closed for "
+        "maintenance.",
+    ),
+    "how much CPU and memory is free for a job without GPUs": (
+        world(N1, runs("r", "default", 0, "n1", cpu=30_000)),
+        wants("j", "default", 0, cpu=8_000),
+        "Free on the one node that this job could use, beside what comes with GPUs: 2 CPUs and 383Gi of memory; "
+        "this job needs 8 CPUs and 1Gi of memory.",
+    ),
+    "how much CPU and memory is free for it on the best of several nodes": (
+        world(N1, N2, runs("r", "default", 0, "n1", cpu=31_500), runs("s", "default", 0, "n2", cpu=28_000)),
+        wants("j", "default", 0, cpu=8_000),
+        "Free on the best of 2 nodes that this job could use, beside what comes with GPUs: 4 CPUs and 383Gi of memory; "
+        "this job needs 8 CPUs and 1Gi of memory.",
     ),
     "that no node has the type": (
         world(team("a", {"v100": 4}), N1),

@@ -25,13 +25,14 @@ from dlspawner.core.jobs import Job, Permissions, State
 from dlspawner.core.leaving import will_leave
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Special, Team
+from dlspawner.core.world import World
 from dlspawner.manager import hopeless
 from dlspawner.manager.approval import deciding
 from dlspawner.manager.book import Book, Turn
 from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.looks import Looks
 from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.notices import Kind, withdraw
+from dlspawner.manager.notices import Kind, post, withdraw
 from dlspawner.manager.queue import Queue
 from dlspawner.manager.records import MOST_TURNS, Record, ended, waiting
 
@@ -250,6 +251,8 @@ class Desk:
         withdraw(turn, record.job.id, Kind.CANNOT_START)  # what cannot start is told again, here
         if record.job != known.job:
             turn.write(record, "queued" if same else "changed")
+        if known.due and record.job.team != known.job.team:
+            post(turn, record.job, Kind.GOES_ON, _moved(known.job, record.job, turn.world))
         return self._decide(turn, question, record, () if keeps else (REPLACED,))
 
     def _decide(self, turn: Turn, question: Question, record: Record, notes: tuple[str, ...] = ()) -> Answer:
@@ -286,6 +289,14 @@ class Desk:
         withdraw(turn, record.job.id, Kind.CANNOT_START)
         seconds = self._reservation.total_seconds()
         return _logged(question, Answer("admit", Reason.FITS.value, seconds=seconds, nodes=_to_prefer(starting)))
+
+
+def _moved(before: Job, after: Job, world: World) -> str:
+    """What somebody reads whose job changed teams while it waited, as the Hub said when its turn came."""
+    old, new = (
+        f"“{team.title or team.name}”" if (team := world.team(one.team)) else f"“{one.team}”" for one in (before, after)
+    )
+    return f"Your job does not count for team {old} any more: it is now one of team {new}, at the place it gets there."
 
 
 def _to_prefer(job: Job) -> tuple[str | None, ...]:

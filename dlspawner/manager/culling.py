@@ -30,6 +30,7 @@ from dlspawner.manager.store import StoreUnavailable
 _KINDS = {Why.UNUSED: Kind.IDLE, Why.LIFETIME: Kind.LIFETIME}
 _REASONS = {Why.UNUSED: "idle", Why.LIFETIME: "lifetime"}
 _PRESSED_AGAIN = timedelta(seconds=5)  # the button within this time changes nothing
+DRY = "Nothing stops this job for being unused: here it is only written down what would be stopped."
 log = logging.getLogger("dlspawner.manager")
 
 
@@ -140,6 +141,8 @@ class Culler:
         policy, since = evidence.policy(job), evidence.judge(job, now).verdict.idle_since
         if since is None or policy.window is None:
             return Kept(None, False, "Nothing stops this job for being unused now.")
+        if policy.culling.dry_run:
+            return Kept(None, False, DRY)
         if since < (evidence.activities.of(job.id).kept or now):
             most = lasted(policy.culling.keep_alive)
             return Kept(since + policy.window, True, f"It can not be kept longer than {most} after its last use.")

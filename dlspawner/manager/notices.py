@@ -10,13 +10,14 @@ Rules:
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
   time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
 * Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. So is
-  ``APPROVED``, which is no news once the job runs. ``DENIED`` is about a job that has ended: it is over after some
+  ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some
   days, or when its person asks for that server again.
 * No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and nobody reads that a
   job goes on while it will be stopped for another reason.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
   terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
-  is concerned is a team, never a person; a text never quotes what a job or a file says.
+  is concerned is a team, never a person, but for who decided about a request; a text never quotes what a job or a file
+  says.
 * What is shown anywhere was written down before: readers see the board as it was after the last commit.
 """
 
@@ -54,7 +55,7 @@ class Kind(Enum):
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
     WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
-    APPROVED = "approved"  # somebody has approved it: it is in the queue
+    APPROVED = "approved"  # somebody has approved it: it is in the queue, or has started already
     DENIED = "denied"  # somebody has denied it: the one kind that outlives its job
     APPROVALS = "approvals"  # something waits for the reader's word; never posted: `approval.told` looks what there is
     GOES_ON = "goes-on"  # what was said before does not hold any more

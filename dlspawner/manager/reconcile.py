@@ -44,7 +44,6 @@ from dlspawner.manager.ledger import Ledger
 from dlspawner.manager.namespaces import Namespaces
 from dlspawner.manager.neighbours import Neighbours
 from dlspawner.manager.news import TOGETHER_SECONDS, News
-from dlspawner.manager.notices import Kind, withdraw
 from dlspawner.manager.records import MOST_TURNS, OF_POD, Record, ended
 from dlspawner.manager.sight import Pod
 from dlspawner.manager.stopping import gone
@@ -255,8 +254,6 @@ class Reconciler:
             turn.write(ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
         elif reason:
             turn.write(seen, reason)
-            if seen.job.state is State.RUNNING:
-                withdraw(turn, seen.job.id, Kind.APPROVED)
 
     def _was_last(self, record: Record, uid: str) -> bool:
         """Whether a job has ended with this pod."""

@@ -55,8 +55,8 @@ def decided(request: Request) -> str:
 
 
 def approved(request: Request) -> str:
-    """For its person."""
-    return f"Approved: {request.what}. The job is in the queue and starts by itself."
+    """For its person: who approved it, and what they said. The job may run by the time this is read."""
+    return f"Approved: {request.what}. It was approved {_ended(said(request))}"
 
 
 def denied(request: Request) -> str:

@@ -77,6 +77,7 @@ class Row:
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
     is_ready: bool = False
     kept: bool = False
+    asks: bool = False  # whether it waits for somebody's approval
     has_run: bool = False  # whether its last job had a pod, so that there may be a log
 
     @property
@@ -170,6 +171,7 @@ def _live(facts: Facts, record: Record, server: Server | None) -> Row:
         shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),
         is_ready=is_ready,
         kept=runs and job.id in facts.kept,
+        asks=job.state is State.WAITING_APPROVAL,
     )
 
 

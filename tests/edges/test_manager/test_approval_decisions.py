@@ -85,7 +85,9 @@ async def test_what_is_approved_starts_and_its_person_is_told(office: Office, db
         assert (request.standing.value, request.by, request.reason) == ("approved", "vera", "The deadline is near.")
         assert request.at is not None
         await runs(office, acting, question)
-        await until(lambda: notices(acting) == [], "who reads on a terminal of it that it may start is told old news")
+        assert notices(acting) == ["approved"], "one that starts at once is told of it as well"
+        (notice,) = desk(acting).book.board.read(Audience("alice"), desk(acting).book.now())
+        assert notice.text == "Approved: 3 GPUs of type gpu. It was approved by vera: The deadline is near."
 
 
 async def test_what_is_approved_waits_for_its_turn_at_its_old_place(office: Office) -> None:

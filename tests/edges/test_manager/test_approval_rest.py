@@ -337,6 +337,17 @@ async def test_what_no_admin_of_the_team_can_decide_is_told_to_the_hub_s(world: 
     assert "an administrator of the Hub can approve it" in (await read(served, world.token("alice")))[1]
 
 
+async def test_what_waits_for_an_approval_has_a_request_and_no_place(world: World, served: Served) -> None:
+    question = await waits(served)
+    paths = ("", f"jobs/{question.job}")
+    for path in paths:
+        page = (await read(served, world.token("alice"), path))[1]
+        assert ("See the request" in page, "See its place" in page) == (True, False), path
+    await decides(served.acting, asked(served.acting, question))
+    for path in paths:
+        assert "See the request" not in (await read(served, world.token("alice"), path))[1]
+
+
 async def test_a_job_s_detail_says_that_it_waits_for_an_approval(world: World, served: Served) -> None:
     question = await waits(served)
     status, job = await ask(served, world.token("alice"), f"jobs/{question.job}")

@@ -401,6 +401,11 @@ async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
         lines = [line for line in caplog.messages if line.startswith("dry run:")]
         assert len(lines) == 1
         assert f"job={job.job} user=idle server= would be stopped reason=idle" in lines[0]
+        record = culler(acting).record(job.job)
+        assert record is not None
+        kept = await culler(acting).keep(record)
+        said = "Nothing stops this job for being unused: here it is only written down what would be stopped."
+        assert (kept.sentence, kept.until, kept.longest) == (said, None, False)
 
 
 async def test_files_that_say_nothing_of_unused_jobs_but_a_window_stop_nobody(office: Office) -> None:

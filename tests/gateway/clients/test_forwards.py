@@ -206,6 +206,26 @@ async def test_x11_reaches_the_display_here_with_its_cookie(desk: Desk) -> None:
     assert (trusted.text.split(), without.text) == (["01", "localhost"], ".\n"), trusted.err
 
 
+# The display here has no SECURITY extension, which makes cookies for who is not trusted: it is given one instead.
+XAUTH = """#!/bin/sh
+case "$*" in
+*generate*) exec xauth -q -f "$2" add "$4" MIT-MAGIC-COOKIE-1 {cookie} ;;
+*) exec xauth "$@" ;;
+esac
+"""
+
+
+async def test_x11_of_those_who_are_not_trusted_reaches_the_display_here(desk: Desk, tmp_path: Path) -> None:
+    cookie, xauth = secrets.token_hex(16), tmp_path / "xauth"
+    xauth.write_text(XAUTH.format(cookie=cookie))
+    xauth.chmod(0o755)
+    (desk.sshd.home / ".Xauthority").touch()
+    async with x_server(desk, cookie) as display:
+        given = ("-X", "-o", f"XAuthLocation={xauth}", "-o", "ForwardX11Trusted=no")
+        found = await desk.each_runs("ssh", *given, "HOST", X_CLIENT, env={"DISPLAY": display})
+    assert found.text.split() == ["01", "localhost"], found.err
+
+
 @pytest.mark.slow
 async def test_keepalives_of_the_client_are_answered(desk: Desk) -> None:
     alive = ("-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1")

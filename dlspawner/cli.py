@@ -17,6 +17,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import shtab
@@ -67,6 +68,7 @@ def _run(given: list[str]) -> int:
 def _parser(*, whole: bool) -> argparse.ArgumentParser:
     """All commands; ``whole``: with the arguments of those whose modules take a second to import."""
     parser = argparse.ArgumentParser(prog="dlspawner", description="JupyterHub for deep-learning clusters.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version of dlspawner, and end")
     programs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     people.add(programs)
     validate = programs.add_parser(
@@ -112,6 +114,14 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
     for name, (_, what) in _PROGRAMS.items():
         programs.add_parser(name, help=what, add_help=False)
     return parser
+
+
+class _Version(argparse.Action):
+    """``--version``; argparse's own would look the version up at every command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"{parser.prog} {version('dlspawner')}")
+        parser.exit()
 
 
 def _validate(given: argparse.Namespace) -> int:

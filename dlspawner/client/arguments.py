@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from typing import Any
 
 import shtab
@@ -16,6 +17,7 @@ STATES = (
     *("live", "submitted", "waiting-approval", "queued", "waiting-login"),
     *("starting", "running", "stopping", "ended"),
 )
+_TIME = "2031-12-24T18:00:00Z"
 EXIT_CODES = """exit codes:
   0  done
   1  the service said no, or the job that was asked for has ended
@@ -36,14 +38,8 @@ def add(commands: Any) -> None:
     found.add_argument("--search", metavar="TEXT", help="only those that hold this text")
     _add_logs(commands)
     _add(commands, "kill", do.kill, "stop a job, or end its waiting; its files stay", job=True)
-    _add(
-        commands,
-        "requeue",
-        do.act("requeue", "is asked for again"),
-        "start a job again with the same options",
-        job=True,
-    )
-    _add(commands, "keep-alive", do.act("keep-alive", ""), "keep an unused job from being stopped", job=True)
+    _add(commands, "requeue", do.requeue, "start a job again with the same options", job=True)
+    _add(commands, "keep-alive", do.keep_alive, "keep an unused job from being stopped", job=True)
     _add_ssh(commands)
     _add(commands, "quota", do.quota, "what your teams are entitled to and use")
     _add(commands, "cluster", do.cluster, "GPUs by type: how many, free, and most on one node")
@@ -97,7 +93,7 @@ def _add_list(commands: Any) -> None:
     parser.add_argument(
         "--state", action="append", choices=STATES, help="only in this state, ended ones too; repeatable"
     )
-    parser.add_argument("--since", metavar="TIME", help="only asked for since then, such as 2031-12-24T18:00:00Z")
+    parser.add_argument("--since", metavar="TIME", type=_time, help=f"only asked for since then, such as {_TIME}")
     parser.add_argument(
         "--limit", metavar="N", type=_count, default=PAGE, help="at most the N newest (default: %(default)s)"
     )
@@ -107,6 +103,15 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text[:10]) > 0):
         raise argparse.ArgumentTypeError("it is a whole number from 1 on")
     return int(text)
+
+
+def _time(text: str) -> str:
+    """As it was typed, if it is a time to the service as well."""
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"it is a day or a time, such as {_TIME}") from None
+    return text
 
 
 def _add_login(commands: Any) -> None:

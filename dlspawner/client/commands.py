@@ -66,6 +66,11 @@ def submit(given: Given, service: Service) -> int:
     job = service.post("jobs", wanted.body(), key=str(uuid.uuid4()))
     if given.wait:
         job = _until_it_runs(service, _until_it_is_one(service, job, before), say=not given.json)
+    return _asked_for(given, job)
+
+
+def _asked_for(given: Given, job: dict[str, Any]) -> int:
+    """Print the job that a request has made."""
     if given.json:
         return _print_json(job)
     named = f" ({job['id']})" if job.get("id") else ""
@@ -251,16 +256,22 @@ def kill(given: Given, service: Service) -> int:
     return 0
 
 
-def act(action: str, done: str) -> Command:
-    def act(given: Given, service: Service) -> int:
-        job = find(service, given.job)
-        answer = service.post(f"jobs/{part(job['id'])}/{action}", key=str(uuid.uuid4()))
-        if given.json:
-            return _print_json(answer)
-        print(text.printable(answer.get("sentence") or f"{text.title(job)} {done}: {text.standing(answer)}"))
-        return 0
+def requeue(given: Given, service: Service) -> int:
+    return _asked_for(given, _act(given, service, "requeue"))
 
-    return act
+
+def keep_alive(given: Given, service: Service) -> int:
+    answer = _act(given, service, "keep-alive")
+    if given.json:
+        return _print_json(answer)
+    print(text.printable(answer["sentence"]))
+    return 0
+
+
+def _act(given: Given, service: Service, action: str) -> dict[str, Any]:
+    job = find(service, given.job)
+    answer: dict[str, Any] = service.post(f"jobs/{part(job['id'])}/{action}", key=str(uuid.uuid4()))
+    return answer
 
 
 def judge(action: str) -> Command:

@@ -24,6 +24,8 @@ _LOOK_SECONDS, _LOOKS = 2.0, 15  # for the end of a job whose log has ended
 GOES_ON = "The log has ended and the job has not: a container starts again, or the service did. Ask again to go on."
 NO_TAIL = "A log that is followed begins with its last lines: --tail is for a log that is only read."
 
+NOTHING_FOUND = "No line has these words."
+
 
 def print_log(given: argparse.Namespace, service: Service) -> int:
     if given.follow and given.tail is not None:
@@ -36,7 +38,9 @@ def print_log(given: argparse.Namespace, service: Service) -> int:
             _follow(given, service, job)
         else:
             query = {"search": given.search, "tail": str(given.tail or 0)}
-            _print(given, _lines(given, service, job, {name: value for name, value in query.items() if value}))
+            found = _print(given, _lines(given, service, job, {name: value for name, value in query.items() if value}))
+            if given.search and not found:
+                print(f"dlspawner: {NOTHING_FOUND}", file=sys.stderr)
     except Refused as no:
         if no.status != 404:
             raise
@@ -86,15 +90,18 @@ def _has_ended(service: Service, job: dict[str, Any], looks: int) -> bool:
     return False
 
 
-def _print(given: argparse.Namespace, lines: Iterable[bytes]) -> None:
-    wanted = (given.search or "").casefold() if given.follow else ""
+def _print(given: argparse.Namespace, lines: Iterable[bytes]) -> bool:
+    """Whether there was a line to print."""
+    wanted, found = (given.search or "").casefold() if given.follow else "", False
     for line in lines:
         shown = line.decode("utf-8", "replace")
         if wanted not in shown.casefold():
             continue
+        found = True
         if given.json:
             shown = json.dumps({"line": shown.removesuffix("\n")}) + "\n"
         # To a file everything as it is; to a terminal nothing that moves its cursor.
         sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
         if given.follow:
             sys.stdout.flush()
+    return found

@@ -77,9 +77,11 @@ def test_a_job_from_the_forms_file_to_its_end(
     run("kill", "train")
 
     wait_for(lambda: json.loads(run("show", ended["id"], "--json").stdout)["state"] == "ended", "it has ended", 60)
-    assert run("requeue", "train").stdout.startswith("carla/train is asked for again: ")
+    new = re.match(r"train \((j-[a-z2-7]{12})\): ", run("requeue", "train").stdout)
+    assert new is not None
     wait_for(lambda: json.loads(run("show", "train", "--json").stdout)["state"] == "running", "it runs again", 60)
-    assert json.loads(run("show", "train", "--json").stdout)["id"] not in {shown["id"], ended["id"]}
+    assert json.loads(run("show", "train", "--json").stdout)["id"] == new[1]
+    assert new[1] not in {shown["id"], ended["id"]}
     run("kill", "train")
 
 

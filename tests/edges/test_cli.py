@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from dlspawner import cli
 from dlspawner.spawner import refusal
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"dlspawner {version('dlspawner')}\n"
 
 
 def test_validate_counts_what_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import shtab
+
+from dlspawner import client
 
 # As bash itself does when Tab is pressed: it calls what is registered for the command.
 TAB = """
@@ -40,6 +45,7 @@ def completed(*words: str) -> set[str]:
         (("events", "train", "--s"), {"--search"}),
         (("ssh-config", "--w"), {"--write"}),
         (("completion", "z"), {"zsh"}),
+        (("--v",), {"--version"}),
         (("bootstrap", "--log"), {"--login"}),
         (("list", "nothing"), set()),
         (("list", "--s"), {"--server", "--since", "--state"}),
@@ -52,3 +58,9 @@ def test_bash_completes_commands_their_options_and_what_an_argument_may_be(
     words: tuple[str, ...], found: set[str]
 ) -> None:
     assert completed(*words) == found
+
+
+def test_the_readme_has_every_shell() -> None:
+    readme = Path(client.__file__).with_name("README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith("| `completion "))
+    assert re.findall(r"`(?:completion )?(\w+)`", row.split("|")[1]) == list(shtab.SUPPORTED_SHELLS)

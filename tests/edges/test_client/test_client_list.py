@@ -93,3 +93,12 @@ def test_what_cannot_be_is_2(server: Scripted, words: list[str]) -> None:
 
 def test_states_are_called_as_the_service_calls_them() -> None:
     assert set(arguments.STATES) == {query.LIVE, *(state.value for state in State)}
+
+
+@pytest.mark.parametrize("since", ["tomorrow", "", "2031-13-01", "0001-01-01T00:00:00+10:00"])
+def test_what_is_no_time_is_wrong_usage(server: Scripted, capsys: pytest.CaptureFixture[str], since: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["list", "--since", since])
+    assert ended.value.code == 2
+    assert "--since: it is a day or a time, such as 2031-12-24T18:00:00Z" in capsys.readouterr().err
+    assert server.asked == []

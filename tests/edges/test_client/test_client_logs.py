@@ -81,6 +81,16 @@ def test_all_that_is_kept_is_printed_unless_it_is_to_be_less(server: Scripted) -
     assert read == ["?search=x&tail=0&previous=true&container=main", "?tail=20"]
 
 
+def test_a_search_that_finds_nothing_says_so_beside_the_log(
+    server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers = [RUNS, (LOG, ""), RUNS, (LOG, "")]
+    assert cli.main(["logs", "--search", "nothing", ID]) == 0
+    assert capsys.readouterr() == ("", "dlspawner: No line has these words.\n")
+    assert cli.main(["logs", ID]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_of_its_last_lines_none_is_nothing(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers = [RUNS, (LOG, "1\n2\n")]
     assert cli.main(["logs", "--tail", "0", ID]) == 0

@@ -17,7 +17,7 @@ import pytest
 
 from dlspawner import cli
 
-ID = "j-aaaaaaaaaaaa"
+ID, NEW = "j-aaaaaaaaaaaa", "j-bbbbbbbbbbbb"
 AT = "2026-01-02T12:00:00.123456Z"
 SSH = "ssh -p 2222 -L 6006:localhost:6006 alice+train@gate"
 WAYS = [
@@ -35,6 +35,7 @@ EVENT = {"at": AT, "state": "ended", "reason": "finished", "detail": ""}
 ANSWERS: dict[str, Any] = {
     "/hub/api/user": {"name": "alice"},
     f"jobs/{ID}/events": {"items": [EVENT], "next": None},
+    f"jobs/{ID}/requeue": {**JOB, "id": NEW, "state": "queued", "ended": None, "why": "The quota is used."},
     f"jobs/{ID}": JOB,
     "jobs": {"items": [JOB], "next": None},
     "queue": {"items": [{**JOB, "position": 1}], "next": None},
@@ -54,6 +55,10 @@ class Hub(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -163,3 +168,10 @@ def test_a_name_that_is_no_text_is_no_traceback(run: Run, capsys: pytest.Capture
     for words in (("show", "tr\udcffin"), ("list", "--team", "\udcff"), ("show", "\udcff/train")):
         assert run(*words) == 2
         assert capsys.readouterr().err == "dlspawner: An argument is not text that can be sent: it is not UTF-8.\n"
+
+
+def test_what_is_asked_for_again_is_said_as_what_is_submitted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("requeue", "train") == 0
+    assert capsys.readouterr().out == f"train ({NEW}): queued\nThe quota is used.\n"
+    assert run("requeue", "train", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["id"] == NEW

@@ -1,6 +1,8 @@
-"""The words of the portal's pages for states and reasons. PURE."""
+"""The words of the portal's pages for states and reasons, and the names that people give. PURE."""
 
 from __future__ import annotations
+
+import re
 
 from dlspawner.core.amounts import counted
 from dlspawner.core.jobs import Job, State
@@ -23,6 +25,9 @@ ENDS = {
     "gone": "It was stopped.",
     "disappeared": "Its pod is gone: whether it had ended or was removed was not seen.",
 }
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
 
 # Of these the owner reads the details, too: they name nobody else's job.
 TOLD = frozenset({"start-refused", "start-failing", "not-created", "approved", "denied", "failed"})
@@ -72,3 +77,8 @@ def gpus(milli: int, kind: str | None) -> str:
     if not milli:
         return "no GPU"
     return counted(milli) + (f" of type {kind}" if kind else "")
+
+
+def is_name(server: str) -> bool:
+    """Whether a new job may have this name; without one it is the default server's."""
+    return not server or _NAME.fullmatch(server) is not None

@@ -107,7 +107,8 @@ class Handler(RequestHandler):
         self._counted = False
 
     def set_default_headers(self) -> None:
-        self.clear_header("Server")
+        for name in ("Server", "Content-Type"):  # who answers something says what it is
+            self.clear_header(name)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "same-origin")
         self.set_header("Cache-Control", "no-store")

@@ -13,7 +13,6 @@ A button is answered by a redirect to a page that says what has happened; what t
 
 from __future__ import annotations
 
-import re
 from urllib.parse import urljoin
 
 from dlspawner.core import naming
@@ -23,6 +22,7 @@ from dlspawner.hubapi import HubError, HubRefused, HubUser
 from dlspawner.manager import restarts
 from dlspawner.manager.access import Right
 from dlspawner.manager.ends import Ender
+from dlspawner.manager.job_words import NO_NAME, is_name
 from dlspawner.manager.jobs_api import NOT_YET
 from dlspawner.manager.kept import Kept
 from dlspawner.manager.ledger import Fenced
@@ -38,8 +38,6 @@ _STOPPED = {
     State.STOPPING: "{} is being stopped. Its files are kept.",
     State.ENDED: "{} has ended. Its files are kept.",
 }
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
-NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
 NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not shown, and none can be started."
 
 
@@ -152,7 +150,7 @@ class New(Mine):
 
     async def get(self) -> None:
         person, server = self.person(), self.get_query_argument("server", "").strip().lower()
-        if server and not _NAME.fullmatch(server):
+        if not is_name(server):
             await self.show_jobs(422, problem=NO_NAME, path=self.manager.service.prefix)
             return
         self.redirect(self.hub("spawn", person.name, server))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from importlib.metadata import version
 
-import dlspawner
 from dlspawner.manager.rest.operations import OPERATIONS, PLACES, Operation, Parameter
 from dlspawner.manager.rest.schemas import SCHEMAS, Schema, ref
 from dlspawner.manager.web import Json
@@ -31,7 +31,7 @@ def document(address: str) -> dict[str, object]:
         paths.setdefault(f"/{one.path}", {})[one.method.lower()] = _operation(one)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "dlspawner", "version": getattr(dlspawner, "__version__", "0"), "description": _ABOUT},
+        "info": {"title": "dlspawner", "version": version("dlspawner"), "description": _ABOUT},
         "servers": [{"url": address}],
         "security": [{"token": []}],
         "paths": paths,

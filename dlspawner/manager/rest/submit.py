@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from dlspawner.manager.api import as_name, fields
-from dlspawner.manager.kept import Kept
+from dlspawner.manager.job_words import NO_NAME, is_name
+from dlspawner.manager.kept import Filter, Kept
 from dlspawner.manager.resource import Resource
 from dlspawner.manager.rest import once
 from dlspawner.manager.rest.asking import JobResource
@@ -73,8 +74,16 @@ class Submit(Starting):
 
     async def post(self) -> None:
         wanted = self._wanted()
+        await self._check_name(wanted)
         request = [wanted.user, wanted.server, wanted.options]
         await self.carry_out(wanted, request, lambda: self.start(wanted))
+
+    async def _check_name(self, wanted: Wanted) -> None:
+        """422 for a name that no new server gets; one that there was already is the Hub's to judge."""
+        if not is_name(wanted.server):
+            named = Filter(user=wanted.user, server=wanted.server)
+            if not await self.acting.ledger.page(self.acts(), named, None, 1):
+                raise Problem(422, NO_NAME)
 
     def _wanted(self) -> Wanted:
         viewer = self.acts()

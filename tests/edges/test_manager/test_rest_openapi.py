@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 import jsonschema
@@ -51,6 +52,12 @@ def test_every_resource_is_described_and_everything_described_is_there() -> None
     assert there - described - INTERNAL == set(), "add it to rest/operations.py"
     assert (described | INTERNAL) - there == set(), "it is not there any more"
     assert described & INTERNAL == set()
+
+
+def test_it_says_of_which_version_it_is() -> None:
+    info = document("")["info"]
+    assert isinstance(info, dict)
+    assert info["version"] == version("dlspawner")
 
 
 def test_names_of_operations_are_unique() -> None:

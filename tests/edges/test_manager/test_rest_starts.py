@@ -13,6 +13,7 @@ import pytest
 from dlspawner.core.jobs import State
 from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager.desk import Question
+from dlspawner.manager.job_words import NO_NAME
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World
@@ -39,6 +40,24 @@ async def post(
 
 async def submit(portal: Portal, gpus: int, headers: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
     return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}}, headers)
+
+
+@pytest.mark.parametrize("server", ["../x", "Train", "-x", "x" * 31])
+async def test_a_name_that_no_job_gets_is_refused_before_the_hub_is_asked(portal: Portal, server: str) -> None:
+    asked: list[str] = []
+
+    async def starts(user: str, server: str) -> None:
+        asked.append(server)
+        raise HubUnavailable("The Hub does not answer.")
+
+    portal.hub.starts = starts
+    wanted = {"server": server, "options": {"template": "tiny", "gpus": 1}}
+    status, told = await post(portal, "jobs", wanted)
+    assert (status, told["detail"], asked) == (422, NO_NAME, [])
+    await portal.runs(wants("bob", gpus=8))
+    await portal.waits(wants("alice", gpus=1, server=server))
+    status, told = await post(portal, "jobs", wanted)
+    assert (status, asked) == (503, [server]), "the Hub has a server of this name"
 
 
 def is_away(portal: Portal, asks: Question | None = None) -> None:
@@ -113,3 +132,12 @@ async def test_a_restart_that_is_sent_again_with_its_key_is_one_restart(portal: 
     assert (status, "another job since" in told["detail"]) == (409, True)
     status, told = await post(portal, path, headers={"Idempotency-Key": "a b"})
     assert (status, "visible ASCII" in told["detail"]) == (422, True)
+
+
+async def test_an_answer_without_a_body_is_of_no_type(portal: Portal) -> None:
+    running, waiting = await portal.runs(wants("bob", gpus=8)), await portal.waits(wants("alice", gpus=1))
+    portal.knows("alice", "")
+    for job, status in ((running, 202), (waiting, 204)):
+        token = await asyncio.to_thread(portal.world.token, job.user)
+        answer = await portal.read(job.user, f"api/jobs/{job.job}", "DELETE", token=token)
+        assert (answer.status, answer.body, answer.headers.get("Content-Type")) == (status, "", None)

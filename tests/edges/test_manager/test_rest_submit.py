@@ -72,6 +72,7 @@ REFUSED = {
     "a field that nobody knows": ({"image": "x"}, 422, "no field 'image'"),
     "somebody else's": ({"user": "bob"}, 403, "Only administrators"),
     "somebody else's, who is not there": ({"user": "nobody"}, 403, "Only administrators"),
+    "a name that no job gets": ({"server": "../x"}, 422, "at most 30 small letters"),
     "a name that none has": ({"server": "x\0y"}, 422, "No user or server"),
 }
 

@@ -99,15 +99,15 @@ def probably(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in binary units."""
+    """Bytes in binary units, two decimals at most."""
     if count is None:
         return "-"
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
-            return f"{amount:g} {unit}" if unit == "B" else f"{amount:.4g} {unit}"
+            return f"{round(amount, 2):g} {unit}"
         amount /= 1024
-    return f"{amount:.4g} TiB"
+    return f"{round(amount, 2):g} TiB"
 
 
 def waiting(some: bool, others: int) -> str:

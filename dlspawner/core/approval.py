@@ -56,6 +56,11 @@ def who_decides(team: Team, user: str) -> str:
     return f"Team {title} has no {other}admin: an administrator of the Hub can approve it."
 
 
+def holding(user: str, held: int, *, promised: bool = False) -> str:
+    """What somebody has besides, as the end of ``why`` says it."""
+    return f"{user} holds {'or was promised ' if promised else ''}{shown(held)}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as people say them: ``ann``, ``ann or bob``, ``ann, bob or carl``."""
     return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
@@ -89,7 +94,7 @@ def _over_soft_cap(job: Job, world: World) -> Need | None:
     if held + asked <= soft:
         return None
     promised = world.promised_to(job.team, job.user) > own
-    hold, holds = ("hold or were promised", "holds or was promised") if promised else ("hold", "holds")
+    hold = "hold or were promised" if promised else "hold"
     title = team.title or team.name
     if asked <= soft:
         sentence = (
@@ -105,6 +110,6 @@ def _over_soft_cap(job: Job, world: World) -> Need | None:
     if hard is not None and held + asked > hard * GPU:
         sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard * GPU)}."
     what = f"{counted(asked)} of type {kind}{', preemptible' if job.preemptible else ''}"
-    besides = f"; {job.user} {holds} {shown(held)}" if held else ""
+    besides = f"; {holding(job.user, held, promised=promised)}" if held else ""
     why = f"Team {title} gives one person at most {counted(soft)} without approval{besides}."
     return Need(Kind.SOFT_CAP, what, why, f"{sentence} {who_decides(team, job.user)}")

@@ -53,6 +53,12 @@ def memory(count: int) -> str:
     return str(count)
 
 
+def size(count: int) -> str:
+    """So much memory for people, as the command line says it: in MiB, GiB or TiB, with two decimals at most."""
+    unit = "TiB" if count >= 2**40 else "GiB" if count >= 2**30 else "MiB"
+    return f"{round(count / 1024 ** _BINARY[unit.removesuffix('B')], 2):g} {unit}"
+
+
 def at_most(count: int) -> int:
     """No more bytes than these, as people write them: whole GiB where there are many, whole MiB otherwise."""
     unit = 2**30 if count >= 10 * 2**30 else 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from dlspawner.core.amounts import counted, shown
-from dlspawner.core.approval import Kind, who_decides
+from dlspawner.core.approval import Kind, holding, who_decides
 from dlspawner.core.model import Team
 from dlspawner.core.world import World
 from dlspawner.manager.access import Viewer
@@ -76,7 +76,7 @@ def waits_for(request: Request, team: Team) -> str:
 
 
 def usage(request: Request, world: World) -> str:
-    """What the person and the team have now, for who decides."""
+    """What the person and the team have now, for who decides; not what ``why`` says already."""
     team = world.team(request.team)
     title, kind = (team.title or team.name) if team else request.team, request.gpu_type
     held = world.held_by(request.team, request.user) - world.promised_to(request.team, request.user)
@@ -87,7 +87,8 @@ def usage(request: Request, world: World) -> str:
     borrowed = world.borrowed(request.team, kind)
     lent = f" and has borrowed {shown(borrowed)}" if borrowed else ""
     quota = world.quota(request.team, kind)
-    return f"{holds}; the team uses {shown(used)} of its {counted(quota)} of type {kind}{lent}."
+    uses = f"team uses {shown(used)} of its {counted(quota)} of type {kind}{lent}."
+    return f"The {uses}" if request.why.endswith(f"; {holding(request.user, held)}.") else f"{holds}; the {uses}"
 
 
 def waits_for_you(count: int) -> str:

@@ -80,7 +80,7 @@ class Step:
 def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], priority: str) -> list[tuple[str, str]]:
     """What is known of a job, by its name on the page; what is not known is left out."""
     cores = f"{kept.cpu_milli / 1000:g} CPU {'core' if kept.cpu_milli == 1000 else 'cores'}"
-    cpu = f"{cores}, {quantity.memory(kept.memory_bytes)} memory"
+    cpu = f"{cores}, {quantity.size(kept.memory_bytes)} memory"
     given = [
         ("Template", titles.get(kept.template, kept.template)),
         ("Owner", kept.user),

@@ -9,6 +9,7 @@ import pytest
 
 from dlspawner.client import text
 from dlspawner.client.submission import Malformed, changed, read
+from dlspawner.core import quantity
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -50,9 +51,23 @@ def test_ages_are_short(at: str | None, shown: str) -> None:
     assert text.age(at, NOW) == shown
 
 
-@pytest.mark.parametrize(("count", "shown"), [(None, "-"), (0, "0 B"), (1536, "1.5 KiB"), (30 * 2**30, "30 GiB")])
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        *((None, "-"), (0, "0 B"), (1536, "1.5 KiB"), (30 * 2**30, "30 GiB")),
+        *((30336 * MIB, "29.62 GiB"), (1264 * MIB, "1.23 GiB"), (1000 * MIB, "1000 MiB")),
+    ],
+)
 def test_memory_is_in_binary_units(count: int | None, shown: str) -> None:
     assert text.size(count) == shown
+
+
+@pytest.mark.parametrize("mib", [1, 512, 1000, 1264, 2048, 30336, 1024 * 1024, 1600 * 1024])
+def test_memory_reads_as_on_the_jobs_page(mib: int) -> None:
+    assert text.size(mib * MIB) == quantity.size(mib * MIB)
 
 
 def test_a_job_of_somebody_else_is_named_with_its_owner() -> None:

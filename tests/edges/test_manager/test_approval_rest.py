@@ -222,7 +222,8 @@ async def read(served: Served, token: str, page: str = "approvals", **form: str)
         ) as answer,
     ):
         main = re.search(r"<main.*</main>", await answer.text(), re.DOTALL)
-        text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+        # A comma after a link stands right behind it.
+        text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0].replace("</a>", ""))).split()) if main else ""
         return answer.status, text, answer.headers.get("Location", "")
 
 
@@ -233,7 +234,7 @@ async def test_the_page_says_who_asks_for_what_and_what_they_have_now(world: Wor
     assert status == 200
     assert "alice asks for 3 GPUs of type gpu on the default server, team Everybody." in text
     assert "Team Everybody gives one person at most 2 GPUs without approval; alice holds 1." in text
-    assert "alice holds 1 GPU for team Everybody now; the team uses 1 of its 8 GPUs of type gpu." in text
+    assert "alice holds 1. The team uses 1 of its 8 GPUs of type gpu." in text
     assert "Approve 3 GPUs of type gpu for alice" in text
     _, text, _ = await read(served, world.token("alice"))
     assert "vera or victor can approve it for team Everybody." in text
@@ -242,6 +243,31 @@ async def test_the_page_says_who_asks_for_what_and_what_they_have_now(world: Wor
     _, text, _ = await read(served, world.token("bob"))
     assert "alice" not in text
     assert "No request of yours waits for an approval." in text
+
+
+async def test_what_the_person_has_now_is_said_where_it_is_not_what_they_had(world: World, served: Served) -> None:
+    small = wants(gpus=1, server="small")
+    await ask_desk(served.acting, small)
+    await waits(served)
+    assert served.acting.desk is not None
+    await served.acting.desk.release(small.job, "alice")
+    _, text, _ = await read(served, world.token("vera"))
+    assert "alice holds 1." in text, "when it was asked for"
+    assert "alice holds 0 GPUs for team Everybody now; the team uses 0 of its 8 GPUs of type gpu." in text
+
+
+async def test_the_job_that_waits_is_a_way_to_its_page(world: World, served: Served) -> None:
+    question = await waits(served)
+    for user in ("vera", "alice"):
+        headers = {"Authorization": f"token {world.token(user)}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            async with session.get(f"{served.url}/approvals") as answer:
+                (link,) = re.findall(
+                    r'<a href="/services/jobs/(jobs/[^"]*)">the default server</a>', await answer.text()
+                )
+            assert link == f"jobs/{question.job}"
+            async with session.get(f"{served.url}/{link}") as answer:
+                assert answer.status == 200
 
 
 async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, served: Served) -> None:

@@ -117,6 +117,7 @@ async def test_the_page_of_a_job_tells_its_life(portal: Portal) -> None:
     question = await portal.runs(wants("alice", gpus=2, server="train"))
     page = await portal.read("alice", f"jobs/{question.job}")
     assert "Template Tiny Owner alice Team Everybody GPUs 2 GPUs of type gpu" in page.text
+    assert "CPU and memory 0.05 CPU cores, 64 MiB memory Priority" in page.text
     assert "Nodes gpu-1" in page.text
     assert page.text.index("It runs.") < page.text.index("Its pod was made.") < page.text.index("It may start.")
     assert "train of alice" in (await portal.read("vera", f"jobs/{question.job}")).text
@@ -255,6 +256,19 @@ async def test_a_team_admin_sees_the_jobs_and_members_of_that_team_only(portal: 
     assert "train alice" not in (await portal.read("lars", "all")).text
     every = await portal.read("root-admin", "teams")
     assert ("Everybody" in every.text, "Language" in every.text) == (True, True)
+
+
+async def test_a_team_whose_admins_can_approve_nothing_is_not_said_to_need_an_approval(portal: Portal) -> None:
+    caps = ("soft: 4, hard: 4", "soft: 2, hard: 4", "soft: 2", "hard: 4")
+    teams = [f"  team{at}: {{quota: {{gpu: 8}}, admins: [vera], user_caps: {{{one}}}}}" for at, one in enumerate(caps)]
+    (portal.office.folder / "teams.yaml").write_text("\n".join(("teams:", *teams)))
+    await until(lambda: portal.served.book.world.team("team3") is not None, "the new teams count")
+    page = (await portal.read("vera", "teams")).body
+    limits = re.findall(r"Limits of a member</dt>\s*<dd[^>]*>(.*?)</dd>", page, re.DOTALL)
+    assert [" ".join(one.split()) for one in limits] == [
+        *("at most 4 GPUs", "more than 2 GPUs need an approval; at most 4 GPUs"),
+        *("more than 2 GPUs need an approval", "at most 4 GPUs"),
+    ]
 
 
 @pytest.mark.parametrize(("at_once", "together"), [pytest.param(1, 1, id="one"), pytest.param(10, 2, id="all")])

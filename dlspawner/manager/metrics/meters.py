@@ -19,6 +19,7 @@ from dlspawner.core.amounts import GPU
 from dlspawner.core.jobs import State
 from dlspawner.core.standing import Capacity, Place, Standing, capacities, standings
 from dlspawner.core.world import World
+from dlspawner.manager.job_words import ENDS
 from dlspawner.manager.records import Entry
 from dlspawner.manager.stopping import PREEMPTED
 
@@ -103,6 +104,8 @@ class Meters:
         """What may be counted one day is 0 until then: a rate over what is not there would be nothing at all."""
         for team, kind in places:
             self._preemptions.labels(team, kind)
+        for reason in ENDS:
+            self._ends.labels(reason)
         for kind in types:
             for reason in CULLS:
                 self._culls.labels(reason, kind)

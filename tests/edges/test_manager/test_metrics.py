@@ -16,6 +16,7 @@ import requests
 from dlspawner.core.jobs import State
 from dlspawner.manager import stopping
 from dlspawner.manager.acting import Acting
+from dlspawner.manager.job_words import ENDS
 from tests.e2e.people import wait_for
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import Office, ask, until, wants
@@ -96,6 +97,7 @@ async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
         'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
         'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
         'dlspawner_wait_seconds_count{gpu_type="gpu",preemptible="true"}',
+        *(f'dlspawner_job_ends_total{{reason="{reason}"}}' for reason in ENDS),
     ):
         assert f"{series} 0.0" in told
 
@@ -112,7 +114,7 @@ async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypa
             patch.setattr(acting.ledger, "write", fails)
             with pytest.raises(stopping.StoreUnavailable):
                 await cancelled(acting, "bob")
-        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") is None
+        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
         assert await cancelled(acting, "bob")
         assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 1
 

@@ -50,6 +50,10 @@ NO_FILES = (
     "This Hub shares out GPUs, and the part of it that decides was not told how, so no job can be started. "
     "Ask an administrator."
 )
+AWAY = (
+    "The part of this Hub that decides about GPUs does not answer, so neither your jobs in the queue nor your notices "
+    "are shown. Running jobs go on."
+)
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
+NOT_RUNNING = "not running"  # the state of a server that does not run while nobody knows whether it waits
 
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
@@ -82,6 +83,7 @@ class Home:
 
     jobs: Sequence[JobView]
     notices: Sequence[Told]
+    unknown: str | None = None  # the sentence on what nobody knows now
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,18 +244,22 @@ def job_page(spawner: DLSpawner, job: naming.Job) -> str:
 # The home page
 
 
-def job_views(spawner: DLSpawner, places: Mapping[str, Place]) -> list[JobView]:
-    """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs."""
+def job_views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> list[JobView]:
+    """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs.
+
+    ``places``: ``None`` when nobody knows what waits.
+    """
     views = list(_views(spawner, places))
-    return sorted(views, key=lambda view: (view.state == "stopped", view.server))
+    return sorted(views, key=lambda view: (view.state in ("stopped", NOT_RUNNING), view.server))
 
 
-def _views(spawner: DLSpawner, places: Mapping[str, Place]) -> Iterator[JobView]:
+def _views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> Iterator[JobView]:
     for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
         live = _live(spawner, name)
         if name == "" and not (live and live.active) and not _stored(orm_spawner):
             continue  # the default server that everybody has and this person never used
-        yield _view(spawner, name, orm_spawner, live, places.get(name))
+        view = _view(spawner, name, orm_spawner, live, places.get(name) if places is not None else None)
+        yield replace(view, state=NOT_RUNNING) if view.state == "stopped" and places is None else view
 
 
 def _live(spawner: DLSpawner, name: str) -> Any:

@@ -31,6 +31,7 @@ from dlspawner.spawner import account, children, exposure, launch, pages, progre
 from dlspawner.spawner.interrupted import STOPPED
 from dlspawner.spawner.launch import Person, Wish
 from dlspawner.spawner.managed import ManagedSpawner
+from dlspawner.spawner.manager import AWAY
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.progress import Step
 from dlspawner.spawner.refusal import Refused, Waits
@@ -142,7 +143,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return pages.Home(pages.job_views(self, {}), ())
         told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
         places, notices = await asyncio.gather(self.places(), told)
-        return pages.Home(pages.job_views(self, places or {}), notices)
+        return pages.Home(pages.job_views(self, places), notices, AWAY if places is None else None)
 
     # What people choose
 

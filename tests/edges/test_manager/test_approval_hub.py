@@ -34,9 +34,9 @@ def states(hub: QuotaHub) -> dict[str, str]:
     return {user: state for user, state, _ in crowds.live(hub)}
 
 
-def waits(hub: QuotaHub, person: Person, gpus: int = 3) -> str:
+def waits(hub: QuotaHub, person: Person, gpus: int = 3, server: str = "") -> str:
     """A start that has to wait for an approval; the job's id."""
-    assert person.start("", gpus=gpus).status_code in {202, 429}
+    assert person.start(server, gpus=gpus).status_code in {202, 429}
     wait_for(lambda: states(hub).get(person.name) == "waiting-approval", "it is written down", 60)
     live = dict(crowds.rows(hub, "SELECT user_name, job FROM jobs WHERE state <> 'ended'"))
     return live[person.name]

@@ -34,7 +34,6 @@ TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
 NOT_RUNNING = "not running"  # the state of a server that does not run while nobody knows whether it waits
 
-
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
 # server it was and what had been chosen.
 _submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submitted", default=None)
@@ -328,12 +327,12 @@ def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
 
 
 def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | None:
-    """Where a stopped job has logged to; ``None`` when that was a directory of that one launch."""
+    """Where a stopped job has logged to; ``None`` if it was a directory of one launch, or there never was a launch."""
     try:
-        wish = spawner.check_options(stored)
+        wish = spawner.check_options(stored) if stored else None
     except Refused:
         return None
-    path = launch.log_dir(wish, spawner.person)
+    path = launch.log_dir(wish, spawner.person) if wish else None
     return None if path is None or rendering.in_job_directory(path) else path
 
 

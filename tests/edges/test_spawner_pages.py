@@ -252,6 +252,14 @@ def test_a_stopped_job_keeps_its_tensorboard_and_its_reason(spawner: Any) -> Non
     assert old.tensorboard is not None
 
 
+def test_while_nobody_knows_what_waits_nothing_is_called_stopped_and_what_runs_comes_first(spawner: Any) -> None:
+    world(spawner, old=({"template": "ipython"}, {}), train=({"template": "ipython"}, alive("ipython")))
+
+    views = pages.job_views(spawner, None)
+
+    assert [(view.server, view.state) for view in views] == [("train", "running"), ("old", "not running")]
+
+
 def test_the_default_server_is_shown_once_it_was_used(spawner: Any) -> None:
     assert world(spawner, _=(None, {})) == []
     assert [view.title for view in world(spawner, _=({"template": "ipython"}, {}))] == ["default server"]
@@ -261,3 +269,4 @@ def test_a_server_of_which_only_the_form_was_looked_at_was_never_started(spawner
     [view] = world(spawner, train=(None, {}))
 
     assert (view.state, view.reason) == ("stopped", "It was never started.")
+    assert (view.log_dir, view.tensorboard, view.again) == (None, None, None)

@@ -108,18 +108,21 @@ class Portal:
         self.hub.servers = (self.hub.servers or set()) | {(user, server)}
 
 
-async def equip(office: Office, teams: str = TEAMS) -> None:
-    """Teams with admins, a node, and a Hub without servers."""
+async def equip(office: Office, teams: str = TEAMS, *, dry_run: bool = True) -> None:
+    """Teams with admins, a node, and a Hub without servers; without ``dry_run`` unused jobs are stopped."""
     (office.folder / "teams.yaml").write_text(teams)
+    if not dry_run:
+        with (office.folder / "cluster.yaml").open("a") as file:
+            file.write("idle: {dry_run: false}\n")
     await office.make_node()
     office.hub.servers = set()
 
 
 @contextlib.asynccontextmanager
-async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
+async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bool = True) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        await equip(office, teams)
+        await equip(office, teams, dry_run=dry_run)
         async with serving(office, world) as served:
             yield Portal(office, served, world)
 

@@ -49,7 +49,8 @@ async def portal(
     """The parameter, if there is one, is teams.yaml."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # pages follow by events
-    async with portals(world, tmp_path, getattr(request, "param", TEAMS)) as made:
+    teams = getattr(request, "param", TEAMS)
+    async with portals(world, tmp_path, teams, dry_run=teams != STRICT) as made:
         object.__setattr__(made.served.manager, "ssh_target", read_target("gate.example:2222"))
         yield made
 

@@ -71,11 +71,11 @@ class Room:
         return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
 
     def take(self, job: Job, pod: PodCharge) -> None:
-        self.memo.clear()
-        name, pods = job.id, job.charge.pods
-        others = self.holders.get(name)
+        if self.memo:
+            self.memo.clear()
+        name, pods, holders = job.id, job.charge.pods, self.holders
         # Most jobs have one pod, and most worlds are built of many jobs: no tuple is made for each.
-        self.holders[name] = (*others, pod) if others else pods if len(pods) == 1 else (pod,)
+        holders[name] = pods if len(pods) == 1 else (*holders.get(name, ()), pod)
         if job.preemptible:
             self.lent.add(name)
         if job.leaving:
@@ -107,10 +107,11 @@ class Room:
         if resource:
             self.cpu_with_gpus += cpu
             self.memory_with_gpus += memory
-            milli = sign * pod.gpus
-            self.gpus[resource] = self.gpus.get(resource, 0) - milli
+            milli, free = sign * pod.gpus, self.gpus
+            free[resource] = free.get(resource, 0) - milli
             if job.preemptible:
-                self.borrowed[resource] = self.borrowed.get(resource, 0) + milli
+                borrowed = self.borrowed
+                borrowed[resource] = borrowed.get(resource, 0) + milli
             else:
                 self._entitle(job.team, resource, milli)
 

@@ -36,6 +36,7 @@ from dlspawner.core.rooms import NOTHING, Room, Space
 from dlspawner.core.shares import Layout, Shares
 
 _MOST_POOLS, _MOST_FACTS = 200, 20_000
+_QUEUED, _ENDED = State.QUEUED, State.ENDED  # looking them up in the class would be seen
 
 # Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
 # together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
@@ -94,10 +95,9 @@ class World:
         world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
         world.away.rooms = {node.name: world._room(node) for node in snapshot.away}
-        for job in snapshot.jobs:
-            if job.state is not State.ENDED:
-                world.jobs[job.id] = job
-                world._count(job, 1, sort=False)
+        world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
+        for job in world.jobs.values():
+            world._count(job, 1, sort=False)
         for teams in world.queues.values():
             for keys in teams.values():
                 keys.sort()
@@ -118,7 +118,7 @@ class World:
     def put(self, job: Job) -> None:
         """The job as it is now; one that has ended is forgotten."""
         self.remove(job.id)
-        if job.state is not State.ENDED:
+        if job.state is not _ENDED:
             self._team_memos.pop(job.team, None)
             self.jobs[job.id] = job
             self._count(job, 1)
@@ -350,9 +350,10 @@ class World:
     def _count(self, job: Job, sign: int, sort: bool = True) -> None:
         holds = job.holds
         if not holds:
-            if job.state is State.QUEUED:
-                self._queue(job, sign, sort)
-            if not job.promised:
+            if job.state is not _QUEUED:
+                return
+            self._queue(job, sign, sort)
+            if not job.nodes:  # it was promised nothing
                 return
         held = self._held.get(job.team)
         if held is None:

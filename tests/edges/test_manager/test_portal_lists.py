@@ -259,15 +259,16 @@ async def test_a_team_admin_sees_the_jobs_and_members_of_that_team_only(portal: 
 
 
 async def test_a_team_whose_admins_can_approve_nothing_is_not_said_to_need_an_approval(portal: Portal) -> None:
-    caps = ("soft: 4, hard: 4", "soft: 2, hard: 4", "soft: 2", "hard: 4")
+    caps = ("soft: 4, hard: 4", "soft: 2, hard: 4", "soft: 2", "hard: 4", "soft: 1", "hard: 1")
     teams = [f"  team{at}: {{quota: {{gpu: 8}}, admins: [vera], user_caps: {{{one}}}}}" for at, one in enumerate(caps)]
     (portal.office.folder / "teams.yaml").write_text("\n".join(("teams:", *teams)))
-    await until(lambda: portal.served.book.world.team("team3") is not None, "the new teams count")
+    await until(lambda: portal.served.book.world.team("team5") is not None, "the new teams count")
     page = (await portal.read("vera", "teams")).body
     limits = re.findall(r"Limits of a member</dt>\s*<dd[^>]*>(.*?)</dd>", page, re.DOTALL)
     assert [" ".join(one.split()) for one in limits] == [
         *("at most 4 GPUs", "more than 2 GPUs need an approval; at most 4 GPUs"),
         *("more than 2 GPUs need an approval", "at most 4 GPUs"),
+        *("more than 1 GPU needs an approval", "at most 1 GPU"),
     ]
 
 

@@ -5,6 +5,9 @@ Rules:
 * What a wrong token costs is owed from the moment it is tried, and given back when it was right: a client cannot try
   the next one for free before the first is answered. A login that nobody can judge costs nothing: people do not pay
   for a Hub or a Manager that is away.
+* Where tokens that are being judged would be too many if they were all wrong, the next one waits for their answers:
+  many connections at once have no more tokens judged than one after the other, and many people who come in with right
+  ones at once from behind a NAT are not sent away for it.
 * An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
   ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
 * A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
@@ -19,8 +22,11 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from ssh_gateway.together import Tally
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -96,6 +102,7 @@ class Penalties:
         self._arrivals = Debts(math.inf, entries)
         self._known = Debts(KNOWN_SECONDS, entries)
         self._said = Debts(60.0, entries)
+        self.under_way = Tally()  # tokens of each place that are being judged, which it owes for meanwhile
 
     def tables(self) -> dict[str, Debts]:
         """All of them, for `together`."""
@@ -136,10 +143,29 @@ class Penalties:
         return None
 
     def refusal(self, address: str, now: float) -> str | None:
-        """Why nobody may go on at this address now."""
+        """Why nobody may go on at this address now; tokens that are not answered yet are not held against it."""
         place = self.place(address)
-        wait = self._sources.owed(place, now) - FREE * self._unit if place else 0.0
+        wait = self._above(place, now) - self.under_way[place] * self._unit
         return f"too many failed logins from your address: try again in {_seconds(wait)}" if wait > 0 else None
+
+    def crowded(self, address: str, now: float) -> bool:
+        """Whether the answers to tokens under way at this address decide whether one more may be tried there."""
+        place = self.place(address)
+        return 0 < self._above(place, now) <= self.under_way[place] * self._unit
+
+    @contextmanager
+    def judging(self, address: str) -> Iterator[None]:
+        """A token of this address is under way meanwhile; around what `tries` and `give_back` count for it."""
+        place = self.place(address)
+        self.under_way.add(place, 1)
+        try:
+            yield
+        finally:
+            self.under_way.add(place, -1)
+
+    def _above(self, place: str, now: float) -> float:
+        """Seconds that are owed above those that are free, if any are; those of a shared address are nobody's."""
+        return self._sources.owed(place, now) - FREE * self._unit if place else 0.0
 
     def tries(self, address: str, name: str, now: float) -> str | None:
         """Owe for a token that is tried, until it is `proven`; a sentence when tokens for this name are not judged."""

@@ -99,6 +99,7 @@ class Server:
             "door": self.doorkeeper.waiting,
             "crowd": self.crowd.inside,
             "recorded": self.recorded.inside,
+            "tokens": self.penalties.under_way,
         }
         self.meters = meters or Meters()
         self.meters.inside = self._inside

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ssh_gateway.penalties import Debts
+if TYPE_CHECKING:
+    from ssh_gateway.penalties import Debts
 
 Message = list[Any]
 

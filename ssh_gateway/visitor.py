@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 NOBODY = routing.Login("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
+TURN_SECONDS = 0.05  # after which a token looks again whether its turn has come
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
@@ -220,13 +221,31 @@ class Visitor(Door):
         return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
 
     async def _token(self, method: str, token: str) -> bool:
-        """Judge a token; a no comes after the same time, whatever the reason."""
-        user, started, bearer = self._login.user, time.monotonic(), None
+        """Judge a token when its turn has come."""
         self._tried = True
         self._method, self._key = method, ""
-        if (why := self._no_more_guesses()) is not None:
+        if (why := await self._no_more_guesses()) is not None:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, why)
             return False
+        with self._server.penalties.judging(self._source):
+            proof = await self._judged(method, token)
+        return proof is not None and await self._enter(proof)
+
+    async def _no_more_guesses(self) -> str | None:
+        """Count a guess and wait for its turn, or say why there is none.
+
+        Here and not in `attempt_failed`, to which who gives one up for the next never comes.
+        """
+        if not self._attempts.may_guess():
+            return TOO_MANY
+        penalties, now = self._server.penalties, self._server.now
+        while penalties.crowded(self._source, now()):  # noqa: ASYNC110  (another worker's answers have no events)
+            await asyncio.sleep(TURN_SECONDS)
+        return penalties.refusal(self._source, now())
+
+    async def _judged(self, method: str, token: str) -> Proof | None:
+        """What a token proves; a no comes after the same time, whatever the reason."""
+        user, started, bearer = self._login.user, time.monotonic(), None
         held_up = self._server.penalties.tries(self._source, user, self._server.now())
         if held_up is not None:
             self._tell(held_up)
@@ -235,16 +254,9 @@ class Visitor(Door):
         proof = access.proven_by_token(user, method, bearer)
         if proof is None or self._login is NOBODY:
             await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
-            return False
+            return None
         self._server.penalties.give_back(self._source, user, self._server.now())
-        return await self._enter(replace(proof, token=token))
-
-    def _no_more_guesses(self) -> str | None:
-        """Count a guess, or say why there is none: who gives one up for the next never comes to `attempt_failed`."""
-        if not self._attempts.may_guess():
-            return TOO_MANY
-        again = self._attempts.guesses > 1  # the gate has judged everybody before the first
-        return self._server.penalties.refusal(self._source, self._server.now()) if again else None
+        return replace(proof, token=token)
 
     async def _bearer(self, user: str, token: str) -> access.Bearer | None:
         """Whom a token belongs to; what it was charged is given back when nobody can tell."""

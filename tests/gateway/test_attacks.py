@@ -18,11 +18,11 @@ import pytest
 from ssh_gateway import audit, packets, visit, wire
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
+from ssh_gateway.penalties import FREE, Rules
 from ssh_gateway.routing import Candidate
 from ssh_gateway.server import Limits
 from ssh_gateway.visitor import TOO_MANY
-from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, drop, logged_in, pour
+from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, call, drop, logged_in, pour
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 
@@ -33,10 +33,12 @@ USERAUTH_REQUEST = 50
 class SlowHub(FakePeople):
     """A Hub that takes its time."""
 
+    questions: int = 0
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def bearer(self, token: str) -> Bearer | None:
+        self.questions += 1
         self.asked.set()
         await self.answers.wait()
         return await super().bearer(token)
@@ -100,6 +102,53 @@ async def test_tokens_whose_answer_nobody_waits_for_hold_up_no_name(
         assert (await conn.run("echo in")).stdout == "in\n"
         conn.close()
         await conn.wait_closed()
+
+
+def guessed(running: Running) -> int:
+    """How many guesses have come, judged or not."""
+    return sum(visitor._attempts.guesses for visitor in running.server.visitors)
+
+
+# Time pays nothing meanwhile, however slow this machine is.
+DEAR = Limits(failure_seconds=0.1, drain_seconds=0.0, rules=Rules(penalty_seconds=600.0))
+
+
+async def test_one_guess_on_each_of_many_connections_at_once_is_no_guess_more(keys: Keys, places: FakePlaces) -> None:
+    hub = SlowHub()
+    async with gateway(keys, hub, places, limits=DEAR) as running:
+        callers = [await call(running) for _ in range(40)]
+        asking = [
+            asyncio.create_task(caller.with_password(b"user%d+train" % number)) for number, caller in enumerate(callers)
+        ]
+        await until(lambda: guessed(running) == len(callers))
+        hub.answers.set()
+        answers = await asyncio.gather(*asking)
+        assert hub.questions == FREE + 1, "a wrong one after the other would have been as many"
+        sent_away = [answer for answer in answers if b"too many failed logins from your address" in answer]
+        assert len(sent_away) >= len(callers) - hub.questions
+        for caller in callers:
+            drop(caller)
+
+
+async def test_many_who_come_in_at_once_from_behind_one_address_are_all_let_in(keys: Keys, places: FakePlaces) -> None:
+    """Those who come while others' tokens are judged, too."""
+    hub = SlowHub(tokens={"right": Bearer("alice", everything)})
+    async with gateway(keys, hub, places, limits=DEAR) as running:
+        coming = [asyncio.create_task(with_right_token(running)) for _ in range(FREE + 1)]
+        await until(lambda: hub.questions == FREE + 1)
+        coming += [asyncio.create_task(with_right_token(running)) for _ in range(7)]
+        await until(lambda: guessed(running) == len(coming) or any(task.done() for task in coming))
+        hub.answers.set()
+        inside = await asyncio.gather(*coming)
+        for conn in inside:
+            drop(conn)
+
+
+async def with_right_token(running: Running) -> asyncssh.SSHClientConnection:
+    return await asyncssh.connect(
+        "127.0.0.1", running.port, username="alice+train", known_hosts=None, config=None, agent_path=None,
+        client_keys=None, password="right",
+    )  # fmt: skip
 
 
 async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> None:

@@ -80,6 +80,33 @@ def test_a_right_token_costs_nothing() -> None:
     assert penalties.tries(A, "alice", 0.0) is None
 
 
+def test_the_next_token_waits_for_those_under_way_that_would_be_too_many_and_nobody_is_sent_away_for_them() -> None:
+    penalties = Penalties(Rules())
+    wrong(penalties, A, "alice", 12)
+    with penalties.judging(A):
+        assert not penalties.crowded(A, 0.0)
+        penalties.tries(A, "alice", 0.0)
+        assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0)) == (True, None)
+        assert not penalties.crowded(B, 0.0)
+    assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0)) == (False, ADDRESS.format(5))
+
+
+def test_right_tokens_under_way_leave_nothing_to_wait_for() -> None:
+    penalties = Penalties(Rules())
+    for _ in range(100):
+        with penalties.judging(A):
+            penalties.tries(A, "alice", 0.0)
+            penalties.give_back(A, "alice", 0.0)
+    assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0), len(penalties.under_way.own)) == (False, None, 0)
+
+
+def test_nobody_waits_at_a_shared_address() -> None:
+    penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
+    with penalties.judging(A):
+        wrong(penalties, A, "alice", 1000)
+        assert not penalties.crowded(A, 0.0)
+
+
 def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
     penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
     wrong(penalties, A, "alice", 1000)

@@ -20,7 +20,7 @@ class One:
 
     def __init__(self) -> None:
         self.door, self.crowd, self.penalties = Doorkeeper(4, 2), Crowd(2), Penalties(Rules())
-        tallies = {"door": self.door.waiting, "crowd": self.crowd.inside}
+        tallies = {"door": self.door.waiting, "crowd": self.crowd.inside, "tokens": self.penalties.under_way}
         self.together = Together(tallies, self.penalties.tables(), self.tell)
         self.others: dict[int, One] = {}
 
@@ -56,6 +56,16 @@ def test_what_is_guessed_at_one_is_owed_at_all(pair: tuple[One, One]) -> None:
     assert one.penalties.refusal(ADDRESS, 0.0) == other.penalties.refusal(ADDRESS, 0.0) is not None
     one.penalties.give_back(ADDRESS, "user0", 0.0)
     assert one.penalties.refusal(ADDRESS, 0.0) is other.penalties.refusal(ADDRESS, 0.0) is None
+
+
+def test_a_token_waits_for_those_that_another_judges(pair: tuple[One, One]) -> None:
+    one, other = pair
+    with one.penalties.judging(ADDRESS):
+        for number in range(FREE + 1):
+            other.penalties.tries(ADDRESS, f"user{number}", 0.0)
+        assert (other.penalties.crowded(ADDRESS, 0.0), other.penalties.refusal(ADDRESS, 0.0)) == (True, None)
+    assert not other.penalties.crowded(ADDRESS, 0.0)
+    assert other.penalties.refusal(ADDRESS, 0.0) is not None
 
 
 def test_what_one_that_died_had_counted_is_forgotten_and_a_new_one_hears_of_the_rest(pair: tuple[One, One]) -> None:

@@ -184,10 +184,11 @@ async def test_a_pod_that_comes_too_late_is_charged_and_stopped(office: Office) 
         pod = await office.make_pod(question)
         await office.bind(pod)
         await stopped(office, pod["metadata"]["name"])
-        assert (await ask(acting, wants("bob"))).decision == "wait", "the late pod is still there"
+        waits = wants("bob")
+        assert (await ask(acting, waits)).decision == "wait", "the late pod is still there"
         await office.delete(pod, grace=0)
         await until(lambda: not any(job.startswith("pod-") for job in states(acting)), "it is gone")
-        assert (await ask(acting, wants("bob"))).decision == "admit"
+        assert (await ask(acting, waits)).decision == "admit", "also if its turn has come meanwhile"
 
 
 async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(office: Office) -> None:

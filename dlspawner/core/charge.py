@@ -54,16 +54,15 @@ class Charge:
 
     gpu_type: str | None = None
     pods: tuple[PodCharge, ...] = (PodCharge(),)
+    gpus: int = field(init=False, repr=False, compare=False)  # of all pods, in milli-GPUs; asked for everywhere
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpus", sum(pod.gpus for pod in self.pods))
 
     def __hash__(self) -> int:
         """By what most charges differ in: the queue asks for each of its jobs."""
         pod = self.pods[0] if self.pods else None
         return hash((self.gpu_type, self.gpus, pod and pod.cpu_milli, pod and pod.memory_bytes))
-
-    @property
-    def gpus(self) -> int:
-        """Of all pods, in milli-GPUs."""
-        return self.pods[0].gpus if len(self.pods) == 1 else sum(pod.gpus for pod in self.pods)
 
 
 class _Wrong(Exception):

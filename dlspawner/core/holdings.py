@@ -32,7 +32,7 @@ class Holdings:
     promised_to: defaultdict[str, int] = field(default_factory=_counts)  # by user
     cpu_jobs: defaultdict[str, int] = field(default_factory=_counts)  # jobs without GPUs, by user
 
-    def count(self, job: Job, sign: int, holds: bool) -> None:
+    def count(self, job: Job, sign: int, holds: bool, leaving: bool) -> None:
         """A job that ``holds`` its charge, or was promised it, comes (1) or goes (-1)."""
         charge = job.charge
         kind, gpus = charge.gpu_type, sign * charge.gpus
@@ -48,7 +48,7 @@ class Holdings:
         self.guaranteed[kind] += gpus
         if not holds:
             self.promised[kind] += gpus
-        elif job.leaving:
+        elif leaving:
             self.returning[kind] += gpus
         else:
             self.levels[kind][job.priority] += gpus

@@ -70,7 +70,7 @@ class Room:
             gpus[resource] = gpus.get(resource, 0) - milli
         return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
 
-    def take(self, job: Job, pod: PodCharge) -> None:
+    def take(self, job: Job, pod: PodCharge, leaving: bool) -> None:
         if self.memo:
             self.memo.clear()
         name, pods, holders = job.id, job.charge.pods, self.holders
@@ -78,7 +78,7 @@ class Room:
         holders[name] = pods if len(pods) == 1 else (*holders.get(name, ()), pod)
         if job.preemptible:
             self.lent.add(name)
-        if job.leaving:
+        if leaving:
             self.leavers.add(name)
         self._shift(job, pod, 1)
 

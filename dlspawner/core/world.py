@@ -342,7 +342,10 @@ class World:
             job = self.jobs[job_id]
             for pod, node in zip(job.charge.pods, job.nodes, strict=False):
                 if node == name:
-                    (room.take if job.holds else room.promise)(job, pod)
+                    if job.holds:
+                        room.take(job, pod, job.leaving)
+                    else:
+                        room.promise(job, pod)
 
     def _held_by(self, team: str) -> Holdings:
         return self._held.get(team, NO_HOLDINGS)
@@ -358,7 +361,8 @@ class World:
         held = self._held.get(job.team)
         if held is None:
             held = self._held[job.team] = Holdings()
-        held.count(job, sign, holds)
+        leaving = job.leaving
+        held.count(job, sign, holds, leaving)
         rooms, pools = self.rooms, self._pools
         for pod, node in zip(job.charge.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
             room = rooms.get(node) if node is not None else None
@@ -367,7 +371,10 @@ class World:
             elif not holds:
                 (room.promise if sign > 0 else room.break_promise)(job, pod)
             else:
-                (room.take if sign > 0 else room.give)(job, pod)
+                if sign > 0:
+                    room.take(job, pod, leaving)
+                else:
+                    room.give(job, pod)
                 if pools and pod.resource:
                     for pool in pools.values():
                         pool.moved(room)

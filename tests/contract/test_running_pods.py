@@ -138,8 +138,8 @@ def test_the_log_of_the_run_before_is_kept(cluster: Client, pods: str, machine: 
     volume = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     volumes = [{"name": "v", "emptyDir": {}}]
     cluster.create(pods, machine.pod(script, container=volume, volumes=volumes, restartPolicy="OnFailure"))
-    again = cluster.until(f"{pods}/p", lambda found: _main(found).get("restartCount") == 1 and _ready(found), "again")
-    assert again
+    cluster.until(f"{pods}/p", lambda found: "terminated" in _main(found).get("lastState", {}), "it has ended once")
+    cluster.until(f"{pods}/p", lambda found: _main(found).get("restartCount") == 1 and _ready(found), "again")
     assert cluster.request("GET", f"{pods}/p/log", query={"previous": "true"}).raw == b"first\n"
 
 

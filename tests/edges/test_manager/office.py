@@ -292,7 +292,8 @@ async def report(cluster: Cluster, node: str) -> None:
     """A node that is alive says so; one that is silent for 40 seconds is taken for lost, and tests may be slow."""
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}}
     try:
-        await cluster.create(LEASES, lease, "kube-node-lease")
+        with contextlib.suppress(Conflict):  # of an earlier node of this name
+            await cluster.create(LEASES, lease, "kube-node-lease")
         while True:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
             await cluster.patch(LEASES, node, {"spec": {"renewTime": now}}, "kube-node-lease")

@@ -569,10 +569,10 @@ async def test_when_the_clock_jumps_what_is_held_stays_held_and_reservations_las
 ) -> None:
     runs, reserved = wants("alice", gpus=4), wants("bob", gpus=4)
     async with office.manager() as acting:
-        await ask(acting, runs)
+        assert (await ask(acting, runs)).decision == "admit"
         await office.bind(await office.make_pod(runs))
         await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
-        await ask(acting, reserved)
+        assert (await ask(acting, reserved)).decision == "admit"
         office.clock.jumped = jump
         await until(lambda: "the machine's clock has jumped" in caplog.text, "it is noticed")
         await until(lambda: acting.desk is not None, "it acts again")

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import asyncssh
-from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
+from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE, MSG_KEXINIT
 from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import (
     CERT_TYPE_USER,
@@ -268,6 +268,12 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return None
         proofs = [text(key.sign(signed + text(key.public_data))) for key in keys]
         return bytes([REQUEST_SUCCESS]) + b"".join(proofs)
+
+    def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
+        # New keys cost the gateway more than the client, who needs none for a login: no client of ours asks for any.
+        if pkttype == MSG_KEXINIT and self._session_id and not self._auth_complete:
+            raise asyncssh.ProtocolError("new keys are for after the login")
+        return super().process_packet(pkttype, pktid, packet)
 
     def _login_timer_callback(self) -> None:
         self._login_timer = None

@@ -130,6 +130,23 @@ async def test_one_guess_on_each_of_many_connections_at_once_is_no_guess_more(ke
             drop(caller)
 
 
+async def test_keys_are_exchanged_once_before_a_login(keys: Keys, places: FakePlaces) -> None:
+    """Each time costs the gateway a signature, and the client nothing (CVE-2002-20001, "DHEat")."""
+    hub = FakePeople(tokens={"right": Bearer("alice", everything)})
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        conn._send_kexinit()
+        return "right"
+
+    async with gateway(keys, hub, places) as running:
+        with pytest.raises(asyncssh.Error, match="new keys are for after the login"):
+            await before_login(running, attack)
+        conn = await with_right_token(running)
+        assert (await conn.run("echo in")).stdout == "in\n"
+        drop(conn)
+        await conn.wait_closed()
+
+
 async def test_many_who_come_in_at_once_from_behind_one_address_are_all_let_in(keys: Keys, places: FakePlaces) -> None:
     """Those who come while others' tokens are judged, too."""
     hub = SlowHub(tokens={"right": Bearer("alice", everything)})

@@ -26,6 +26,7 @@ async def hook(spawner, pod):
     if name.startswith(("pair", "sneaky")):
         second = deepcopy(first)
         second.name, second.ports = "second", None
+        second.command, second.args = ["sleep", "600"], None  # what the first runs would end without its address
         second.env = [V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")]
         pod.spec.containers.append(second)
     return pod

@@ -53,9 +53,13 @@ async def test_a_command_of_another_client(
         pytest.param("cat", b"\0\xff\r\n" * MIB, (0, b"\0\xff\r\n" * MIB, ""), id="4 MiB there and back"),
     ],
 )
-async def test_much_by_plink(two: Desk, command: str, feed: bytes, expected: tuple[int, bytes, str]) -> None:
+@pytest.mark.parametrize("options", [(), ("-C",)], ids=["as it is", "compressed"])
+async def test_much_by_plink(
+    two: Desk, options: tuple[str, ...], command: str, feed: bytes, expected: tuple[int, bytes, str]
+) -> None:
     async def case(way: Way) -> tuple[int, bytes, str]:
-        done = await two.run(*login(two, "plink", way), command, feed=feed)
+        name, *more = login(two, "plink", way)
+        done = await two.run(name, *options, *more, command, feed=feed)
         return done.status, done.out, done.err
 
     assert await two.each(case) == expected

@@ -68,7 +68,7 @@ ifeq ($(CLUSTER),kubeconfig)
 endif
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes --ignore $(LOST) && $(BIN)/pytest -m "not slow and not launcher" tests/e2e && $(BIN)/pytest $(LOST)'
 ifneq ($(CLUSTER),kubeconfig)
-	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow" tests/e2e --ignore tests/e2e/test_launcher.py'
+	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow and not kubernetes" tests/e2e --ignore tests/e2e/test_launcher.py'
 endif
 
 test-on-control-planes: $(VENV)/.tests

@@ -1,0 +1,112 @@
+"""Two gateways behind one Service, as hub_config/kubernetes/README.md says, and one of them goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.deployed import Deployed, kubectl
+from tests.e2e.people import Person, Ssh, Stack, wait_for
+from tests.e2e.stack import KUBECTL
+
+pytestmark = pytest.mark.kubernetes
+
+SPACE = "--namespace=dlspawner"
+DEPLOYMENT = "deployment/gateway"
+LABEL = "app.kubernetes.io/name=gateway"
+SECONDS = 60
+
+
+def gateways() -> list[str]:
+    """The pods that are ready and stay, by name."""
+    found: list[dict[str, Any]] = json.loads(kubectl(SPACE, "get", "pods", "-l", LABEL, "-o", "json"))["items"]
+    return sorted(
+        one["metadata"]["name"]
+        for one in found
+        if "deletionTimestamp" not in one["metadata"]
+        and any(state["ready"] for state in one["status"].get("containerStatuses", ()))
+    )
+
+
+@pytest.fixture
+def two(stack: Stack) -> Iterator[tuple[str, str]]:
+    assert isinstance(stack, Deployed)
+    kubectl(SPACE, "scale", DEPLOYMENT, "--replicas=2")
+    try:
+        first, second = wait_for(lambda: len(found := gateways()) == 2 and found, "both are ready", 120) or ()
+        yield first, second
+    finally:
+        kubectl(SPACE, "scale", DEPLOYMENT, "--replicas=1")
+        wait_for(lambda: len(gateways()) == 1, "one is left", 120)
+
+
+@contextlib.contextmanager
+def way_to(pod: str) -> Iterator[tuple[str, ...]]:
+    """Options of ssh that lead to this very gateway."""
+    command = [KUBECTL, SPACE, "port-forward", "--address=127.0.0.1", f"pod/{pod}", ":2222"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert port is not None
+            yield "-o", "HostName=127.0.0.1", "-o", f"Port={port[1]}", "-o", "HostKeyAlias=gateway"
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def session(client: Ssh, options: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    """A terminal on the job `train` that repeats what it is told."""
+    command = ["ssh", "-F", str(client.config), "-tt", *options, f"{client.login('train')}@gateway", "echo in; cat"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            read_until(process, "in")
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(said)
+
+
+def test_two_gateways_have_one_name_and_whoever_is_on_the_one_that_stays_notices_nothing(
+    alice: Person, two: tuple[str, str], tmp_path: Path
+) -> None:
+    client = alice.ssh(tmp_path)
+    alice.launch("train", seconds=180, template="ssh")
+    goes, stays = two
+    with contextlib.ExitStack() as ends:
+        there = {pod: ends.enter_context(way_to(pod)) for pod in two}
+        on = {pod: ends.enter_context(session(client, there[pod])) for pod in two}
+        known = {line.split(maxsplit=1)[1] for line in (tmp_path / "known_hosts").read_text().splitlines()}
+        assert len(known) == 1, "they have one host key"
+
+        kubectl(SPACE, "delete", "pod", goes, "--wait=false")
+        read_until(on[goes], "The SSH gateway is restarting")
+        wait_for(lambda: goes not in gateways() and len(gateways()) == 2, "another one has taken its place", 120)
+        for number in range(6):  # wherever the Service leads to
+            done = client.run("train", f"echo {number}", seconds=SECONDS)
+            assert (done.returncode, done.stdout) == (0, f"{number}\n"), done.stderr
+        stream = on[stays].stdin
+        assert stream is not None
+        stream.write("still here\n")
+        stream.flush()
+        read_until(on[stays], "still here")
+        kubectl(SPACE, "delete", "pod", goes, "--wait=false", "--grace-period=0", "--force")  # its drain is long
+    alice.stop("train")

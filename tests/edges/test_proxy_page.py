@@ -8,14 +8,17 @@ import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 import yaml
+from playwright.sync_api import Page, expect, sync_playwright
 
 from dlspawner.local import processes
 from dlspawner.local.state import Options, Ports
+from tests.chromium import LAUNCH
 from tests.e2e.people import wait_for
 from tests.ports import free_port
 
@@ -54,6 +57,14 @@ def proxy(behind: socket.socket, tmp_path: Path) -> Iterator[str]:
     process.wait(30)
 
 
+@pytest.fixture
+def browser() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(**LAUNCH)
+        yield chromium.new_page()
+        chromium.close()
+
+
 def told(answer: requests.Response) -> None:
     assert (answer.status_code, answer.headers["Content-Type"]) == (503, "text/html")
     assert answer.text == PAGE.read_text()
@@ -79,6 +90,39 @@ def test_who_goes_in_the_middle_of_an_answer_takes_nobody_along(proxy: str, behi
         thread.join()
         behind.close()
         told(requests.get(f"{proxy}/hub/home", timeout=30))
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_goes_once_to_what_is_back_and_answers_slowly(
+    proxy: str, behind: socket.socket, browser: Page
+) -> None:
+    went, again = [], threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            went.append(self.path)
+            if went.count("/hub/home") > 1:
+                again.set()
+            again.wait(12)  # the page looks every five
+            self.do_HEAD()
+            self.wfile.write(b"Good day")
+
+    address = behind.getsockname()
+    behind.close()
+    browser.goto(f"{proxy}/hub/home")
+    expect(browser.get_by_text("JupyterHub does not answer at the moment")).to_be_visible()
+    with ThreadingHTTPServer(address, Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            expect(browser.get_by_text("Good day")).to_be_visible(timeout=60_000)
+        finally:
+            server.shutdown()
+    assert went.count("/hub/home") == 1
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -102,6 +103,31 @@ async def test_that_a_job_answers_by_now_is_seen_although_nothing_tells_of_it(po
                 pass
         portal.hub.pending.clear()
         await expect(late).to_have_count(0, timeout=BEFORE_THE_STREAM)
+
+
+async def test_a_page_that_goes_on_to_what_answers_slowly_goes_there_once(portal: Portal) -> None:
+    went, looked = [], asyncio.Semaphore(0)
+
+    async def answer(route: Route) -> None:
+        if route.request.is_navigation_request():
+            went.append(route.request.url)
+            for _ in range(3):
+                await looked.acquire()
+        elif went:
+            looked.release()
+        await route.continue_()
+
+    await portal.runs(wants("bob", server="all", gpus=8))
+    await portal.waits(wants("alice", server="train"))
+    waits = f"{portal.world.jobs}/wait/alice/train"
+    async with browsing(portal, "alice") as page:
+        await page.goto(waits)
+        await expect(page.locator("#place")).to_have_text("1")
+        await page.evaluate("setInterval(() => document.dispatchEvent(new Event('visibilitychange')), 200)")
+        await page.route(lambda url: url == waits, answer)
+        assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
+        await expect(page.get_by_role("heading", name="train does not wait")).to_be_visible()
+    assert went == [waits]
 
 
 async def test_a_proxy_that_forgot_its_routes_takes_no_page_away(followed: Followed) -> None:

@@ -55,9 +55,9 @@ class BulkConnection(SSHConnection):
 
     def send_payload(self, payload: Payload) -> None:
         """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
-        cipher = self._send_encryption
-        if isinstance(cipher, ciphers.Cipher) and not self._buffers.writing:
-            room = self._buffers.room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
+        cipher, shared = self._send_encryption, self._buffers
+        if isinstance(cipher, ciphers.Cipher) and not shared.writing:
+            room = shared.room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
             if self._may_seal():
                 self._seal(cipher, payload, room)
                 return
@@ -120,50 +120,48 @@ class BulkConnection(SSHConnection):
         return self._recv_handler in (self._recv_pkthdr, self._recv_packet)
 
     def _open_all(self, received: memoryview) -> int:
-        """Open the packets, and keep the beginning of the last one; how much of it all is done with."""
+        """Open the packets, and keep the beginning of the last one; how much of it all is done with.
+
+        Each is relayed, or handed to asyncssh. Calls are most of what a packet costs beside its ciphers: few are made.
+        """
         self._packet = self._inpbuf = self._rest = b""
         self._recv_handler = self._recv_pkthdr
-        at, end = 0, len(received)
-        while at < end and self._transport is not None and (after := self._end_of_packet(received, at)):
+        cipher: Any = self._recv_encryption
+        plain, at, end = self._buffers.plain, 0, len(received)
+        while at < end and self._transport is not None:
+            body = at + ciphers.LENGTH
+            size = cipher.length(self._recv_seq, received[at:body]) if body <= end else 1
+            if not 0 < size <= buffers.LONGEST:
+                break
+            after = body + size + cipher.tag
             if after > end:
                 self._rest = bytes(received[at:])
                 return end
-            relayed = self._open(received[at:after])
-            at = after
-            if not (relayed or self._opens_itself()):  # only what asyncssh was handed can change that
+            sealed, at = received[at:after], after
+            if cipher.opens(self._recv_seq, sealed, plain):
+                if self._relays(plain, size):
+                    self._recv_seq = (self._recv_seq + 1) & 0xFFFFFFFF
+                    continue
+                cipher.opened = bytes(plain[:size])
+            else:
+                cipher.opened = b""
+            super().data_received(bytes(sealed))
+            if not self._opens_itself():
                 break
+            cipher = self._recv_encryption  # that packet may have brought another
         return at
 
-    def _end_of_packet(self, received: memoryview, at: int) -> int:
-        """Where the packet ends, at the least, that begins at ``at``; 0 when it is not to be opened here."""
-        body = at + ciphers.LENGTH
-        if body > len(received):
-            return body
-        cipher: Any = self._recv_encryption
-        size = cipher.length(self._recv_seq, received[at:body])
-        return int(body + size + cipher.tag) if 0 < size <= buffers.LONGEST else 0
-
-    def _open(self, sealed: memoryview) -> bool:
-        """Relay a packet, or hand it to asyncssh; whether it was relayed."""
-        cipher: Any = self._recv_encryption
-        plain = self._buffers.plain
-        size = len(sealed) - ciphers.LENGTH - cipher.tag
-        if cipher.opens(self._recv_seq, sealed, plain):
+    def _relays(self, plain: memoryview, size: int) -> bool:
+        """Whether the packet is one that goes on at once, and has gone."""
+        padding = plain[0]
+        return (
             # What the other end says of its padding could reach beyond its packet, into others' of before.
-            padding = plain[0]
-            if _LEAST_PADDING <= padding <= size - _LEAST and self._relays(plain[1 : size - padding]):
-                self._recv_seq = (self._recv_seq + 1) & 0xFFFFFFFF
-                return True
-            cipher.opened = bytes(plain[:size])
-        else:
-            cipher.opened = b""
-        super().data_received(bytes(sealed))
-        return False
-
-    def _relays(self, payload: memoryview) -> bool:
-        if payload[0] not in _BULK or self.receive is None or number_at(payload, 1) in self._channels:
-            return False
-        return self.receive(payload[0], payload)
+            _LEAST_PADDING <= padding <= size - _LEAST
+            and plain[1] in _BULK
+            and not (self._channels and number_at(plain, 2) in self._channels)
+            and self.receive is not None
+            and self.receive(plain[1], plain[1 : size - padding])
+        )
 
     def _may_seal(self) -> bool:
         """Whether a packet can be sent now, and without new keys."""
@@ -176,12 +174,16 @@ class BulkConnection(SSHConnection):
         """Seal what may be in the buffer already; it leaves when everything that was read with it is done."""
         shared, plain, size = self._buffers, self._buffers.plain, len(payload) + 1
         padding = -size % cipher.block
-        padding += cipher.block if padding < _LEAST_PADDING else 0
+        if padding < _LEAST_PADDING:
+            padding += cipher.block
         whole = size + padding
-        if not (isinstance(payload, memoryview) and payload.obj is plain.obj):
-            plain[1:size] = payload
-        plain[0] = padding
-        plain[size:whole] = shared.random(padding)
+        opened = isinstance(payload, memoryview) and payload.obj is plain.obj
+        # What was opened here goes on with the padding it came with, where that is what it would get.
+        if not (opened and plain[0] == padding):
+            if not opened:
+                plain[1:size] = payload
+            plain[0] = padding
+            plain[size:whole] = shared.random(padding)
         shared.filled += cipher.seal(self._send_seq, plain[:whole], out)
         self._send_seq = (self._send_seq + 1) & 0xFFFFFFFF
         self._rekey_bytes_sent += whole

@@ -16,8 +16,9 @@ from typing import Protocol
 from ssh_gateway.ciphers import LENGTH, SPARE
 
 LONGEST = 256 * 1024  # a packet that asyncssh takes
-READ = 256 * 1024
+READ = 512 * 1024
 MOST_HELD = LENGTH + LONGEST + SPARE
+_MUCH = 32 * 1024
 _PACKET = MOST_HELD + SPARE
 _RANDOM = 4096
 _SAMPLED = 64
@@ -68,12 +69,15 @@ class Buffers:
         start, self._spent = self._spent, self._spent + size
         return self._random[start : self._spent]
 
-    def room(self, owner: Writer, size: int) -> memoryview:
-        """Where the owner's next packet may be written; what belongs to another, or leaves no room, is sent first."""
-        if self._owner is not owner or self.filled + size > len(self.sealed):
+    def make_room(self, owner: Writer, size: int) -> None:
+        """For the owner's next packet; what belongs to another, or leaves no room, is sent first."""
+        if self._owner is not owner or self.left() < size:
             self.flush()
             self._owner = owner
-        return self.sealed[self.filled :]
+
+    def left(self) -> int:
+        """For how many more bytes there is room."""
+        return len(self.sealed) - self.filled
 
     def flush_of(self, owner: Writer) -> None:
         if self._owner is owner:
@@ -120,20 +124,28 @@ class Reading(Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Reads into the shared buffer, behind what is held."""
+    """Reads into the shared buffer, behind what is held.
+
+    Of whom much comes, more has come in a moment: where processors are short, senders go on before the next read, so
+    that it is a larger one. Many small ones would cost more, each of them a turn of the loop, a write and a waking.
+    """
 
     def __init__(self, leg: Reading) -> None:
         self._leg = leg
         self._held = 0
+        self._much = False
         self._buffer = shared().received
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._much:
+            os.sched_yield()
         held = self._leg.held()
         self._held = len(held)
         self._buffer[: self._held] = held
         return self._buffer[self._held : self._held + READ]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._much = nbytes >= _MUCH
         self._leg.take(self._buffer[: self._held + nbytes])
 
     def eof_received(self) -> None:

@@ -11,6 +11,7 @@ Refused: a MAC over what is not encrypted yet, which is not offered; asyncssh's 
 from __future__ import annotations
 
 import hmac
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +21,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
+from ssh_gateway.packets import Payload
+
 # Whether this version of cryptography can write into buffers; without, everything is asyncssh's.
 AVAILABLE = hasattr(AESGCM, "decrypt_into")
 LENGTH = 4
 SPARE = 64  # bytes of a buffer behind what is written, which some ciphers want to be there
 MOST_AROUND = 160  # bytes of buffer that a packet takes beside its payload: lengths, padding, proof, and `SPARE`
 _FIRST_BLOCK = bytes(64)
+_UINT32 = struct.Struct(">I")
 _COUNTER_0 = bytes(8)
 
 
@@ -40,27 +44,31 @@ class Cipher:
     # The plain packet that asyncssh is handed next, opened already; empty: the proof was wrong.
     opened: bytes | None = None
 
-    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
-        """Write the packet with its length and proof into ``out``, which has `SPARE` bytes more; how long it is."""
+    def seal(self, seq: int, plain: memoryview, size: int, out: memoryview, at: int) -> int:
+        """Write the packet of the first ``size`` bytes, with its length and proof, to a place of ``out``, where `SPARE`
+        bytes more have to be; where it ends.
+        """
         raise NotImplementedError
 
-    def length(self, seq: int, head: memoryview | bytes) -> int:
-        """How long the packet is that begins with these four bytes; nothing has proven them yet."""
+    def length(self, seq: int, sealed: Payload, at: int) -> int:
+        """How long the packet at a place of ``sealed`` is, which four bytes say that nothing has proven yet."""
         raise NotImplementedError
 
-    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
-        """Write what a whole packet holds into ``plain``; False when the proof is wrong."""
+    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
+        """Write what the packet at a place of ``sealed`` holds, of that length, to ``plain``, which has `SPARE` bytes
+        more; False when the proof is wrong.
+        """
         raise NotImplementedError
 
     # As asyncssh calls them
 
     def encrypt_packet(self, seq: int, header: bytes, packet: bytes) -> tuple[bytes, bytes]:
         out = memoryview(bytearray(len(header) + len(packet) + self.tag + SPARE))
-        end = self.seal(seq, memoryview(packet), out)
+        end = self.seal(seq, memoryview(packet), len(packet), out, 0)
         return bytes(out[: end - self.tag]), bytes(out[end - self.tag : end])
 
     def decrypt_header(self, seq: int, first: bytes, header_size: int) -> tuple[bytes, bytes]:
-        return first, self.length(seq, first[:header_size]).to_bytes(header_size, "big")
+        return first, self.length(seq, first, 0).to_bytes(header_size, "big")
 
     def decrypt_packet(self, seq: int, first: bytes, rest: bytes, header_size: int, mac: bytes) -> bytes | None:
         opened, self.opened = self.opened, None
@@ -68,7 +76,7 @@ class Cipher:
             sealed = memoryview(first + rest + mac)
             plain = bytearray(len(sealed) + SPARE)
             size = len(sealed) - header_size - self.tag
-            opened = bytes(plain[:size]) if self.opens(seq, sealed, memoryview(plain)) else b""
+            opened = bytes(plain[:size]) if self.opens(seq, sealed, 0, size, memoryview(plain)) else b""
         return opened or None
 
 
@@ -81,20 +89,22 @@ class Gcm(Cipher):
         self._aead = AESGCM(key)
         self._fixed, self._count = iv[:4], int.from_bytes(iv[4:], "big")
 
-    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
-        size = len(plain)
-        end = LENGTH + size + self.tag
-        out[:LENGTH] = size.to_bytes(LENGTH, "big")
-        self._aead.encrypt_into(self._nonce(), plain, out[:LENGTH], out[LENGTH:end])
+    def seal(self, seq: int, plain: memoryview, size: int, out: memoryview, at: int) -> int:
+        head, body = size.to_bytes(LENGTH, "big"), at + LENGTH
+        end = body + size + 16
+        out[at:body] = head
+        self._aead.encrypt_into(self._nonce(), plain[:size], head, out[body:end])
         return end
 
-    def length(self, seq: int, head: memoryview | bytes) -> int:
-        return int.from_bytes(head, "big")
+    def length(self, seq: int, sealed: Payload, at: int) -> int:
+        return int(_UINT32.unpack_from(sealed, at)[0])
 
-    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
-        size = len(sealed) - LENGTH - self.tag
+    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
+        body = at + LENGTH
         try:
-            self._aead.decrypt_into(self._nonce(), sealed[LENGTH:], sealed[:LENGTH], plain[:size])
+            self._aead.decrypt_into(
+                self._nonce(), sealed[body : body + size + 16], size.to_bytes(LENGTH, "big"), plain[:size]
+            )
         except InvalidTag:
             return False
         return True
@@ -113,28 +123,29 @@ class Chacha(Cipher):
         self._body: Any = ciphers.Cipher(ChaCha20(key[:32], bytes(16)), None).encryptor()
         self._head: Any = ciphers.Cipher(ChaCha20(key[32:], bytes(16)), None).encryptor()
 
-    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
-        size = len(plain)
-        end = LENGTH + size
-        out[:LENGTH] = self._whole_head(seq, size.to_bytes(LENGTH, "big"))
+    def seal(self, seq: int, plain: memoryview, size: int, out: memoryview, at: int) -> int:
+        body = at + LENGTH
+        end = body + size
+        out[at:body] = self._whole_head(seq, size.to_bytes(LENGTH, "big"))
         proof = self._proof_key(seq)
-        self._body.update_into(plain, out[LENGTH:])
-        out[end : end + self.tag] = Poly1305.generate_tag(proof, out[:end])
-        return end + self.tag
+        self._body.update_into(plain[:size], out[body:])
+        out[end : end + 16] = Poly1305.generate_tag(proof, out[at:end])
+        return end + 16
 
-    def length(self, seq: int, head: memoryview | bytes) -> int:
-        return int.from_bytes(self._whole_head(seq, head), "big")
+    def length(self, seq: int, sealed: Payload, at: int) -> int:
+        return int.from_bytes(self._whole_head(seq, sealed[at : at + LENGTH]), "big")
 
-    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
-        end = len(sealed) - self.tag
+    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
+        body = at + LENGTH
+        end = body + size
         try:
-            Poly1305.verify_tag(self._proof_key(seq), sealed[:end], bytes(sealed[end:]))
+            Poly1305.verify_tag(self._proof_key(seq), sealed[at:end], bytes(sealed[end : end + 16]))
         except InvalidSignature:
             return False
-        self._body.update_into(sealed[LENGTH:end], plain)
+        self._body.update_into(sealed[body:end], plain)
         return True
 
-    def _whole_head(self, seq: int, head: memoryview | bytes) -> bytes:
+    def _whole_head(self, seq: int, head: Payload) -> bytes:
         self._head.reset_nonce(_COUNTER_0 + seq.to_bytes(8, "big"))
         changed: bytes = self._head.update(head)
         return changed
@@ -156,22 +167,23 @@ class Ctr(Cipher):
         self._stream = stream
         self._mac = hmac.new(key, digestmod=digest)
 
-    def seal(self, seq: int, plain: memoryview, out: memoryview) -> int:
-        size = len(plain)
-        end = LENGTH + size
-        out[:LENGTH] = size.to_bytes(LENGTH, "big")
-        self._stream.update_into(plain, out[LENGTH:])
-        out[end : end + self.tag] = self._proof(seq, out[:end])
+    def seal(self, seq: int, plain: memoryview, size: int, out: memoryview, at: int) -> int:
+        body = at + LENGTH
+        end = body + size
+        out[at:body] = size.to_bytes(LENGTH, "big")
+        self._stream.update_into(plain[:size], out[body:])
+        out[end : end + self.tag] = self._proof(seq, out[at:end])
         return end + self.tag
 
-    def length(self, seq: int, head: memoryview | bytes) -> int:
-        return int.from_bytes(head, "big")
+    def length(self, seq: int, sealed: Payload, at: int) -> int:
+        return int(_UINT32.unpack_from(sealed, at)[0])
 
-    def opens(self, seq: int, sealed: memoryview, plain: memoryview) -> bool:
-        end = len(sealed) - self.tag
-        if not hmac.compare_digest(self._proof(seq, sealed[:end]), sealed[end:]):
+    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
+        body = at + LENGTH
+        end = body + size
+        if not hmac.compare_digest(self._proof(seq, sealed[at:end]), sealed[end : end + self.tag]):
             return False
-        self._stream.update_into(sealed[LENGTH:end], plain)
+        self._stream.update_into(sealed[body:end], plain)
         return True
 
     def _proof(self, seq: int, packet: memoryview) -> bytes:

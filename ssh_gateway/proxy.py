@@ -80,7 +80,8 @@ class Relay:
         """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
         self._client.receive = self.from_client
         self._pod.receive = self.from_pod
-        self._client.bulk = self._pod.bulk = True
+        self._client.lane = wire.Lane(self._client, self._pod, self._up_opens, self._went_up)
+        self._pod.lane = wire.Lane(self._pod, self._client, self._down_opens, self._went_down)
         self._client.flow_changed = self._pod.flow_changed = self._flow
         if self._recorder is not None:
             self._recorder.resume, self._recorder.eased = self._resume, self._flow
@@ -99,10 +100,24 @@ class Relay:
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
         self._client.end(*(self._pod.farewell or lost))
 
+    def _up_opens(self) -> bool:
+        return self._held is None and not self._pod.blocked
+
+    def _down_opens(self) -> bool:
+        return not (self._client.blocked or (self._recorder is not None and self._recorder.channels))
+
+    def _went_up(self, _channel: int, size: int) -> None:
+        self.bytes_up += size
+        self._used()
+
+    def _went_down(self, channel: int, size: int) -> None:
+        self.bytes_down += size
+        if channel not in self._terminals.shown_on:
+            self._used()
+
     def from_client(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA and self._held is None:
-            self.bytes_up += len(payload)
-            self._used()
+            self._went_up(packets.number_at(payload, 1), len(payload))
             return self._send(payload, self._client, self._pod)
         payload = bytes(payload)
         if self._keeps is not None and self._keeps(kind, payload):
@@ -128,9 +143,7 @@ class Relay:
 
     def from_pod(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA:
-            self.bytes_down += len(payload)
-            if not self._terminals.shown_on or packets.number_at(payload, 1) not in self._terminals.shown_on:
-                self._used()
+            self._went_down(packets.number_at(payload, 1), len(payload))
             if self._recorder is not None and self._recorder.channels:
                 payload = bytes(payload)
                 self._record(payload, self._recorder)

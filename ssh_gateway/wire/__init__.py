@@ -45,6 +45,7 @@ from ssh_gateway.packets import (
     text_at,
 )
 from ssh_gateway.wire.bulk import BulkConnection
+from ssh_gateway.wire.bulk import Lane as Lane
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000

@@ -2,8 +2,9 @@
 
 asyncssh's packet layer copies what was read once for every packet in it, and makes its ciphers anew for each. Here
 packets of data, and additions to windows, are opened where the next leg seals them, and leave in one write for all that
-was read at once. Everything else, and what comes during a key exchange, is asyncssh's: it is handed what is not
-complete, and packets that were opened and turned out to be none of these, with ciphers that keep one state for both.
+was read at once. Data that nobody has to look at takes the `Lane`. Everything else, and what comes during a key
+exchange, is asyncssh's: it is handed what is not complete, and packets that were opened and turned out to be none of
+these, with ciphers that keep one state for both.
 
 Private names of asyncssh are in this package only; tests/gateway/test_wire.py watches them.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +25,9 @@ from asyncssh.mac import _HMAC
 from ssh_gateway import buffers, ciphers
 from ssh_gateway.packets import CHANNEL_DATA, CHANNEL_EXTENDED_DATA, CHANNEL_WINDOW_ADJUST, Payload, number_at
 
-_BULK = frozenset({CHANNEL_WINDOW_ADJUST, CHANNEL_DATA, CHANNEL_EXTENDED_DATA})
+_DATA = frozenset({CHANNEL_DATA, CHANNEL_EXTENDED_DATA})
+_BULK = _DATA | {CHANNEL_WINDOW_ADJUST}
+_HEAD = struct.Struct(">BBI")  # the length of padding, the type, the channel
 _LEAST_PADDING = 4
 _LEAST = 1 + 5  # the length of padding, the type, the channel
 # asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
@@ -33,12 +37,12 @@ Receive = Callable[[int, Any], bool]
 
 
 class BulkConnection(SSHConnection):
-    """asyncssh's connection, on which packets of data are sealed and opened without it once `bulk` is set."""
+    """asyncssh's connection, on which packets of data are sealed and opened without it once it has a `lane`."""
 
-    # Given each such packet's type and whole payload; False leaves the packet to asyncssh.
+    # Given each packet's type and whole payload; False leaves the packet to asyncssh. With a lane, payloads of packets
+    # that `_BULK` has are views, which hold until it returns.
     receive: Receive | None = None
-    # Whether `receive` takes payloads of packets that `_BULK` has as views, which hold until it returns.
-    bulk = False
+    lane: Lane | None = None
 
     _link: asyncio.Transport | None = None
     _lent = False  # what asyncssh had of a packet is in the buffer that is read into
@@ -57,14 +61,14 @@ class BulkConnection(SSHConnection):
         """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
         cipher, shared = self._send_encryption, self._buffers
         if isinstance(cipher, ciphers.Cipher) and not shared.writing:
-            room = shared.room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
+            shared.make_room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
             if self._may_seal():
-                self._seal(cipher, payload, room)
+                self._seal(cipher, payload)
                 return
         self.send_packet(payload[0], bytes(payload[1:]))
 
     def data_received(self, data: bytes, datatype: Any = None) -> None:
-        if self.bulk and self._opens_itself():
+        if self.lane is not None and self._opens_itself():
             if isinstance(self._link, asyncio.Transport):
                 self._link.set_protocol(buffers.Reader(self))
             self.take(memoryview(self.held() + data))
@@ -88,6 +92,8 @@ class BulkConnection(SSHConnection):
             if at < len(received):
                 self._leave_to_asyncssh(bytes(received[at:]))
         finally:
+            if self.lane is not None:
+                self.lane.leave()
             if outermost:
                 self._buffers.end()
 
@@ -127,24 +133,25 @@ class BulkConnection(SSHConnection):
         self._packet = self._inpbuf = self._rest = b""
         self._recv_handler = self._recv_pkthdr
         cipher: Any = self._recv_encryption
-        plain, at, end = self._buffers.plain, 0, len(received)
+        plain, lane, at, end = self._buffers.plain, self.lane, 0, len(received)
         while at < end and self._transport is not None:
             body = at + ciphers.LENGTH
-            size = cipher.length(self._recv_seq, received[at:body]) if body <= end else 1
+            size = cipher.length(self._recv_seq, received, at) if body <= end else 1
             if not 0 < size <= buffers.LONGEST:
                 break
             after = body + size + cipher.tag
             if after > end:
                 self._rest = bytes(received[at:])
                 return end
-            sealed, at = received[at:after], after
-            if cipher.opens(self._recv_seq, sealed, plain):
-                if self._relays(plain, size):
+            if cipher.opens(self._recv_seq, received, at, size, plain):
+                if (lane is not None and lane.takes(plain, size)) or self._relays(plain, size):
                     self._recv_seq = (self._recv_seq + 1) & 0xFFFFFFFF
+                    at = after
                     continue
                 cipher.opened = bytes(plain[:size])
             else:
                 cipher.opened = b""
+            sealed, at = received[at:after], after
             super().data_received(bytes(sealed))
             if not self._opens_itself():
                 break
@@ -154,6 +161,8 @@ class BulkConnection(SSHConnection):
     def _relays(self, plain: memoryview, size: int) -> bool:
         """Whether the packet is one that goes on at once, and has gone."""
         padding = plain[0]
+        if self.lane is not None:
+            self.lane.leave()  # what is sent now may belong to anybody
         return (
             # What the other end says of its padding could reach beyond its packet, into others' of before.
             _LEAST_PADDING <= padding <= size - _LEAST
@@ -170,12 +179,10 @@ class BulkConnection(SSHConnection):
         late = self._rekey_seconds and time.monotonic() >= self._rekey_time
         return not late and self._rekey_bytes_sent < self._rekey_bytes
 
-    def _seal(self, cipher: ciphers.Cipher, payload: Payload, out: memoryview) -> None:
+    def _seal(self, cipher: ciphers.Cipher, payload: Payload) -> None:
         """Seal what may be in the buffer already; it leaves when everything that was read with it is done."""
         shared, plain, size = self._buffers, self._buffers.plain, len(payload) + 1
-        padding = -size % cipher.block
-        if padding < _LEAST_PADDING:
-            padding += cipher.block
+        padding = _padding(size, cipher.block)
         whole = size + padding
         opened = isinstance(payload, memoryview) and payload.obj is plain.obj
         # What was opened here goes on with the padding it came with, where that is what it would get.
@@ -184,7 +191,7 @@ class BulkConnection(SSHConnection):
                 plain[1:size] = payload
             plain[0] = padding
             plain[size:whole] = shared.random(padding)
-        shared.filled += cipher.seal(self._send_seq, plain[:whole], out)
+        shared.filled = cipher.seal(self._send_seq, plain, whole, shared.sealed, shared.filled)
         self._send_seq = (self._send_seq + 1) & 0xFFFFFFFF
         self._rekey_bytes_sent += whole
         if not shared.reading:
@@ -193,6 +200,79 @@ class BulkConnection(SSHConnection):
     def _send(self, data: bytes) -> None:
         self._buffers.flush_of(self)
         self.write(data)
+
+
+class Lane:
+    """The straight way of data from one leg to the other, for packets that nobody has to look at.
+
+    What is the same for all packets of a channel that were read at once is asked once, when the first of them comes;
+    `leave` ends that, and tells how much has gone. It has to come before anything else is sent.
+    """
+
+    def __init__(
+        self,
+        source: BulkConnection,
+        sink: BulkConnection,
+        opens: Callable[[], bool],
+        passed: Callable[[int, int], None],
+    ) -> None:
+        """``opens`` says whether data may pass unseen now; ``passed`` is told of which channel how many bytes did."""
+        self._source = source
+        self._sink = sink
+        self._opens = opens
+        self._passed = passed
+        self._shared = buffers.shared()
+        self._cipher: Any = None
+        self._channel = -1
+        self._bytes = 0
+
+    def takes(self, plain: memoryview, size: int) -> bool:
+        """Seal an open packet for the other leg; False: somebody has to look at it."""
+        padding, kind, channel = _HEAD.unpack_from(plain)
+        end = size - padding
+        if kind not in _DATA or padding < _LEAST_PADDING or end < _LEAST:
+            return False
+        if channel != self._channel and not self._turn_to(channel):
+            return False
+        cipher, sink, shared = self._cipher, self._sink, self._shared
+        wanted = _padding(end, cipher.block)
+        whole = end + wanted
+        if shared.left() < whole + ciphers.MOST_AROUND or sink._rekey_bytes_sent >= sink._rekey_bytes:
+            return False
+        if wanted != padding:
+            plain[0] = wanted
+            plain[end:whole] = shared.random(wanted)
+        shared.filled = cipher.seal(sink._send_seq, plain, whole, shared.sealed, shared.filled)
+        sink._send_seq = (sink._send_seq + 1) & 0xFFFFFFFF
+        sink._rekey_bytes_sent += whole
+        self._bytes += end - 1
+        return True
+
+    def leave(self) -> None:
+        """Whatever comes next asks again."""
+        channel, size = self._channel, self._bytes
+        self._channel, self._bytes = -1, 0
+        if size:
+            self._passed(channel, size)
+
+    def _turn_to(self, channel: int) -> bool:
+        """Whether data of a channel can go on as it is until `leave`."""
+        self.leave()
+        sink, cipher = self._sink, self._sink._send_encryption
+        own = self._source._channels
+        if self._shared.writing or not isinstance(cipher, ciphers.Cipher) or (own and channel in own):
+            return False
+        self._shared.make_room(sink, 0)  # which may send something, so first
+        if not (sink._may_seal() and self._opens()):
+            return False
+        self._cipher, self._channel = cipher, channel
+        return True
+
+
+def _padding(size: int, block: int) -> int:
+    """How long the padding of a packet is which has so many bytes before it."""
+    padding = -size % block
+    return padding if padding >= _LEAST_PADDING else padding + block
 
 
 def _own(theirs: Any) -> Any:

@@ -107,7 +107,7 @@ async def test_packets_that_come_in_parts_are_put_together(
     process = await conn.create_process("cat", encoding=None)
     (visitor,) = running.server.visitors
     data = [packets.data(0, os.urandom(length)) for length in (1, 300, 5000, 17)]
-    await until(lambda: visitor.leg.bulk)
+    await until(lambda: visitor.leg.lane is not None)
     parts = b"".join(sealed(conn, padded(payload)) for payload in (data[0], KEEPALIVE, *data[1:], KEEPALIVE))
     for at in range(0, len(parts), size):
         visitor.leg.data_received(parts[at : at + size])

@@ -41,7 +41,7 @@ def sealed_by(cipher: object, seq: int, plain: bytes) -> bytes:
 
 def sealed_by_us(cipher: ciphers.Cipher, seq: int, plain: bytes) -> bytes:
     out = memoryview(bytearray(len(plain) + 200))
-    return bytes(out[: cipher.seal(seq, memoryview(plain), out)])
+    return bytes(out[: cipher.seal(seq, memoryview(plain), len(plain), out, 0)])
 
 
 def test_what_we_seal_is_byte_for_byte_what_asyncssh_would_send(pair: tuple[object, ciphers.Cipher]) -> None:
@@ -55,13 +55,13 @@ def test_what_asyncssh_sealed_is_opened_by_either_way_in_turn(pair: tuple[object
     room = memoryview(bytearray(40000))
     for seq, plain in enumerate(PACKETS * 2):
         sealed = sealed_by(peer, seq, plain)
-        assert ours.length(seq, sealed[:4]) == len(plain)
+        assert ours.length(seq, sealed[:4], 0) == len(plain)
         if seq % 2:
             first, head = ours.decrypt_header(seq, sealed[:16], 4)
             assert int.from_bytes(head, "big") == len(plain)
             assert ours.decrypt_packet(seq, first, sealed[16 : -ours.tag], 4, sealed[-ours.tag :]) == plain
         else:
-            assert ours.opens(seq, memoryview(sealed), room)
+            assert ours.opens(seq, memoryview(sealed), 0, len(plain), room)
             assert room[: len(plain)] == plain
 
 
@@ -70,14 +70,14 @@ def test_a_changed_packet_is_not_opened(pair: tuple[object, ciphers.Cipher], pla
     peer, ours = pair
     sealed = bytearray(sealed_by(peer, 7, PACKETS[1]))
     sealed[place] ^= 1
-    assert not ours.opens(7, memoryview(sealed), memoryview(bytearray(2000)))
+    assert not ours.opens(7, memoryview(sealed), 0, len(PACKETS[1]), memoryview(bytearray(2000)))
 
 
 def test_a_packet_at_another_place_of_the_stream_is_not_opened(pair: tuple[object, ciphers.Cipher]) -> None:
     peer, ours = pair
     sealed_by(peer, 1, PACKETS[0])
     second = sealed_by(peer, 2, PACKETS[0])
-    assert not ours.opens(1, memoryview(second), memoryview(bytearray(2000)))
+    assert not ours.opens(1, memoryview(second), 0, len(PACKETS[0]), memoryview(bytearray(2000)))
 
 
 def test_asyncssh_is_told_of_a_wrong_proof(pair: tuple[object, ciphers.Cipher]) -> None:

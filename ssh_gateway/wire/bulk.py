@@ -222,6 +222,7 @@ class Lane:
         self._opens = opens
         self._passed = passed
         self._shared = buffers.shared()
+        self._most = len(self._shared.sealed) - ciphers.MOST_AROUND
         self._cipher: Any = None
         self._channel = -1
         self._bytes = 0
@@ -235,13 +236,13 @@ class Lane:
         if channel != self._channel and not self._turn_to(channel):
             return False
         cipher, sink, shared = self._cipher, self._sink, self._shared
-        wanted = _padding(end, cipher.block)
-        whole = end + wanted
-        if shared.left() < whole + ciphers.MOST_AROUND or sink._rekey_bytes_sent >= sink._rekey_bytes:
+        if shared.filled + size > self._most or sink._rekey_bytes_sent >= sink._rekey_bytes:
             return False
-        if wanted != padding:
-            plain[0] = wanted
-            plain[end:whole] = shared.random(wanted)
+        # It goes on with the padding it came with, where that is what it would get.
+        if padding >= cipher.block + _LEAST_PADDING or size % cipher.block:
+            plain[0] = padding = _padding(end, cipher.block)
+            plain[end : end + padding] = shared.random(padding)
+        whole = end + padding
         shared.filled = cipher.seal(sink._send_seq, plain, whole, shared.sealed, shared.filled)
         sink._send_seq = (sink._send_seq + 1) & 0xFFFFFFFF
         sink._rekey_bytes_sent += whole

@@ -118,6 +118,29 @@ async def test_packets_that_come_in_parts_are_put_together(
 
 
 @CIPHERS
+async def test_packets_of_several_channels_that_are_read_at_once_keep_their_order(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    cats = [await conn.create_process("cat", encoding=None) for _ in range(3)]
+    (visitor,) = running.server.visitors
+    await until(lambda: visitor.leg.lane is not None)
+    relay = the_relay(running)
+    before, said, parts = relay.bytes_up, [b"", b"", b""], []
+    for number in (0, 0, 1, 2, 1, 1, 0, 2, 2, 0):
+        said[number] += (part := os.urandom(2000 * (number + 1) + len(parts)))
+        parts += [sealed(conn, padded(packets.data(number, part)))]
+        if number == 1:
+            parts += [sealed(conn, padded(KEEPALIVE))]
+    visitor.leg.data_received(b"".join(parts))
+    assert relay.bytes_up - before == sum(map(len, said)) + 10 * 9
+    for cat, expected in zip(cats, said, strict=True):
+        assert await asyncio.wait_for(cat.stdout.readexactly(len(expected)), DEADLINE) == expected
+    drop(conn)
+    await conn.wait_closed()
+
+
+@CIPHERS
 async def test_who_does_not_read_what_is_relayed_is_dropped(
     running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

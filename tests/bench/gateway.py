@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,14 @@ from statistics import median
 
 import asyncssh
 
+from ssh_gateway.ciphers import MOST_AROUND, SPARE
 from ssh_gateway.keys import load_or_make
+from ssh_gateway.wire import bulk as bulk_layer
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
 from tests.gateway.peers import Client, Sshd
+from tests.gateway.test_ciphers import theirs as asyncsshs
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +39,7 @@ SAME = ("-m", "hmac-sha2-256-etm@openssh.com", "-o", "KexAlgorithms=curve25519-s
 PEERS = ("direct", "OpenSSH -J")
 OF_DIRECT, OF_JUMP = 0.85, 1.7
 WARM_UP = 20
+PACKET = 32 * 1024 + 16  # data of 32 KiB as it is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,13 @@ class Lab:
         port = free_port()
         return self.start("redirection", str(port), str(self._job.port)), port
 
+    def tcp_relay(self) -> tuple[subprocess.Popen[str], int]:
+        """The process that passes on bytes, and its port."""
+        port = free_port()
+        return self.start("tcp", str(port), str(self._job.port)), port
+
     def beside(self, port: int, cipher: str) -> Way:
-        """Through that."""
+        """Through one of these."""
         return Way("redirection", ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
 
     def _options(self, cipher: str) -> tuple[str, ...]:
@@ -134,6 +144,7 @@ def measure(folder: Path, size: Size) -> list[Figure]:
         figures = setups(lab, size)
         for cipher in CIPHERS:
             figures += bulk(lab, size, cipher, one.pid)
+        figures += floors(lab, size)
         figures += redirected(lab, size)
         figures += echoes(lab, size)
         figures += memory(lab, size, one.pid)
@@ -163,6 +174,44 @@ def bulk(lab: Lab, size: Size, cipher: str, pid: int) -> list[Figure]:
         figures += rates(title, size.mib, ways)
         figures.append(Figure(f"{title}: gateway's processor time", per_gib, "s/GiB", "lower", 0.8))
     return figures
+
+
+def floors(lab: Lab, size: Size) -> list[Figure]:
+    """What a relay takes that knows nothing of SSH, and what ciphers take that send nothing: together, the least."""
+    figures: list[Figure] = []
+    process, port = lab.tcp_relay()
+    for direction, copy in (("up", Way.up), ("down", Way.down)):
+        before = processor_seconds(process.pid)
+        direct, relayed = in_turn(
+            (lab.ways()[1], lab.beside(port, CIPHERS[0])), size.rounds, lambda way, copy=copy: copy(way, size.mib)
+        )
+        per_gib = (processor_seconds(process.pid) - before) / (size.rounds * size.mib / 1024)
+        value = median(a / b for a, b in zip(direct, relayed, strict=True))
+        title = f"TCP relay {direction}, {CIPHERS[0].partition('@')[0]}"
+        figures.append(Figure(f"{title}: ratio to direct", value, "ratio", "higher", peer="direct"))
+        figures.append(Figure(f"{title}: processor time", per_gib, "s/GiB"))
+    process.kill()
+    for cipher in CIPHERS:
+        title = f"SSH ciphers alone, {cipher.partition('@')[0]} and {CIPHERS[0].partition('@')[0]}"
+        figures.append(Figure(title, ciphers_alone(cipher, size.mib), "s/GiB"))
+    return figures
+
+
+def ciphers_alone(name: str, mib: int) -> float:
+    """Processor time for opening data in packets of 32 KiB and sealing it with the cipher of the leg to the job."""
+    suite = (name, SAME[1] if name.endswith("ctr") else "")
+    keys, plain = os.urandom(192), memoryview(bytearray(PACKET + 2 * SPARE))
+    theirs, opening = (bulk_layer._own(asyncsshs(suite, keys)) for _ in range(2))
+    ours = bulk_layer._own(asyncsshs((CIPHERS[0], ""), keys))
+    sealed, out = (memoryview(bytearray(PACKET + MOST_AROUND)) for _ in range(2))
+    spent = 0.0
+    for seq in range(mib << 20 >> 15):
+        theirs.seal(seq, plain, PACKET, sealed, 0)
+        started = time.process_time()
+        assert opening.opens(seq, sealed, 0, PACKET, plain)
+        ours.seal(seq, plain, PACKET, out, 0)
+        spent += time.process_time() - started
+    return spent * 1024 / mib
 
 
 def redirected(lab: Lab, size: Size) -> list[Figure]:

@@ -3,6 +3,7 @@
 * ``gateway``: a gateway as it is in production, but for the Hub, the Manager and the cluster, which are dictionaries.
 * ``pod``: what a job's sshd would be in a thousand pods, in one process.
 * ``redirection``: another way to be a gateway (`ssh_designs`).
+* ``tcp``: a relay that knows nothing of SSH: what no gateway can be better than.
 * ``crowd``: people who log in and do nothing; each line that it reads is how many more.
 """
 
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import threading
 from pathlib import Path
 
 import asyncssh
 
+from ssh_gateway.buffers import READ
 from ssh_gateway.directory import Target
 from ssh_gateway.keys import load_or_make
 from ssh_gateway.penalties import Rules
@@ -100,6 +104,30 @@ async def be_crowd(folder: str, port: str) -> None:
         conn.abort()
 
 
+async def be_tcp_relay(_folder: str, port: str, job_port: str) -> None:
+    """Two threads a connection, each of which writes what it reads, with buffers as large as the gateway's."""
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        room = memoryview(bytearray(READ))
+        while count := source.recv_into(room):
+            sink.sendall(room[:count])
+        sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        while True:
+            here, _ = listener.accept()
+            there = socket.create_connection(("127.0.0.1", int(job_port)))
+            for one in (here, there):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for pair in ((here, there), (there, here)):
+                threading.Thread(target=copy, args=pair, daemon=True).start()
+
+    listener = socket.create_server(("127.0.0.1", int(port)))
+    threading.Thread(target=serve, daemon=True).start()
+    print("listening", flush=True)
+    await told()
+
+
 async def told() -> str:
     """The next line of whoever started this process; empty when there is none any more."""
     return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
@@ -120,7 +148,7 @@ async def redirection(folder: str, port: str, job_port: str) -> None:
     await be_redirection(folder, port, job_port, told)
 
 
-ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "redirection": redirection}
+ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "redirection": redirection, "tcp": be_tcp_relay}
 
 if __name__ == "__main__":
     asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))

@@ -190,6 +190,10 @@ def floors(lab: Lab, size: Size) -> list[Figure]:
         title = f"TCP relay {direction}, {CIPHERS[0].partition('@')[0]}"
         figures.append(Figure(f"{title}: ratio to direct", value, "ratio", "higher", peer="direct"))
         figures.append(Figure(f"{title}: processor time", per_gib, "s/GiB"))
+    echoes = in_turn(
+        (lab.beside(port, CIPHERS[0]), lab.ways()[2]), size.rounds, lambda way: at(way.echo(size.keys), 0.5)
+    )
+    figures.append(ratio("TCP relay, echo p50", *echoes, "OpenSSH -J"))
     process.kill()
     for cipher in CIPHERS:
         title = f"SSH ciphers alone, {cipher.partition('@')[0]} and {CIPHERS[0].partition('@')[0]}"

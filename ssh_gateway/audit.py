@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssh_gateway.packets import CHANNEL_OPEN, CHANNEL_REQUEST, GLOBAL_REQUEST, number_at, text_at
+from ssh_gateway.packets import AGENT_REQUESTS, CHANNEL_OPEN, CHANNEL_REQUEST, GLOBAL_REQUEST, number_at, text_at
 
 BURST = 1000
 PER_SECOND = 10.0
@@ -25,7 +25,7 @@ _STREAMS = frozenset({b"direct-tcpip", b"forwarded-tcpip"})
 _PATHS = frozenset({b"direct-streamlocal@openssh.com", b"forwarded-streamlocal@openssh.com"})
 _LISTENERS = frozenset({b"tcpip-forward", b"cancel-tcpip-forward"})
 _PATH_LISTENERS = frozenset({b"streamlocal-forward@openssh.com", b"cancel-streamlocal-forward@openssh.com"})
-_LENT = frozenset({b"x11-req", b"auth-agent-req@openssh.com"})
+_LENT = AGENT_REQUESTS | {b"x11-req"}
 
 
 @dataclass(frozen=True, slots=True)

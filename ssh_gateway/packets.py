@@ -42,6 +42,10 @@ REFUSED_REQUEST = b"refused@dlspawner.dev"
 PROVE_HOST_KEYS = b"hostkeys-prove-00@openssh.com"
 KEEPALIVE = b"keepalive@openssh.com"
 
+# By which a person's agent is lent to a job, and reached from there: OpenSSH's names, and RFC 9987's.
+AGENT_REQUESTS = frozenset({b"auth-agent-req@openssh.com", b"agent-req"})
+AGENT_CHANNELS = frozenset({b"auth-agent@openssh.com", b"agent-connect"})
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -110,7 +114,7 @@ def _global_request(payload: bytes) -> Verdict:
 def _channel_open(payload: bytes, policy: Policy) -> Verdict:
     """Channels by which the job would reach the person's computer; asked-for ones were agreed to by a request."""
     name, rest = text_at(payload, 1)
-    forbidden = (name == b"auth-agent@openssh.com" and not policy.agent_forwarding) or (
+    forbidden = (name in AGENT_CHANNELS and not policy.agent_forwarding) or (
         name == b"x11" and not policy.x11_forwarding
     )
     if name is None or not forbidden or len(payload) < rest + 4:
@@ -121,7 +125,7 @@ def _channel_open(payload: bytes, policy: Policy) -> Verdict:
 
 def _channel_request(payload: bytes, policy: Policy) -> Verdict:
     name, _ = text_at(payload, 5)
-    forbidden = (name == b"auth-agent-req@openssh.com" and not policy.agent_forwarding) or (
+    forbidden = (name in AGENT_REQUESTS and not policy.agent_forwarding) or (
         name == b"x11-req" and not policy.x11_forwarding
     )
     if name is None or not forbidden:

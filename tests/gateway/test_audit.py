@@ -82,6 +82,7 @@ STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
         pytest.param(
             request(b"auth-agent-req@openssh.com"), Event("request", {"kind": "auth-agent-req@openssh.com"}), id="-A"
         ),
+        pytest.param(request(b"agent-req"), Event("request", {"kind": "agent-req"}), id="-A, as RFC 9987 calls it"),
         pytest.param(request(b"env", text(b"TOKEN") + text(b"secret")), None, id="the environment"),
         pytest.param(request(b"signal", text(b"INT")), None, id="a signal"),
         pytest.param(wish(b"keepalive@openssh.com"), None, id="a keepalive"),
@@ -106,6 +107,7 @@ def test_what_a_client_asks_for(payload: bytes, event: Event | None) -> None:
             id="somebody came in by -R",
         ),
         pytest.param(opening(b"x11", text(b"::1") + number(6010)), Event("channel", {"kind": "x11"}), id="a window"),
+        pytest.param(opening(b"agent-connect"), Event("channel", {"kind": "agent-connect"}), id="an agent's use"),
         pytest.param(request(b"shell"), None, id="what only clients ask for"),
         pytest.param(wish(b"hostkeys-00@openssh.com"), None, id="host keys"),
     ],

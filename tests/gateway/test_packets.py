@@ -60,7 +60,7 @@ def test_a_question_about_host_keys_is_refused_by_the_far_end() -> None:
     assert judge(asked, CLOSED).forward == global_request(REFUSED_REQUEST, 1, text(b"key"))
 
 
-@pytest.mark.parametrize("name", [b"auth-agent-req@openssh.com", b"x11-req"])
+@pytest.mark.parametrize("name", [b"auth-agent-req@openssh.com", b"agent-req", b"x11-req"])
 def test_forwarding_into_the_persons_computer_is_refused_in_order_unless_allowed(name: bytes) -> None:
     asked = channel_request(name, 1, b"rest")
     refused = judge(asked, CLOSED)
@@ -69,7 +69,7 @@ def test_forwarding_into_the_persons_computer_is_refused_in_order_unless_allowed
     assert judge(asked, OPEN) == Verdict(forward=asked)
 
 
-@pytest.mark.parametrize("name", [b"auth-agent@openssh.com", b"x11"])
+@pytest.mark.parametrize("name", [b"auth-agent@openssh.com", b"agent-connect", b"x11"])
 def test_a_job_cannot_open_what_nobody_asked_for(name: bytes) -> None:
     refused = judge(channel_open(name), CLOSED)
     assert refused.forward is None

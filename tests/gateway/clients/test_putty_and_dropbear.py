@@ -9,7 +9,7 @@ import os
 import pytest
 
 from ssh_gateway import wire
-from tests.gateway.clients.forwarding import echo_server
+from tests.gateway.clients.forwarding import answer_over, echo_server
 from tests.gateway.clients.test_clients import login, over_socks
 from tests.gateway.clients.test_forwards import agent
 from tests.gateway.clients.test_terminals import plain, terminal
@@ -34,6 +34,32 @@ async def test_socks_of_plink(two: Desk) -> None:
             return await over_socks(socks, port, DATA) == DATA
 
     assert await two.each(case)
+
+
+async def test_a_remote_port_of_the_jobs_choice_is_a_mistake_to_plink(two: Desk) -> None:
+    """It looks 0 up as a name of a service, asks for nothing, and goes on."""
+
+    async def case(way: Way) -> tuple[int, bytes, bool, bool]:
+        *options, host = login(two, "plink", way)
+        done = await two.run(*options, "-v", "-R", "0:127.0.0.1:1", host, "echo up")
+        mistaken = 'Service lookup failed for source port "0"' in done.err
+        return done.status, done.out, mistaken, "Requesting remote port" in done.err
+
+    assert await two.each(case) == (0, b"up\n", True, False)
+
+
+async def test_a_remote_port_of_the_jobs_choice_is_told_by_dbclient_and_leads_here(two: Desk) -> None:
+    async def case(way: Way) -> bytes:
+        *options, host = login(two, "dbclient", way)
+        async with (
+            echo_server() as port,
+            two.background(*options, "-R", f"0:127.0.0.1:{port}", host, "cat") as process,
+        ):
+            assert process.stderr is not None
+            said = await asyncio.wait_for(process.stderr.readuntil(b" for remote forward"), DEADLINE)
+            return await answer_over(int(said.split(b"Allocated port ")[1].split()[0]), DATA)
+
+    assert await two.each(case) == DATA
 
 
 @pytest.mark.parametrize(("client", "flag"), [("plink", "-nc"), ("dbclient", "-B")])

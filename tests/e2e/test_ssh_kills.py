@@ -1,0 +1,222 @@
+"""What breaks in the middle, between OpenSSH's client and a real job: processes that are killed, jobs that go.
+
+Whoever is in it ends with a reason and does not hang, what was begun can be done again, and nothing is left of it:
+neither a session of the job's sshd nor a connection of the gateway's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.people import Person, Ssh, wait_for
+from tests.e2e.stack import Launched
+from tests.e2e.test_gateway import by_token
+
+pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+
+SLOWLY = ("-l", "16384")  # of scp and sftp, in Kbit a second: a MiB takes half of one
+MIB = 2**20
+VERBOSE = ("-o", "LogLevel=DEBUG1")
+LOUD = ("-o", "LogLevel=INFO")
+OFFERED = "Offering public key"
+AWAY = "the Hub does not answer: try again later"
+
+
+@pytest.fixture(scope="module")
+def kit(stack: Launched) -> Iterator[Person]:
+    person = stack.person("kit")
+    person.launch("train", template="ssh", seconds=120)
+    yield person
+    person.stop("train")
+    person.close()
+
+
+@pytest.fixture(scope="module")
+def client(kit: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
+    return kit.ssh(tmp_path_factory.mktemp("kit"))
+
+
+@contextlib.contextmanager
+def begun(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A client that is killed in the end."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **env},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ssh(client: Ssh, server: str, *command: str, options: Sequence[str] = LOUD) -> list[str]:
+    return ["ssh", "-F", str(client.config), *options, f"{client.login(server)}@gateway", *command]
+
+
+def told(process: subprocess.Popen[str], seconds: float = 60) -> str:
+    """What a client says that has to end with a failure, in time."""
+    _, said = process.communicate(timeout=seconds)
+    assert process.returncode not in {None, 0}, said
+    return said
+
+
+def stands(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if process.stdout.readline() != "in\n":
+        raise AssertionError(process.stderr.read())
+
+
+def pod_of(person: Person, server: str) -> str:
+    labels = f"dlspawner.dev/user={person.name},dlspawner.dev/server={server}"
+    return person.stack.kubectl("get", "pods", "-l", labels, "-o", "name").strip()
+
+
+def in_pod(person: Person, server: str, script: str) -> str:
+    """Not by SSH."""
+    return person.stack.kubectl("exec", pod_of(person, server), "--", "sh", "-c", script)
+
+
+def size_of(person: Person, name: str) -> int:
+    """How much of a file is in the home directory of who runs the job `train`."""
+    return int(in_pod(person, "train", f"stat -c %s /home/{person.name}/{name} 2>/dev/null || echo 0"))
+
+
+def sessions(person: Person, server: str) -> list[str]:
+    """What the job's sshd runs for connections, by their titles."""
+    found = in_pod(person, server, "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null")
+    return [line for line in found.splitlines() if re.match(r"sshd(-session)?: (?!.*\[listener\])", line)]
+
+
+def connected(port: int) -> int:
+    """How many established connections the gateway's port has."""
+    there = f":{port:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(words[1].endswith(there) and words[3] == "01" for words in (line.split() for line in lines))
+
+
+def nothing_is_left(person: Person, server: str) -> None:
+    wait_for(lambda: not sessions(person, server), "the job's sshd serves nobody")
+    wait_for(lambda: not connected(person.stack.ssh_port), "the gateway serves nobody")
+
+
+def kill(stack: Launched, module: str) -> None:
+    """As the kernel does it when memory is short; the launcher starts it again."""
+    os.kill(stack.process_of(module), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stopped(stack: Launched, module: str) -> Iterator[None]:
+    """While a process of the product answers nobody; it goes on if it lives then."""
+    number = stack.process_of(module)
+    os.kill(number, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGCONT)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if words in line:
+            return
+    raise AssertionError(said)
+
+
+def back(client: Ssh) -> None:
+    """Everything that a login asks works again."""
+    wait_for(lambda: client.run("train", "echo in").stdout == "in\n", "a login as before", 60)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
+    stack: Launched, kit: Person, client: Ssh, way: str
+) -> None:
+    data = os.urandom(12 * MIB)
+    wanted = hashlib.sha256(data).hexdigest()
+    sent, there, taken = client.folder / "sent", f"kit+train@gateway:{way}.bin", client.folder / "taken"
+    sent.write_bytes(data)
+    scp = ["scp", "-F", str(client.config)]
+    if way == "down":
+        assert client.tool(*scp, str(sent), there).returncode == 0
+    pair = (str(sent), there) if way == "up" else (there, str(taken))
+    boot = in_pod(kit, "train", "cat /proc/1/stat").split()[21]
+
+    def has_some() -> bool:
+        if way == "down":
+            return taken.exists() and taken.stat().st_size > MIB
+        return size_of(kit, "up.bin") > MIB
+
+    with begun([*scp, *SLOWLY, *pair]) as moving:
+        wait_for(has_some, "the transfer is under way")
+        assert (len(sessions(kit, "train")) > 0, connected(stack.ssh_port)) == (True, 1)
+        kill(stack, "ssh_gateway")
+        said = told(moving)
+    assert re.search(r"(?i)connection|lost", said), said
+    back(client)
+    nothing_is_left(kit, "train")
+    assert client.tool(*scp, *pair).returncode == 0
+    copied = in_pod(kit, "train", "sha256sum </home/kit/up.bin").split()[0] if way == "up" else ""
+    assert (copied or hashlib.sha256(taken.read_bytes()).hexdigest()) == wanted
+    assert in_pod(kit, "train", "cat /proc/1/stat").split()[21] == boot, "the same job"
+
+
+def test_a_gateway_that_is_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
+    with begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering, stopped(stack, "dlspawner.manager"):
+        read_until(entering, OFFERED)
+        kill(stack, "ssh_gateway")
+        said = told(entering)
+    last = said.strip().splitlines()[-1]
+    assert entering.returncode == 255
+    assert re.match(r"Connection (closed|reset)", last), said
+    back(client)
+    nothing_is_left(kit, "train")
+
+
+def test_a_manager_that_is_killed_in_a_login_sends_it_away_with_a_sentence(
+    stack: Launched, kit: Person, client: Ssh
+) -> None:
+    with begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering, stopped(stack, "dlspawner.manager"):
+        read_until(entering, OFFERED)
+        kill(stack, "dlspawner.manager")
+        said = told(entering)
+    assert (entering.returncode, "the keys service does not answer: try again later" in said) == (255, True), said
+    back(client)
+    nothing_is_left(kit, "train")
+
+
+def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_missed_by_who_has_a_key(
+    stack: Launched, kit: Person, client: Ssh
+) -> None:
+    """Who comes with a token waits for the Hub, which is asked again until it has taken too long."""
+    options, env = by_token(client, kit.token)
+    asked = client.folder / "asked"
+    (client.folder / "askpass").write_text(f"#!/bin/sh\n: >{asked}\necho '{kit.token}'\n")
+    by_token_in = ssh(client, "train", "echo in", options=(*LOUD, *options))
+    with begun(by_token_in, **env) as entering, stopped(stack, "jupyterhub"):
+        wait_for(asked.exists, "the token is asked for")
+        with_key = client.run("train", "echo in")
+        assert (with_key.returncode, with_key.stdout) == (0, "in\n"), with_key.stderr
+        assert entering.poll() is None
+        kill(stack, "jupyterhub")
+        shown, said = entering.communicate(timeout=60)
+    waited = (entering.returncode, shown) == (0, "in\n")
+    assert waited or (entering.returncode, AWAY in said) == (255, True), said
+    wait_for(lambda: kit.ready("train"), "the Hub is back and knows the job", 60)
+    with begun(by_token_in, **env) as again:
+        stands(again)
+    nothing_is_left(kit, "train")

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 
 from tests.e2e.people import Person, Ssh, wait_for
 from tests.e2e.stack import Launched
-from tests.e2e.test_gateway import by_token
+from tests.e2e.test_gateway import NO_COMMAND, by_token
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
@@ -28,6 +29,7 @@ MIB = 2**20
 VERBOSE = ("-o", "LogLevel=DEBUG1")
 LOUD = ("-o", "LogLevel=INFO")
 OFFERED = "Offering public key"
+RUNS = "echo in; sleep 600"
 AWAY = "the Hub does not answer: try again later"
 
 
@@ -220,3 +222,38 @@ def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_
     with begun(by_token_in, **env) as again:
         stands(again)
     nothing_is_left(kit, "train")
+
+
+@pytest.fixture
+def lou(stack: Launched) -> Iterator[Person]:
+    person = stack.person("lou")
+    person.launch("train", template="ssh", seconds=120)
+    yield person
+    person.stop("train")
+    person.close()
+
+
+def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_although_a_program_stays(
+    client: Ssh, lou: Person, tmp_path: Path
+) -> None:
+    """A terminal reads it from the job itself; what outlives that, and the way of `ssh -J`, from the gateway."""
+    others = lou.ssh(tmp_path)
+    stubborn = "trap '' HUP TERM; echo in; while kill -0 $PPID; do sleep 1; done"  # as long as its connection
+    with (
+        begun(ssh(client, "train", RUNS)) as stays,
+        begun(ssh(others, "train", RUNS, options=(*LOUD, "-tt"))) as terminal,
+        begun(ssh(others, "train", stubborn)) as program,
+        begun(ssh(others, "train", options=(*LOUD, *NO_COMMAND))) as way,
+    ):
+        for one in (stays, program, way):
+            stands(one)
+        assert terminal.stdout is not None
+        assert terminal.stdout.readline() == "in\n"
+        since = time.monotonic()
+        assert lou.api("DELETE", "/users/lou/servers/train").status_code in {202, 204}
+        assert "This job is being stopped." in terminal.communicate(timeout=60)[0]
+        for one in (program, way):
+            said = told(one)
+            assert (one.returncode, "train was stopped" in said) == (255, True), said
+        assert time.monotonic() - since < 60
+        assert stays.poll() is None

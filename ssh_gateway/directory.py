@@ -112,8 +112,8 @@ class People(Protocol):
     async def bearer(self, token: str) -> Bearer | None:
         """Whom a token belongs to; ``None`` for no token of the Hub's."""
 
-    async def stopped_servers(self, user: str) -> frozenset[str]:
-        """The servers of a user that exist and do not run."""
+    async def servers(self, user: str) -> frozenset[str]:
+        """The servers of a user that the Hub knows, whether they run or not: it may not know yet that a pod is gone."""
 
     async def start(self, user: str, server: str) -> Start:
         """Start a server of somebody who wants that, unless it is on its way."""
@@ -181,12 +181,12 @@ class HubAndManager:
             person=identity.kind is hubapi.Kind.USER,
         )
 
-    async def stopped_servers(self, user: str) -> frozenset[str]:
+    async def servers(self, user: str) -> frozenset[str]:
         try:
             known = await self._hub.user(user)
         except hubapi.HubError as error:
             raise Unavailable("the Hub does not answer: try again later") from error
-        return frozenset(name for name, server in known.servers.items() if server.stopped) if known else frozenset()
+        return frozenset(known.servers) if known else frozenset()
 
     async def start(self, user: str, server: str) -> Start:
         return await self._where("POST", _start_path(user, server), START_SECONDS)

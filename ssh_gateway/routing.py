@@ -76,10 +76,10 @@ def known_as(server: str, names: Iterable[str]) -> str:
     return next((name for name in (server, server.lower()) if name in names), server)
 
 
-def obstacle(user: str, server: str, jobs: Sequence[Candidate], stopped: Iterable[str], url: str) -> str | None:
+def obstacle(user: str, server: str, jobs: Sequence[Candidate], servers: Iterable[str], url: str) -> str | None:
     """Why the person cannot be let into this server, in a sentence for them; ``None`` when the way is free.
 
-    ``stopped`` are the names of servers that the Hub knows and that do not run; ``url`` is the Hub's, for links.
+    ``servers`` are the names of all that the Hub knows, asked when there is no such job; ``url`` is its own, for links.
     """
     job = find(server, jobs)
     name = server or "your default server"
@@ -93,12 +93,12 @@ def obstacle(user: str, server: str, jobs: Sequence[Candidate], stopped: Iterabl
         case Condition.WITHOUT_SSH:
             return f"{name} offers no SSH: its template has no ssh endpoint"
         case None:
-            return _missing(user, server, jobs, set(stopped), url)
+            return _missing(user, server, jobs, set(servers), url)
 
 
-def _missing(user: str, server: str, jobs: Sequence[Candidate], stopped: set[str], url: str) -> str:
+def _missing(user: str, server: str, jobs: Sequence[Candidate], servers: set[str], url: str) -> str:
     yours = _listing(server, jobs)
-    if not server or {server, server.lower()} & stopped:
+    if not server or {server, server.lower()} & servers:
         name = server or "your default server"
         also = f"; yours: {yours}" if yours else ""
         return f"{name} is not running: start it at {_spawn_url(url, user, server)}{also}"

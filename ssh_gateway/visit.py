@@ -223,15 +223,15 @@ class Visit:
         user = self.proof.user
         jobs = await _need(self._server.places.jobs(user))
         found = routing.find(wanted, jobs)
-        stopped: frozenset[str] = frozenset()
+        servers: frozenset[str] = frozenset()
         if found is None:
             with contextlib.suppress(Unavailable):
-                stopped = await self._server.people.stopped_servers(user)
+                servers = await self._server.people.servers(user)
         if found is None or found.condition is routing.Condition.STARTING:
-            name = found.server if found else routing.known_as(wanted, stopped)
+            name = found.server if found else routing.known_as(wanted, servers)
             if self._server.starts.seconds and self.proof.opens(name) and await self._started(start, name):
                 return name
-        problem = routing.obstacle(user, wanted, jobs, stopped, self._server.hub_public_url)
+        problem = routing.obstacle(user, wanted, jobs, servers, self._server.hub_public_url)
         if problem is not None or found is None:
             raise Refused(problem or "no such job")
         if not self.proof.opens(found.server):

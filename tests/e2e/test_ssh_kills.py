@@ -30,6 +30,7 @@ VERBOSE = ("-o", "LogLevel=DEBUG1")
 LOUD = ("-o", "LogLevel=INFO")
 OFFERED = "Offering public key"
 RUNS = "echo in; sleep 600"
+OF_SFTP, OF_SCP = "by-sftp", "by-scp"
 AWAY = "the Hub does not answer: try again later"
 
 
@@ -256,4 +257,26 @@ def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_althou
             said = told(one)
             assert (one.returncode, "train was stopped" in said) == (255, True), said
         assert time.monotonic() - since < 60
+        assert stays.poll() is None
+
+
+def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go_on(
+    client: Ssh, lou: Person, tmp_path: Path
+) -> None:
+    others = lou.ssh(tmp_path)
+    (tmp_path / "sent").write_bytes(os.urandom(12 * MIB))
+    batch = tmp_path / "batch"
+    batch.write_text(f"put {tmp_path}/sent {OF_SFTP}\n")
+    by_sftp = ["sftp", "-F", str(others.config), *SLOWLY, "-b", str(batch), "lou+train@gateway"]
+    by_scp = ["scp", "-F", str(others.config), "-O", *SLOWLY, str(tmp_path / "sent"), f"lou+train@gateway:{OF_SCP}"]
+    with begun(ssh(client, "train", RUNS)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
+        stands(stays)
+        wait_for(lambda: min(size_of(lou, OF_SFTP), size_of(lou, OF_SCP)) > MIB, "both are under way")
+        lou.stack.kubectl("delete", pod_of(lou, "train"), "--wait=false", "--grace-period=3")
+        for one in (sftp, scp):
+            said = told(one)
+            assert re.search(r"(?i)the connection to your job was lost|lost connection|connection closed", said), said
+        again = others.run("train", "true", options=LOUD)
+        assert again.returncode == 255
+        assert re.search(r"train is (stopping: wait|not running: start it at http)", again.stderr), again.stderr
         assert stays.poll() is None

@@ -178,7 +178,7 @@ class FakePeople:
         self.guesses += token not in self.tokens
         return self.tokens.get(token)
 
-    async def stopped_servers(self, user: str) -> frozenset[str]:
+    async def servers(self, user: str) -> frozenset[str]:
         self._answer()
         return self.stopped.get(user, frozenset())
 

@@ -96,8 +96,8 @@ async def test_what_is_no_token_belongs_to_nobody(registry: Registry) -> None:
         assert await registry.people.bearer(token) is None
 
 
-async def test_nobody_has_no_stopped_servers(registry: Registry) -> None:
-    assert await registry.people.stopped_servers("nobody-of-this-name") == frozenset()
+async def test_nobody_has_no_servers(registry: Registry) -> None:
+    assert await registry.people.servers("nobody-of-this-name") == frozenset()
 
 
 async def test_nobodys_login_starts_anything(registry: Registry) -> None:

@@ -63,7 +63,7 @@ def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "jobs", "stopped", "sentence"),
+    ("server", "jobs", "servers", "sentence"),
     {
         "a ready job has no obstacle": ("train", [job("train")], (), None),
         "a typing error gets the likeliest name first": (
@@ -124,8 +124,8 @@ def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
         ),
     }.values(),
 )
-def test_the_obstacle_is(server: str, jobs: list[Candidate], stopped: tuple[str, ...], sentence: str | None) -> None:
-    assert obstacle("alice", server, jobs, stopped, URL) == sentence
+def test_the_obstacle_is(server: str, jobs: list[Candidate], servers: tuple[str, ...], sentence: str | None) -> None:
+    assert obstacle("alice", server, jobs, servers, URL) == sentence
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ class Gateway(Application):
         super().initialize(argv)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
-        # asyncssh logs user names as they come; what happened is in our own lines.
+        # asyncssh logs user names as they come; what happened is in our own lines, errors in `event=failed`.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
         # asyncssh wants a name for whoever runs it, and in a container the uid may have none. It is told to nobody.
         os.environ.setdefault("LOGNAME", self.name)

@@ -7,11 +7,16 @@ import logging
 import re
 import sys
 import time
+import traceback
+from pathlib import Path
 
 log = logging.getLogger("ssh_gateway")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@+:/,\[\]-]{1,200}")
 _LONGEST = 200
+_FRAMES = 12
+# Their words are about code; those of other errors may quote what somebody sent, such as a token.
+_ABOUT_CODE = (AttributeError, NameError, TypeError)
 
 
 def line(event: str, **fields: object) -> str:
@@ -25,6 +30,13 @@ def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
     log.log(level, "%s", line(event, **fields))
 
 
+def say_failed(problem: BaseException, **fields: object) -> None:
+    """Log an error of the gateway's own at a task's root, with its traceback, and those of its causes, in one line."""
+    why = problem if isinstance(problem, _ABOUT_CODE) else None
+    said = line("failed", **fields, error=type(problem).__name__, why=why)
+    log.error("%s traceback=%s", said, json.dumps("; ".join(reversed([_way(one) for one in _causes(problem)]))))
+
+
 def to_stderr() -> logging.Handler:
     """Lines that begin with the time in UTC, to the millisecond."""
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -32,6 +44,21 @@ def to_stderr() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     return handler
+
+
+def _causes(problem: BaseException) -> list[BaseException]:
+    """An error and what it came of, at most three in all."""
+    found = [problem]
+    while len(found) < 3 and (cause := found[-1].__cause__ or found[-1].__context__) is not None:
+        found.append(cause)
+    return found
+
+
+def _way(problem: BaseException) -> str:
+    """Where an error was raised, and through which calls: the last ones, in their order."""
+    frames = traceback.extract_tb(problem.__traceback__)[-_FRAMES:]
+    calls = [f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
+    return f"{type(problem).__name__}: {' > '.join(calls)}"
 
 
 def _value(value: object) -> str:

@@ -165,6 +165,7 @@ class Visit:
 
     def _join(self, pod_leg: wire.ClientLeg, team: str) -> None:
         self._server.pods.add(pod_leg)
+        pod_leg.number = self._number
         pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
         if self._leg.ended:
             pod_leg.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")

@@ -72,6 +72,7 @@ class Visitor(Door):
         if not isinstance(conn, wire.ServerLeg):
             raise TypeError("only Server.make_leg makes visitors")
         self.leg = conn
+        conn.number = self._number
         self._server.visitors.add(self)
         if self._jump is None or self._jump.budget.take(self._server.now()):
             self._introduce()

@@ -3,8 +3,8 @@
 asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
 subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
 (`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
-bounds on what a peer makes it keep, and the moment between a proven credential and SUCCESS (`Door.proven`). A shorter
-way for data is in `bulk`.
+bounds on what a peer makes it keep, words for errors of our own (`Leg.internal_error`), and the moment between a proven
+credential and SUCCESS (`Door.proven`). A shorter way for data is in `bulk`.
 
 Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
 name moved or changed its meaning; asyncssh is pinned to one minor version.
@@ -18,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -35,6 +37,7 @@ from ssh_gateway import listening
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
 from ssh_gateway.certificates import PERMITS, Bounds, Certificate
 from ssh_gateway.door import Door
+from ssh_gateway.logs import say_failed
 from ssh_gateway.packets import (
     CHANNEL_WINDOW_ADJUST,
     FIRST_RELAYED,
@@ -55,6 +58,8 @@ MOST_UNSENT = 16 * 2**20  # bytes that a peer lets lie which it is sent, twice w
 MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
 FAREWELL_SECONDS = 1.0
+FAILED = "the gateway failed: try again, and tell your administrator"
+UNREADABLE = "what was sent cannot be read"
 
 
 class Leg(BulkConnection):
@@ -62,8 +67,10 @@ class Leg(BulkConnection):
 
     # Called whenever `blocked` or `rekeying` may have changed.
     flow_changed: Callable[[], None] | None = None
-    # What the other end said when it left: code and reason of its DISCONNECT.
+    # Code and reason of the DISCONNECT with which the other end left, or was left because of an error here.
     farewell: tuple[int, str] | None = None
+    # What its connection is called in the log.
+    number: str | None = None
 
     _parting: Exception | None = None
     _write_paused = False
@@ -174,6 +181,24 @@ class Leg(BulkConnection):
         if self.flow_changed is not None:
             self.flow_changed()
 
+    def internal_error(self, exc_info: tuple[Any, ...] | None = None, error_logger: Any = None) -> None:
+        """Whatever fails in a task or on a packet of this leg ends up here, and ends this connection alone, with words.
+
+        An error of the gateway's own is in the log with its traceback. What asyncssh cannot read is the peer's.
+        """
+        problem: BaseException = (exc_info or sys.exc_info())[1]
+        if _is_unreadable(problem):
+            code, reason = asyncssh.DISC_PROTOCOL_ERROR, UNREADABLE
+        else:
+            code, reason = asyncssh.DISC_BY_APPLICATION, FAILED
+            say_failed(problem, conn=self.number)
+        if not self.ended:
+            self.farewell = code, reason
+        try:
+            self._send_disconnect(code, reason, "en")
+        finally:  # it may be sending that fails
+            self._force_close(asyncssh.DisconnectError(code, reason))
+
     def _force_close(self, exc: Exception | None) -> None:
         """Close after what is buffered was written, which asyncssh drops, DISCONNECT and its reason included.
 
@@ -184,6 +209,7 @@ class Leg(BulkConnection):
         if transport is None:
             return
         self._parting = exc
+        self._inpbuf = b""  # asyncssh would go on with what came behind the packet that ended it
         if isinstance(transport, asyncio.Transport) and not transport.is_closing():
             self._loop.call_later(FAREWELL_SECONDS, transport.abort)
             with contextlib.suppress(OSError):  # the peer may have reset the connection already
@@ -198,6 +224,16 @@ class Leg(BulkConnection):
         if self._link is not None and self._link.is_closing():
             self._link = None
             self._loop.call_soon(self._cleanup, self._parting)
+
+    def _cleanup(self, exc: Exception | None) -> None:
+        """asyncssh's, but it would keep to itself what fails in its owner."""
+        owner, self._owner = self._owner, None
+        super()._cleanup(exc)
+        if owner is not None:
+            try:
+                owner.connection_lost(exc)
+            except Exception as problem:  # noqa: BLE001  (the root of the owner's calls)
+                say_failed(problem, conn=self.number)
 
 
 class ServerLeg(Leg, asyncssh.SSHServerConnection):
@@ -360,6 +396,14 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
         leg.drop()
         raise
     return leg
+
+
+def _is_unreadable(problem: BaseException) -> bool:
+    """Whether asyncssh stumbled over bytes that are no text, or end too early, which it does not expect everywhere."""
+    if not isinstance(problem, PacketDecodeError | UnicodeDecodeError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(problem.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith("asyncssh.")
 
 
 def _read_disconnect(payload: bytes) -> tuple[int, str]:

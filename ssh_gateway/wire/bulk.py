@@ -91,9 +91,11 @@ class BulkConnection(SSHConnection):
             at = self._open_all(received) if self._lent and self._opens_itself() else 0
             if at < len(received):
                 self._leave_to_asyncssh(bytes(received[at:]))
-        finally:
             if self.lane is not None:
                 self.lane.leave()
+        except Exception:  # noqa: BLE001  (the root of what packets do; asyncssh has the same for those that it reads)
+            self.internal_error()
+        finally:
             if outermost:
                 self._buffers.end()
 

@@ -49,6 +49,7 @@ def bounded_and_clean(running: Running, caplog: pytest.LogCaptureFixture) -> Ite
     assert lines
     assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
     assert [record.getMessage() for record in records if record.exc_info] == []
+    assert [text for text in lines if text.startswith("event=failed")] == []
 
 
 async def serves_on(running: Running, alice: Client) -> None:

@@ -72,6 +72,8 @@ def test_the_version_is_the_one_that_was_read() -> None:
         (SSHConnection, "_force_close", ["self", "exc"]),
         (SSHConnection, "_send", ["self", "data"]),
         (SSHConnection, "_cleanup", ["self", "exc"]),
+        (SSHConnection, "_send_disconnect", ["self", "code", "reason", "lang"]),
+        (SSHConnection, "internal_error", ["self", "exc_info", "error_logger"]),
         (SSHConnection, "_login_timer_callback", ["self"]),
         (SSHConnection, "_cancel_login_timer", ["self"]),
         (SSHConnection, "process_packet", ["self", "pkttype", "pktid", "packet"]),
@@ -149,6 +151,27 @@ def test_everything_that_is_sent_goes_through_one_method() -> None:
     """`bulk` sends what it has sealed before anything of asyncssh's, or packets would overtake each other."""
     assert "self._send(packet + mac)" in inspect.getsource(SSHConnection.send_packet)
     assert inspect.getsource(connection).count("self._transport.write(") == 1
+
+
+@pytest.mark.parametrize("method", ["_reap_task", "_recv_data", "connection_made"])
+def test_every_error_in_a_task_and_on_a_packet_ends_up_in_one_method(method: str) -> None:
+    assert "self.internal_error" in inspect.getsource(getattr(SSHConnection, method))
+    assert "add_done_callback(partial(self._reap_task," in inspect.getsource(SSHConnection.create_task)
+
+
+def test_what_fails_in_an_owner_that_is_told_of_the_end_is_kept_quiet() -> None:
+    """Why a leg tells it itself."""
+    source = inspect.getsource(SSHConnection._cleanup)
+    assert "if self._owner:" in source
+    assert "self._owner.connection_lost(exc)" in source
+    assert "Uncaught exception in owner ignored" in source
+
+
+def test_what_came_behind_a_packet_that_took_its_time_is_read_on_unless_it_is_taken_away() -> None:
+    """Also when that packet has ended the connection."""
+    source = inspect.getsource(SSHConnection._finish_recv_packet)
+    assert "if is_async and self._inpbuf:" in source
+    assert "while self._inpbuf and self._recv_handler():" in inspect.getsource(SSHConnection._recv_data)
 
 
 def test_new_keys_are_there_before_what_waited_for_them_is_sent() -> None:

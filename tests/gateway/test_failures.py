@@ -1,0 +1,182 @@
+"""Errors of the gateway's own: the operator has the traceback, the client words, and the others never notice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ssh_gateway import packets
+from ssh_gateway.logs import line, say_failed
+from ssh_gateway.visit import Visit
+from ssh_gateway.visitor import Visitor
+from ssh_gateway.wire import FAILED, UNREADABLE
+from tests.gateway.peers import Client, FakePlaces, Running, until
+from tests.gateway.test_audit import LINE, logged
+from tests.gateway.test_notices import seen
+
+__all__ = ["logged"]
+
+SECRET = "a token\nevent=open"  # as errors quote it that are about values
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A function that fails once; for whom, and which function has to be in the traceback as well."""
+
+    owner: type
+    name: str
+    login: tuple[str, ...] = ("alice+train@gateway",)
+    command: str = "cat"
+    applies: Callable[..., bool] = lambda *_: True
+    through: str = "from_client"
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        works, left = getattr(self.owner, self.name), [1]
+
+        def broken(*arguments: Any) -> Any:
+            if left and self.applies(*arguments):
+                left.pop()
+                raise KeyError(SECRET)
+            return works(*arguments)
+
+        monkeypatch.setattr(self.owner, self.name, broken)
+
+
+def lines(logged: list[dict[str, str]], event: str) -> list[dict[str, str]]:
+    return [one for one in logged if one["event"] == event]
+
+
+def by_job(_visit: Visit, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
+    return not by_client
+
+
+FAULTS = {
+    "in a login": Fault(FakePlaces, "target", through="_enter"),
+    "in a task of the connection": Fault(Visit, "_resolve", login=("alice@gateway",), through="_connect_default"),
+    "on a client's request": Fault(Visit, "_note"),
+    "on the job's last words": Fault(Visit, "_note", command="exit 3", applies=by_job, through="from_pod"),
+    "on data, which asyncssh does not see": Fault(Visit, "_used", through="take"),
+    "on a stream of ssh -J": Fault(
+        Visit, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_log(
+    alice: Client,
+    logged: list[dict[str, str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+) -> None:
+    bystander = await alice.start("ssh", "alice+train@gateway", "cat")
+    assert bystander.stdin is not None
+    bystander.stdin.write(b"before\n")
+    await seen(bystander, b"before")
+    fault.begin(monkeypatch)
+    done = await alice.ssh(*fault.login, fault.command, feed=b"typed")
+    assert done.status == 255
+    assert FAILED in done.err
+    (failed,) = lines(logged, "failed")
+    assert failed["error"] == "KeyError"
+    assert "why" not in failed
+    calls = failed["traceback"].split(" > ")
+    assert calls[-1].endswith(" broken")
+    assert fault.through in {call.split()[-1] for call in calls}
+    await until(lambda: failed["conn"] in {one["conn"] for one in lines(logged, "close")})
+    assert "a token" not in caplog.text
+    bystander.stdin.write(b"after\n")
+    await seen(bystander, b"after")
+    bystander.kill()
+    await bystander.communicate()
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_what_fails_when_somebody_leaves_is_in_the_log(
+    running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Fault(Visitor, "_say_farewell").begin(monkeypatch)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    await until(lambda: lines(logged, "failed"))
+    (failed,) = lines(logged, "failed")
+    assert failed["traceback"].endswith(" broken")
+    assert "connection_lost" in failed["traceback"]
+    assert (await alice.ssh("alice+train@gateway", "echo still in")).text == "still in\n"
+
+
+def kexinit(key_exchange: bytes, host_key: bytes) -> bytes:
+    lists = [key_exchange, host_key, *[b"none"] * 6, b"", b""]
+    return packets.in_clear(bytes([20]) + bytes(16) + b"".join(map(packets.text, lists)) + bytes(5))
+
+
+GREETING = b"SSH-2.0-x\r\n"
+ECDH_INIT = packets.in_clear(bytes([30]) + packets.text(bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        pytest.param(b"SSH-2.0-\xff\xfe\r\n", UNREADABLE, id="a version that is no text"),
+        pytest.param(GREETING + packets.in_clear(b""), UNREADABLE, id="an empty packet"),
+        pytest.param(GREETING + kexinit(b"\xff", b"none"), UNREADABLE, id="a name of a key exchange that is no text"),
+        pytest.param(
+            GREETING + kexinit(b"curve25519-sha256", b"none") + ECDH_INIT,
+            "Unable to find compatible server host key",
+            id="what goes on behind its end",
+        ),
+    ],
+)
+async def test_what_a_client_does_wrong_is_no_error_of_ours(
+    running: Running, alice: Client, logged: list[dict[str, str]], said: bytes, answer: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(said)
+    async with asyncio.timeout(20):
+        assert answer.encode() in await reader.read(-1)
+    writer.close()
+    await until(lambda: not running.server.visitors)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    assert lines(logged, "failed") == []
+
+
+def raised(*problems: Exception) -> Exception:
+    """The last of these errors, raised because of those before it."""
+    found: Exception | None = None
+    for problem in problems:
+        try:
+            raise problem from found
+        except type(problem) as error:
+            found = error
+    assert found is not None
+    return found
+
+
+def deep(calls: int) -> None:
+    if calls:
+        deep(calls - 1)
+    raise ValueError(SECRET)
+
+
+def test_the_line_of_an_error_is_short_and_names_its_causes_but_no_value(caplog: pytest.LogCaptureFixture) -> None:
+    say_failed(raised(ValueError(SECRET), RuntimeError(SECRET)), conn="1-1")
+    say_failed(raised(AttributeError("'Visit' object has no attribute 'x'")))
+    try:
+        deep(500)
+    except ValueError as error:
+        say_failed(error)
+    values, code, long = (record.getMessage() for record in caplog.records if record.name == "ssh_gateway")
+    assert values.startswith(line("failed", conn="1-1", error="RuntimeError") + ' traceback="ValueError: ')
+    assert "; RuntimeError: " in values
+    assert "why=\"'Visit' object has no attribute 'x'\"" in code
+    assert long.count("deep") < 20
+    for written in (values, code, long):
+        assert LINE.fullmatch(written)
+        assert "token" not in written
+        assert len(written) < 1000
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}

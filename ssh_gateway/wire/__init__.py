@@ -4,7 +4,8 @@ asyncssh does key exchange, authentication and re-keying on both legs. What it l
 subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
 (`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
 bounds on what a peer makes it keep, words for errors of our own (`Leg.internal_error`), and the moment between a proven
-credential and SUCCESS (`Door.proven`). A shorter way for data is in `bulk`.
+credential and SUCCESS (`Door.proven`). A shorter way for data is in `bulk`, what holds the streams of `ssh -J` back in
+`streams`.
 
 Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
 name moved or changed its meaning; asyncssh is pinned to one minor version.
@@ -49,15 +50,19 @@ from ssh_gateway.packets import (
 )
 from ssh_gateway.wire.bulk import BulkConnection
 from ssh_gateway.wire.bulk import Lane as Lane
+from ssh_gateway.wire.streams import LONGEST, Stream, Turns
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
 
 WRITE_BUFFER = 256 * 1024
-MOST_UNSENT = 16 * 2**20  # bytes that a peer lets lie which it is sent, twice what a relay may keep for a key exchange
+# Bytes that a peer lets lie which it is sent, twice what a relay may keep for a key exchange. What is relayed is held
+# back long before, so it is answers of the gateway's own that come to this.
+MOST_UNSENT = 16 * 2**20
 MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
 FAREWELL_SECONDS = 1.0
+STREAM_FAREWELL_SECONDS = 10.0  # on a stream of `ssh -J`, which has to wait for its turn
 FAILED = "the gateway failed: try again, and tell your administrator"
 UNREADABLE = "what was sent cannot be read"
 
@@ -217,6 +222,8 @@ class Leg(BulkConnection):
             transport.resume_reading()
         else:
             transport.close()
+            if isinstance(transport, Stream):  # else who reads nothing has the gateway keep it
+                self._loop.call_later(STREAM_FAREWELL_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None = None) -> None:
         """Begin to close; or, when the transport itself says so, it is over: only then asyncssh may clean up."""
@@ -246,6 +253,7 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
         make_door: Callable[[], Door],
     ) -> None:
         super().__init__(loop, options)
+        self._turns = Turns(lambda: self.blocked)
         self._protocol_factory = make_door
         self._asked_for_methods = False
 
@@ -286,6 +294,11 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return
         super().send_userauth_failure(partial_success)
 
+    def create_tcp_channel(self, *_args: object, **_kwargs: object) -> Stream:
+        """asyncssh's, for a stream that was asked for."""
+        self._update_recv_pktlen(LONGEST)
+        return Stream(self, self._loop, self._turns)
+
     def take_longer(self, seconds: float) -> None:
         """Give a login that goes on so much more time from now."""
         if self._login_timer is not None:
@@ -315,6 +328,10 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
     def _login_timer_callback(self) -> None:
         self._login_timer = None
         self.end(asyncssh.DISC_BY_APPLICATION, self._door().too_late())
+
+    def _flow(self) -> None:
+        super()._flow()
+        self._turns.go_on()
 
     def _door(self) -> Door:
         owner = self._owner

@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 from asyncssh import connection, constants
+from asyncssh.channel import SSHTCPChannel
 from asyncssh.connection import SSHConnection
 from asyncssh.kex import get_kex_algs
 from asyncssh.packet import SSHPacket
@@ -86,6 +87,12 @@ def test_the_version_is_the_one_that_was_read() -> None:
         (asyncssh.SSHServerConnection, "_validate_openssh_certificate", ["self", "username", "cert"]),
         (asyncssh.SSHServerConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
         (asyncssh.SSHClientConnection, "__init__", ["self", "loop", "options", "acceptor", "error_handler", "wait"]),
+        (SSHConnection, "_update_recv_pktlen", ["self", "max_pktsize"]),
+        (SSHTCPChannel, "__init__", ["self", "conn", "loop", "encoding", "errors", "window", "max_pktsize"]),
+        (SSHTCPChannel, "_flush_send_buf", ["self"]),
+        (SSHTCPChannel, "_pause_resume_writing", ["self"]),
+        (SSHTCPChannel, "_close_send", ["self"]),
+        (SSHTCPChannel, "abort", ["self"]),
         (SSHPacket, "get_full_payload", ["self"]),
     ],
 )
@@ -108,6 +115,21 @@ def test_packets_of_channels_are_looked_up_and_everything_else_is_processed() ->
     assert "result = handler.process_packet(pkttype, seq, packet)" in source
     assert (constants.MSG_CHANNEL_FIRST, constants.MSG_CHANNEL_LAST) == (packets.CHANNEL_WINDOW_ADJUST, 127)
     assert constants.MSG_GLOBAL_REQUEST == packets.FIRST_RELAYED
+
+
+def test_what_a_channel_is_to_send_leaves_in_one_place_and_within_its_window() -> None:
+    """`streams` holds it back there, and lets it send in turns by a smaller window."""
+    sending = inspect.getsource(SSHTCPChannel._flush_send_buf)
+    assert "while self._send_buf and self._send_window:" in sending
+    assert sending.index("self._pause_resume_writing()") < sending.index("if not self._send_buf:")
+    assert "self._flush_send_buf()" in inspect.getsource(SSHTCPChannel.write)
+    assert "self._send_state = 'close_pending'" in inspect.getsource(SSHTCPChannel.close)
+    assert "self._send_buf = []" in inspect.getsource(SSHTCPChannel._close_send)
+
+
+def test_a_stream_is_a_channel_that_the_leg_makes() -> None:
+    asked = inspect.getsource(asyncssh.SSHServerConnection._process_direct_tcpip_open)
+    assert "chan = self.create_tcp_channel()" in asked
 
 
 def test_an_ignore_goes_before_every_packet_only_by_way_of_send_packet() -> None:

@@ -6,7 +6,8 @@ Whose connection it is a listed balancer says first (`proxied`); nobody else may
 * From anybody else a header ends it: who is not listed cannot choose whom the log, the limits and the penalties see.
 * Who is sent away reads why: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs neither a
   key exchange nor an object of asyncssh's, and of too many at a time the rest are dropped without words.
-* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged.
+* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged. There is
+  room for it however many are sent away at the time: only who is listed can send one; too many of those are dropped.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ GREETING = f"SSH-2.0-{SERVER_VERSION}\r\n".encode()
 TOO_MANY_CONNECTIONS = 12
 FAREWELL_SECONDS = 1.0
 MOST_FAREWELLS = 256
+MOST_CHECKS = 64
 HEADER_SECONDS = 5.0
 MOST_ARRIVING = 1024
 NOT_LISTED = "this gateway takes no PROXY protocol header from your address: its administrator can list the balancer"
@@ -36,7 +38,8 @@ class Lobby:
     """What all gates share.
 
     ``admit`` counts an address in, or says why not; ``inside`` makes what speaks SSH with it; ``refused`` is told of
-    an address that broke the rules of headers. ``arriving`` are those whose header has not come yet.
+    an address that broke the rules of headers. ``arriving`` are those whose header has not come yet, ``leaving`` who
+    reads why they are sent away, and ``checking`` balancers that read the greeting.
     """
 
     admit: Callable[[str], str | None]
@@ -46,10 +49,11 @@ class Lobby:
     header_seconds: float = HEADER_SECONDS
     leaving: set[Gate] = field(default_factory=set)
     arriving: set[Gate] = field(default_factory=set)
+    checking: set[Gate] = field(default_factory=set)
 
     def clear(self) -> None:
         """Drop who is between the street and the door."""
-        for gate in [*self.leaving, *self.arriving]:
+        for gate in [*self.leaving, *self.arriving, *self.checking]:
             gate.drop()
 
 
@@ -105,6 +109,7 @@ class Gate(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lobby.leaving.discard(self)
+        self._lobby.checking.discard(self)
         self._arrived()
         if self._inside is not None:
             self._inside.connection_lost(exc)
@@ -141,7 +146,7 @@ class Gate(asyncio.Protocol):
             return
         self._arrived()
         if header.source is None:
-            self._send_away("")
+            self._say_last(b"", self._lobby.checking, MOST_CHECKS)
             return
         self._source = str(read_address(header.source))
         if self._may_in():
@@ -164,12 +169,15 @@ class Gate(asyncio.Protocol):
     # Out again
 
     def _send_away(self, why: str) -> None:
+        words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why))
+        self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
+
+    def _say_last(self, words: bytes, among: set[Gate], most: int) -> None:
         """Closed in one direction first: bytes that meet a closed socket would reset it, and the words be lost."""
-        if len(self._lobby.leaving) >= MOST_FAREWELLS:
+        if len(among) >= most:
             self._transport.abort()
             return
-        self._lobby.leaving.add(self)
-        words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why)) if why else b""
+        among.add(self)
         self._transport.write(GREETING + words)
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)

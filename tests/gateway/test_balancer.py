@@ -135,9 +135,37 @@ async def test_a_health_check_reads_the_greeting_and_leaves_no_trace(
     caplog.set_level(logging.INFO, "ssh_gateway")
     for _ in range(50):
         assert await say_first(behind, LOCAL) == gate.GREETING
-    await until(lambda: not behind.server._lobby.leaving)
+    await until(lambda: not behind.server._lobby.checking)
     assert "event=" not in caplog.text
     assert not behind.server.penalties._sources
+
+
+async def test_a_health_check_reads_the_greeting_while_more_strangers_are_sent_away_than_there_are_words_for(
+    keys: Keys, people: FakePeople, places: FakePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
+    limits = replace(LIMITS, rules=Rules(connections_per_second=0.01))
+    async with gateway(keys, people, places, limits=limits) as running, contextlib.AsyncExitStack() as streets:
+        lobby = running.server._lobby
+        while len(lobby.leaving) < gate.MOST_FAREWELLS:
+            _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            streets.callback(writer.close)
+        assert await say_first(running, LOCAL) == gate.GREETING
+
+
+async def test_health_checks_have_a_bound_of_their_own(behind: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "FAREWELL_SECONDS", 60.0)
+    monkeypatch.setattr(gate, "MOST_CHECKS", 2)
+    async with contextlib.AsyncExitStack() as checks:
+        for answer in (gate.GREETING, gate.GREETING, b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", behind.port, local_addr=(BALANCER, 0))
+            checks.callback(writer.close)
+            writer.write(LOCAL)
+            heard = b""
+            with contextlib.suppress(ConnectionResetError):
+                heard = await asyncio.wait_for(reader.read(), 20)
+            assert heard == answer
+        assert len(behind.server._lobby.checking) == 2
 
 
 async def test_a_header_in_pieces_with_the_first_words_behind_it_is_one(behind: Running) -> None:

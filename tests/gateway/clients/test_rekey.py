@@ -25,6 +25,9 @@ from tests.ports import free_port
 MIB = 2**20
 NEW_KEYS = "SSH2_MSG_NEWKEYS received"  # the first ones are received as well
 DATA = os.urandom(8 * MIB)
+THERE, BACK = os.urandom(400 * 1024), os.urandom(400 * 1024)
+FAST = "KexAlgorithms curve25519-sha256"  # another exchange would take most of the time
+OTHER_MAC = ("Ciphers aes256-ctr", "MACs hmac-sha2-512-etm@openssh.com")  # of itself everybody takes the first one
 
 
 @pytest.fixture
@@ -51,6 +54,11 @@ def every_cipher(*settings: str, quick: str) -> list[object]:
     ]
 
 
+def with_another_mac(*settings: str) -> object:
+    """As the rows of `every_cipher`."""
+    return pytest.param((*settings, *OTHER_MAC), marks=pytest.mark.slow, id="aes256-ctr and hmac-sha2-512")
+
+
 @dataclass(frozen=True)
 class Renewed:
     """How often each connection took new keys: the client's, the one to the job, and the outer one of ``-J``."""
@@ -63,15 +71,42 @@ class Renewed:
         return self.client > client and self.job > job and (self.outer is None or self.outer > outer)
 
 
+@dataclass(frozen=True)
+class Talk:
+    """A command, what it is fed with, and what it must answer."""
+
+    command: str
+    there: bytes
+    back: bytes
+
+
 async def there_and_back(desk: Desk, way: Way, *options: str) -> Renewed:
     """Send much to the job and back, with the cipher that its sshd has."""
+    return await renewed(desk, way, options, Talk("cat", DATA, DATA))
+
+
+async def both_at_once(desk: Desk, way: Way, *options: str) -> Renewed:
+    """Send something to the job while it sends something else, with the cipher that its sshd has."""
+    given, got = desk.job_folder(way) / "given", desk.job_folder(way) / "got"
+    given.write_bytes(BACK)
+    found = await renewed(desk, way, options, Talk(f"cat {given} & cat >{got}; wait", THERE, BACK))
+    assert got.read_bytes() == THERE
+    return found
+
+
+async def renewed(desk: Desk, way: Way, options: tuple[str, ...], talk: Talk) -> Renewed:
+    """How often keys were new meanwhile."""
     log, outer = desk.sshd.directory / "log", desk.directory / "outer"
     before = log.read_text().count(NEW_KEYS)
-    cipher = next(one.split()[1] for one in desk.sshd.settings if one.startswith("Ciphers"))
+    flags = {"Ciphers": "-c", "MACs": "-m"}
+    chosen = [(flags[name], value) for name, value in map(str.split, desk.sshd.settings) if name in flags]
+    alike = [word for one in chosen for word in one]
     if way is Way.JUMP:  # -J would have both clients write to one standard error
-        options += ("-o", f"ProxyCommand={desk.openssh} -v -c {cipher} -W %h:%p jumphost 2>{outer}")
-    done = await desk.run("ssh", "-v", "-c", cipher, *options, way.value, "cat", feed=DATA)
-    assert (done.status, done.out == DATA) == (0, True), done.err[-2000:]
+        options += ("-o", f"ProxyCommand={desk.openssh} -v {' '.join(alike)} -W %h:%p jumphost 2>{outer}")
+    done = await desk.run("ssh", "-v", *alike, *options, way.value, talk.command, feed=talk.there)
+    assert (done.status, done.out == talk.back) == (0, True), done.err[-2000:]
+    for _, name in chosen:
+        assert name in done.err, done.err[:5000]
     return Renewed(
         client=done.err.count(NEW_KEYS),
         job=log.read_text().count(NEW_KEYS) - before,
@@ -100,6 +135,32 @@ async def test_the_job_alone_wants_new_keys(restless: Desk) -> None:
     for way in (Way.GATEWAY, Way.JUMP):
         assert renewed[way].exceeds(client=0, job=5), renewed
         assert renewed[way].client == 1
+
+
+SOON = ("RekeyLimit 128K", FAST)
+
+
+@pytest.mark.parametrize(
+    "restless", [*every_cipher(*SOON, quick="aes256-gcm@openssh.com"), with_another_mac(*SOON)], indirect=True
+)
+async def test_the_job_alone_wants_new_keys_while_both_send(restless: Desk) -> None:
+    found = {way: await both_at_once(restless, way) for way in Way}
+    assert found[Way.DIRECT].exceeds(client=4, job=4), found
+    for way, outer in ((Way.GATEWAY, None), (Way.JUMP, 1)):
+        assert found[way] == Renewed(client=1, job=found[way].job, outer=outer), found
+        assert found[way].job > 4, found
+
+
+@pytest.mark.parametrize(
+    "restless", [*every_cipher(FAST, quick="aes128-gcm@openssh.com"), with_another_mac(FAST)], indirect=True
+)
+async def test_the_client_alone_wants_new_keys_while_both_send(restless: Desk) -> None:
+    """Nothing of it is seen by the job behind a gateway."""
+    found = {way: await both_at_once(restless, way, "-o", "RekeyLimit=128K") for way in Way}
+    assert found[Way.DIRECT].exceeds(client=4, job=4), found
+    for way, outer in ((Way.GATEWAY, None), (Way.JUMP, 1)):
+        assert found[way] == Renewed(client=found[way].client, job=1, outer=outer), found
+        assert found[way].client > 4, found
 
 
 @pytest.mark.slow
@@ -143,7 +204,7 @@ async def test_keys_that_hardly_last_a_packet(desk: Desk, limit: str) -> None:
     assert await desk.each(case) == (0, True, True)
 
 
-OFTEN = "-o RekeyLimit=512K -o KexAlgorithms=curve25519-sha256"  # another exchange would take most of the time
+OFTEN = f"-o RekeyLimit=512K -o {FAST.replace(' ', '=')}"
 COPIES = {
     "scp": ("scp", "-S", "SSH", "LOCAL", "HOST:FOLDER/copy"),
     "scp of old": ("scp", "-O", "-S", "SSH", "LOCAL", "HOST:FOLDER/copy"),

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.e2e.gateways import another
 from tests.e2e.people import Person, Ssh, wait_for
 from tests.e2e.stack import Launched
 from tests.e2e.test_gateway import NO_COMMAND, by_token
@@ -280,3 +285,58 @@ def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go
         assert again.returncode == 255
         assert re.search(r"train is (stopping: wait|not running: start it at http)", again.stderr), again.stderr
         assert stays.poll() is None
+
+
+# What is known of use
+
+
+def facts(person: Person, server: str) -> dict[str, Any]:
+    """What the Manager has written down of the use of a job."""
+    stack = person.stack
+    assert isinstance(stack, Launched)
+    query = "SELECT facts FROM activities JOIN jobs USING (job) WHERE user_name = ? AND server_name = ?"
+    with contextlib.closing(sqlite3.connect(stack.state / "manager.sqlite", timeout=30)) as connection:
+        row = connection.execute(query, (person.name, server)).fetchone()
+    return dict(json.loads(row[0])) if row else {}
+
+
+def used(person: Person, server: str) -> float:
+    """When the Manager last knew of bytes of a session; 0 for never."""
+    at = facts(person, server).get("ssh")
+    return datetime.fromisoformat(at).timestamp() if at else 0.0
+
+
+def hub_heard(person: Person, server: str) -> float:
+    """When the Hub last knew of use."""
+    return datetime.fromisoformat(person.server(server)["last_activity"]).timestamp()
+
+
+def test_use_is_told_by_the_gateway_that_comes_after_a_killed_one_whose_sessions_are_over(
+    stack: Launched, lou: Person, tmp_path: Path
+) -> None:
+    """Of gateways that tell every second, and not once a minute; the launcher's sees nothing of it."""
+    client, often = lou.ssh(tmp_path), "--Gateway.activity_seconds=1"
+    typed = time.time()
+    with (
+        another(stack, tmp_path / "first.log", often) as first,
+        begun(ssh(client, "train", RUNS, options=(*LOUD, *first.way))) as session,
+    ):
+        stands(session)
+        wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of its bytes")
+        wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")
+        before = facts(lou, "train")
+        assert before["ssh_open"]
+        first.process.kill()
+        told(session)
+    assert (facts(lou, "train")["ssh_open"], facts(lou, "train")["ssh"]) == (True, before["ssh"]), (
+        "nobody knows its end"
+    )
+
+    typed = time.time()
+    with another(stack, tmp_path / "next.log", often) as following:
+        with begun(ssh(client, "train", RUNS, options=(*LOUD, *following.way))) as session:
+            stands(session)
+            wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of the new one's bytes")
+            wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")
+            assert facts(lou, "train")["ssh_gateway"] not in {"", before["ssh_gateway"]}
+        wait_for(lambda: not facts(lou, "train")["ssh_open"], "no session is open any more, of neither gateway")

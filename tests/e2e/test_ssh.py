@@ -13,8 +13,9 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -266,6 +267,30 @@ def test_every_wrong_person_gets_the_same_answer_in_the_same_time(
     assert len(texts) == 1, texts
     assert min(fastest.values()) > 0.5, fastest
     assert max(fastest.values()) - min(fastest.values()) < 0.3, fastest
+
+
+def test_a_key_reads_last_used_once_it_has_logged_in(sara: Person, stack: Stack, tmp_path: Path) -> None:
+    other = sara.ssh(tmp_path)
+    body = other.public_key.split()[1]
+
+    def mine() -> dict[str, Any]:
+        headers = {"Authorization": f"token {sara.token}"}
+        keys = requests.get(f"{stack.url}/services/jobs/api/keys", headers=headers, timeout=30).json()["keys"]
+        return next(key for key in keys if body in key["key"])
+
+    def shown() -> str:
+        page = sara.http.get(f"{stack.url}/services/jobs/keys", timeout=30).text
+        entry, found, _ = page.partition(f"keys/{mine()['id']}/remove")
+        assert found
+        return re.findall(r"(never|last) used", entry)[-1]
+
+    assert mine()["last_used"] is None
+    assert shown() == "never"
+    began = datetime.now(UTC)
+    assert other.run("train", "echo in").stdout == "in\n"
+    at = datetime.fromisoformat(wait_for(lambda: mine()["last_used"], "it is noted"))
+    assert began - timedelta(seconds=1) <= at <= datetime.now(UTC)
+    assert shown() == "last"
 
 
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:

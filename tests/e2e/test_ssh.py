@@ -293,6 +293,32 @@ def test_a_key_reads_last_used_once_it_has_logged_in(sara: Person, stack: Stack,
     assert shown() == "last"
 
 
+def test_the_portals_download_is_what_openssh_needs_for_a_job_that_it_names_and_a_later_one(
+    client: Ssh, sara: Person, stack: Stack, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".ssh"
+    folder.mkdir()
+    for page, name in (("ssh-config", "dlspawner_config"), ("ssh-known-hosts", "dlspawner_known_hosts")):
+        answer = sara.http.get(f"{stack.url}/services/jobs/{page}", timeout=30)
+        assert answer.headers["Content-Disposition"] == f"attachment; filename={name}"
+        # OpenSSH takes ~ from the account, not from $HOME.
+        (folder / name).write_text(answer.text.replace("~/.ssh/", f"{folder}/"))
+    listed = (folder / "dlspawner_config").read_text()
+    assert "Host train.dl\n" in listed
+    (folder / "config").write_text(
+        f"Include {folder}/dlspawner_config\nHost *\n IdentityFile {client.key}\n BatchMode yes\n IdentitiesOnly yes\n"
+    )
+    ssh = ("ssh", "-F", str(folder / "config"), "train.dl", "id -un; exit 3")
+    for without in (False, True):  # its block: as if the job were newer than the file
+        if without:
+            later, blocks = re.subn(r"Host train\.dl\n(    .*\n)+", "", listed)
+            assert blocks == 1
+            (folder / "dlspawner_config").write_text(later)
+        done = client.tool(*ssh)
+        assert (done.stdout, done.returncode) == ("sara\n", 3), done.stderr
+    assert not (folder / "known_hosts").exists(), "nobody was asked: the host key is known"
+
+
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:
     """Nobody opens the job's page here, so that what the Hub hears, it hears from the gateway."""
     sara.launch("active", template="ssh")

@@ -22,7 +22,9 @@ import requests
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import log_in
+from tests.e2e.gateways import Another, another
 from tests.e2e.people import Person, Ssh, Stack, wait_for
+from tests.e2e.stack import Launched
 from tests.ports import free_port
 
 
@@ -317,6 +319,38 @@ def test_the_portals_download_is_what_openssh_needs_for_a_job_that_it_names_and_
         done = client.tool(*ssh)
         assert (done.stdout, done.returncode) == ("sara\n", 3), done.stderr
     assert not (folder / "known_hosts").exists(), "nobody was asked: the host key is known"
+
+
+@pytest.mark.launcher
+@pytest.mark.slow
+def test_a_certificate_of_the_organisation_lets_in_whom_it_names_and_nobody_else(
+    client: Ssh, stack: Launched, sara: Person, tmp_path: Path
+) -> None:
+    def keygen(*words: str) -> None:
+        subprocess.run(["ssh-keygen", "-q", *words], check=True, capture_output=True, timeout=30)
+
+    for ca in ("ca", "other-ca"):
+        keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / ca))
+    holder = Ssh(sara, tmp_path / "holder")  # its key is registered for nobody
+    trusts = f"--Gateway.user_ca_file={tmp_path / 'ca.pub'}"
+
+    def enters(gateway: Another, ca: str, *principals: str) -> subprocess.CompletedProcess[str]:
+        names = ("-n", ",".join(principals)) if principals else ()
+        keygen("-s", str(tmp_path / ca), "-I", "sara@laptop", *names, "-V", "-5m:+5m", str(holder.key))
+        return holder.run("train", "id -un", options=(*gateway.way, "-o", "LogLevel=INFO"))
+
+    with another(stack, tmp_path / "gateway.log", trusts) as gateway:
+        for principals in (("sara",), ("bob", "sara")):
+            done = enters(gateway, "ca", *principals)
+            assert (done.returncode, done.stdout) == (0, "sara\n"), done.stderr
+        done = enters(gateway, "ca", "bob")
+        assert (done.returncode, done.stdout) == (255, ""), done.stderr
+        assert "this certificate is for another login name" in done.stderr
+        for ca, named in (("other-ca", ("sara",)), ("ca", ())):
+            done = enters(gateway, ca, *named)
+            assert (done.returncode, "Permission denied" in done.stderr) == (255, True), done.stderr
+    log = (tmp_path / "gateway.log").read_text()
+    assert log.count("result=proven") == 2
 
 
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:

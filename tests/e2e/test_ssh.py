@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ from tests.e2e.gateways import Another, another
 from tests.e2e.people import Person, Ssh, Stack, wait_for
 from tests.e2e.stack import Launched
 from tests.ports import free_port
+
+KEYS = 5  # one connection may offer six; the last refusal ends it otherwise than the client itself does
+ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +323,53 @@ def test_the_portals_download_is_what_openssh_needs_for_a_job_that_it_names_and_
         done = client.tool(*ssh)
         assert (done.stdout, done.returncode) == ("sara\n", 3), done.stderr
     assert not (folder / "known_hosts").exists(), "nobody was asked: the host key is known"
+
+
+@pytest.mark.launcher
+@pytest.mark.slow
+def test_whoever_has_no_right_key_gets_one_answer_in_one_time(
+    client: Ssh, stack: Launched, bob: Person, tmp_path: Path
+) -> None:
+    """With as many keys as a connection may offer, so that what one costs counts five times; at a gateway of its own,
+    to which nobody owes anything afterwards.
+    """
+    stranger, *others = (Ssh(bob, tmp_path / f"stranger-{number}") for number in range(KEYS))
+    bobs = bob.ssh(tmp_path / "bob")
+    many, keyless = stack.person("manfred"), stack.person("keith")
+    for number in range(20):
+        many.ssh(tmp_path / f"many-{number}")
+    cases = {
+        "unknown user": ("nobody-knows+train", others),
+        "without keys": ("keith+train", others),
+        "with many keys": ("manfred+train", others),
+        "somebody else's job": ("sara+train", [*others[1:], bobs]),
+    }
+    texts: set[str] = set()
+    took: dict[str, list[float]] = {case: [] for case in cases}
+
+    def apart() -> float:
+        medians = [median(times) for times in took.values()]
+        return max(medians) - min(medians)
+
+    with another(stack, tmp_path / "gateway.log", "--Gateway.penalty_seconds=0") as gateway:
+        for number in range(3 * ROUNDS):  # what keeps a busy machine busy hits one case more than others
+            for case, (login, offered) in cases.items():
+                identities = [part for one in offered for part in ("-i", str(one.key))]
+                began = time.monotonic()
+                done = client.tool(
+                    "ssh", "-F", str(stranger.config), *gateway.way, *identities, f"{login}@gateway", "true"
+                )
+                took[case].append(time.monotonic() - began)
+                assert done.returncode == 255
+                texts.add(done.stderr.replace(login, "LOGIN"))
+            if number >= ROUNDS - 1 and apart() < 0.3:
+                break
+        tried = (tmp_path / "gateway.log").read_text().count(f"attempt={KEYS}")
+    assert tried == sum(map(len, took.values())), "all of its keys are offered by each"
+    assert len(texts) == 1, texts
+    assert apart() < 0.3, took
+    for person in (many, keyless):
+        person.close()
 
 
 @pytest.mark.launcher

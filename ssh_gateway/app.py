@@ -156,14 +156,17 @@ class Gateway(Application):
         help="What a wrong token costs the address that it comes from, as seconds that pass by themselves: 12 times "
         "that is free, and who owes more is sent away until it has passed, after 120 times that at the latest. A "
         "connection that tries nothing costs 0.4 of it, one that takes longer than login_timeout_seconds 2. A login's "
-        "name owes as much; above 24 times that no token is judged for it (keys are, and tokens from addresses from "
+        "name owes as much for each token that is judged; above 24 times that the next one for it waits until the rest "
+        "has passed, wherever it comes from (keys and certificates do not, nor tokens from addresses of their own from "
         "which the person came in within a week). 0: no penalties.",
     ).tag(config=True)
     shared_sources = List(
         Unicode(),
         help="Networks, as 10.0.0.0/8, whose addresses many people share, as a balancer's or a NAT's: "
         "max_unauthenticated_per_source, connections_per_second_per_source and the penalties of addresses are not held "
-        "against them. Empty, the default: everybody has an address of their own.",
+        "against them. Those of names are, and whoever came in from one is not known there for it: while somebody "
+        "guesses at a name, tokens for it have to wait at these addresses, and keys do not. Empty, the default: "
+        "everybody has an address of their own.",
     ).tag(config=True)
     proxy_protocol_from = List(
         Unicode(),

@@ -11,8 +11,10 @@ Rules:
 * An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
   ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
 * A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
-  at an address from which the person came in lately: who guesses at a name does not lock its owner out.
-* Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like.
+  at an address from which the person came in lately: who guesses at a name does not lock its owner out. A token that
+  is not judged costs the name nothing: however many guess, the wait is short, and one is judged whenever it is over.
+* Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like. Nobody is known at
+  one, since whoever guesses may come from there as well: tokens have the pace of their name there, always.
 * Streams of ``ssh -J`` have the rate of connections for each person: a loop of them costs no key exchange.
 * Memory is bounded: of too many, those that were heard of longest ago are forgotten.
 """
@@ -23,7 +25,7 @@ import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from ssh_gateway.together import Tally
@@ -102,7 +104,7 @@ class Penalties:
         self._arrivals = Debts(math.inf, entries)
         self._known = Debts(KNOWN_SECONDS, entries)
         self._said = Debts(60.0, entries)
-        self.under_way = Tally()  # tokens of each place that are being judged, which it owes for meanwhile
+        self.under_way = Tally()  # tokens of each place and name that are being judged, which they owe for meanwhile
 
     def tables(self) -> dict[str, Debts]:
         """All of them, for `together`."""
@@ -148,34 +150,53 @@ class Penalties:
         wait = self._above(place, now) - self.under_way[place] * self._unit
         return f"too many failed logins from your address: try again in {_seconds(wait)}" if wait > 0 else None
 
-    def crowded(self, address: str, now: float) -> bool:
-        """Whether the answers to tokens under way at this address decide whether one more may be tried there."""
+    def crowded(self, address: str, name: str, now: float) -> bool:
+        """Whether the answers to tokens under way, at this address or for this name, decide whether one more may be
+        tried.
+        """
         place = self.place(address)
-        return 0 < self._above(place, now) <= self.under_way[place] * self._unit
+        return self._hangs_on(place, self._above(place, now)) or self._hangs_on(
+            _tokens(name), self._above_of_name(place, name, now)
+        )
+
+    def _hangs_on(self, who: str, above: float) -> bool:
+        return 0 < above <= self.under_way[who] * self._unit
+
+    def judging(self, address: str) -> AbstractContextManager[None]:
+        """A token of this address is under way meanwhile; around what `tries` and `give_back` count for it."""
+        return self._under_way(self.place(address))
+
+    def asking(self, name: str) -> AbstractContextManager[None]:
+        """One is for this name; only while it is asked about: what `tries` did not let pass is not under way."""
+        return self._under_way(_tokens(name))
 
     @contextmanager
-    def judging(self, address: str) -> Iterator[None]:
-        """A token of this address is under way meanwhile; around what `tries` and `give_back` count for it."""
-        place = self.place(address)
-        self.under_way.add(place, 1)
+    def _under_way(self, who: str) -> Iterator[None]:
+        self.under_way.add(who, 1)
         try:
             yield
         finally:
-            self.under_way.add(place, -1)
+            self.under_way.add(who, -1)
 
     def _above(self, place: str, now: float) -> float:
         """Seconds that are owed above those that are free, if any are; those of a shared address are nobody's."""
         return self._sources.owed(place, now) - FREE * self._unit if place else 0.0
 
+    def _above_of_name(self, place: str, name: str, now: float) -> float:
+        """The same of a name, for tokens that come from this place: nothing at one where its owner is known."""
+        if place and self._known.owed(_pair(place, name), now):
+            return 0.0
+        return self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
+
     def tries(self, address: str, name: str, now: float) -> str | None:
         """Owe for a token that is tried, until it is `proven`; a sentence when tokens for this name are not judged."""
         place = self.place(address)
-        wait = self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
+        wait = self._above_of_name(place, name, now)
         self._owe(place, 1, now)
+        if wait > 0:
+            return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
         self._names.add(name, self._unit, now)
-        if wait <= 0 or self._known.owed(_pair(place, name), now):
-            return None
-        return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
+        return None
 
     def give_back(self, address: str, name: str, now: float) -> None:
         """Give back what `tries` took: the token was right, or nobody could tell."""
@@ -183,8 +204,9 @@ class Penalties:
         self._names.add(name, -self._unit, now)
 
     def proven(self, address: str, name: str, now: float) -> None:
-        """This person came in from there."""
-        self._known.add(_pair(self.place(address), name), KNOWN_SECONDS, now)
+        """This person came in from there; of a shared address that says nothing about who comes from it next."""
+        if place := self.place(address):
+            self._known.add(_pair(place, name), KNOWN_SECONDS, now)
 
     def left(self, address: str, *, late: bool, now: float) -> None:
         """A connection ended on which nothing was tried, or that took its time for it."""
@@ -223,6 +245,11 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def _pair(place: str, name: str) -> str:
     return f"{place} {name}"
+
+
+def _tokens(name: str) -> str:
+    """What tokens for a name are counted under, beside those of places."""
+    return f"tokens of {name}"
 
 
 def _seconds(wait: float) -> str:

@@ -240,7 +240,8 @@ class Visitor(Door):
         if not self._attempts.may_guess():
             return TOO_MANY
         penalties, now = self._server.penalties, self._server.now
-        while penalties.crowded(self._source, now()):  # noqa: ASYNC110  (another worker's answers have no events)
+        user = self._login.user
+        while penalties.crowded(self._source, user, now()):  # noqa: ASYNC110  (no events of another worker's answers)
             await asyncio.sleep(TURN_SECONDS)
         return penalties.refusal(self._source, now())
 
@@ -262,7 +263,8 @@ class Visitor(Door):
     async def _bearer(self, user: str, token: str) -> access.Bearer | None:
         """Whom a token belongs to; what it was charged is given back when nobody can tell."""
         try:
-            return await self._server.people.bearer(token)
+            with self._server.penalties.asking(user):
+                return await self._server.people.bearer(token)
         except Unavailable as problem:
             self._server.penalties.give_back(self._source, user, self._server.now())
             self._tell(str(problem))

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncssh
 import pytest
@@ -18,7 +18,7 @@ import pytest
 from ssh_gateway import audit, packets, visit, wire
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import FREE, Rules
+from ssh_gateway.penalties import FREE, FREE_OF_A_NAME, Rules, read_networks
 from ssh_gateway.routing import Candidate
 from ssh_gateway.server import Limits
 from ssh_gateway.visitor import TOO_MANY
@@ -147,12 +147,18 @@ async def test_keys_are_exchanged_once_before_a_login(keys: Keys, places: FakePl
         await conn.wait_closed()
 
 
-async def test_many_who_come_in_at_once_from_behind_one_address_are_all_let_in(keys: Keys, places: FakePlaces) -> None:
+@pytest.mark.parametrize(
+    ("shared", "at_once"), [((), FREE + 1), (("127.0.0.0/8",), FREE_OF_A_NAME + 1)], ids=["one address", "shared ones"]
+)
+async def test_many_who_come_in_at_once_from_behind_one_address_are_all_let_in(
+    keys: Keys, places: FakePlaces, shared: tuple[str, ...], at_once: int
+) -> None:
     """Those who come while others' tokens are judged, too."""
+    limits = replace(DEAR, rules=replace(DEAR.rules, shared=read_networks(shared)))
     hub = SlowHub(tokens={"right": Bearer("alice", everything)})
-    async with gateway(keys, hub, places, limits=DEAR) as running:
-        coming = [asyncio.create_task(with_right_token(running)) for _ in range(FREE + 1)]
-        await until(lambda: hub.questions == FREE + 1)
+    async with gateway(keys, hub, places, limits=limits) as running:
+        coming = [asyncio.create_task(with_right_token(running)) for _ in range(at_once)]
+        await until(lambda: hub.questions == at_once)
         coming += [asyncio.create_task(with_right_token(running)) for _ in range(7)]
         await until(lambda: guessed(running) == len(coming) or any(task.done() for task in coming))
         hub.answers.set()

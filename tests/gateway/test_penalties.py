@@ -84,11 +84,11 @@ def test_the_next_token_waits_for_those_under_way_that_would_be_too_many_and_nob
     penalties = Penalties(Rules())
     wrong(penalties, A, "alice", 12)
     with penalties.judging(A):
-        assert not penalties.crowded(A, 0.0)
+        assert not penalties.crowded(A, "bob", 0.0)
         penalties.tries(A, "alice", 0.0)
-        assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0)) == (True, None)
-        assert not penalties.crowded(B, 0.0)
-    assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0)) == (False, ADDRESS.format(5))
+        assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (True, None)
+        assert not penalties.crowded(B, "bob", 0.0)
+    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (False, ADDRESS.format(5))
 
 
 def test_right_tokens_under_way_leave_nothing_to_wait_for() -> None:
@@ -97,14 +97,18 @@ def test_right_tokens_under_way_leave_nothing_to_wait_for() -> None:
         with penalties.judging(A):
             penalties.tries(A, "alice", 0.0)
             penalties.give_back(A, "alice", 0.0)
-    assert (penalties.crowded(A, 0.0), penalties.refusal(A, 0.0), len(penalties.under_way.own)) == (False, None, 0)
+    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0), len(penalties.under_way.own)) == (
+        False,
+        None,
+        0,
+    )
 
 
 def test_nobody_waits_at_a_shared_address() -> None:
     penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
     with penalties.judging(A):
         wrong(penalties, A, "alice", 1000)
-        assert not penalties.crowded(A, 0.0)
+        assert not penalties.crowded(A, "bob", 0.0)
 
 
 def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
@@ -113,16 +117,69 @@ def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
     assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
 
 
-def test_a_name_that_is_guessed_at_from_everywhere_is_held_up_but_not_where_its_owner_comes_in() -> None:
-    penalties = Penalties(Rules())
-    penalties.proven(B, "alice", 0.0)
+HELD = "too many wrong tokens for this name: use a registered key, or try again in 5 seconds"
+SHARED, SHARED_TOO = "10.0.0.1", "10.0.0.2"
+GUESSED_AT: dict[str, tuple[str | None, str, str, str | None]] = {
+    "from a new address it is held up": (None, A, "alice", HELD),
+    "where its owner came in it is not": (B, B, "alice", None),
+    "where its owner did not come in it is": (B, A, "alice", HELD),
+    "from a shared address it is": (None, SHARED, "alice", HELD),
+    "from a shared address at which its owner came in it is": (SHARED, SHARED, "alice", HELD),
+    "so it is at every other shared one": (SHARED, SHARED_TOO, "alice", HELD),
+    "another name is not": (None, A, "bob", None),
+    "another name is not at a shared address either": (SHARED, SHARED, "bob", None),
+}
+
+
+@pytest.mark.parametrize(("came_in", "address", "name", "said"), GUESSED_AT.values(), ids=GUESSED_AT)
+def test_a_token_for_a_name_that_is_guessed_at_from_everywhere(
+    came_in: str | None, address: str, name: str, said: str | None
+) -> None:
+    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    if came_in is not None:
+        penalties.proven(came_in, "alice", 0.0)
     for number in range(30):
         wrong(penalties, f"198.51.100.{number}", "alice", 1)
-    said = "too many wrong tokens for this name: use a registered key, or try again in 30 seconds"
-    assert penalties.tries(A, "alice", 0.0) == said
-    assert penalties.tries(B, "alice", 0.0) is None
-    assert penalties.tries(A, "bob", 0.0) is None
-    assert penalties.tries(A, "alice", 60.0) is None
+    assert penalties.tries(address, name, 0.0) == said
+
+
+@pytest.mark.parametrize("came_in", [False, True], ids=["before its owner came in", "after its owner came in"])
+def test_guesses_at_a_name_from_shared_addresses_have_a_pace_for_ever(came_in: bool) -> None:
+    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    if came_in:
+        penalties.proven(SHARED, "alice", 0.0)
+    tried = [penalties.tries(address, "alice", t / 10) for t in range(6000) for address in (SHARED, SHARED_TOO)]
+    assert tried.count(None) == 25 + 119  # at once, and one in five seconds of ten minutes
+
+
+def test_guesses_that_are_not_judged_make_nobody_wait_longer() -> None:
+    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    wrong(penalties, SHARED, "alice", 1000)
+    assert penalties.tries(SHARED, "alice", 0.0) == HELD
+    assert penalties.tries(SHARED, "alice", 5.0) is None
+
+
+def test_right_tokens_for_one_name_at_once_wait_for_each_other_and_not_for_those_that_were_held_up() -> None:
+    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    with penalties.asking("alice"):
+        wrong(penalties, SHARED, "alice", 24)
+        assert not penalties.crowded(SHARED, "alice", 0.0)
+        penalties.tries(SHARED, "alice", 0.0)
+        assert [penalties.crowded(SHARED, name, 0.0) for name in ("alice", "bob")] == [True, False]
+        penalties.give_back(SHARED, "alice", 0.0)
+        assert not penalties.crowded(SHARED, "alice", 0.0)
+        penalties.tries(SHARED, "alice", 0.0)
+    assert not penalties.crowded(SHARED, "alice", 0.0)
+    assert penalties.tries(SHARED, "alice", 0.0) == HELD
+
+
+def test_where_the_owner_of_a_name_is_known_tokens_wait_for_none_of_others() -> None:
+    penalties = Penalties(Rules())
+    penalties.proven(B, "alice", 0.0)
+    with penalties.asking("alice"):
+        for number in range(30):
+            wrong(penalties, f"198.51.100.{number}", "alice", 1)
+        assert [penalties.crowded(address, "alice", 0.0) for address in (A, B)] == [True, False]
 
 
 def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -> None:

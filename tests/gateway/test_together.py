@@ -63,8 +63,8 @@ def test_a_token_waits_for_those_that_another_judges(pair: tuple[One, One]) -> N
     with one.penalties.judging(ADDRESS):
         for number in range(FREE + 1):
             other.penalties.tries(ADDRESS, f"user{number}", 0.0)
-        assert (other.penalties.crowded(ADDRESS, 0.0), other.penalties.refusal(ADDRESS, 0.0)) == (True, None)
-    assert not other.penalties.crowded(ADDRESS, 0.0)
+        assert (other.penalties.crowded(ADDRESS, "user", 0.0), other.penalties.refusal(ADDRESS, 0.0)) == (True, None)
+    assert not other.penalties.crowded(ADDRESS, "user", 0.0)
     assert other.penalties.refusal(ADDRESS, 0.0) is not None
 
 

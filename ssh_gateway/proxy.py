@@ -86,6 +86,7 @@ class Relay:
         if self._recorder is not None:
             self._recorder.resume, self._recorder.eased = self._resume, self._flow
             self._recorder.tell = self.tell
+            self._recorder.run = self._client.create_task
         self._flow()
 
     def client_gone(self, why: str) -> None:

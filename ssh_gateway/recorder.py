@@ -10,6 +10,8 @@ Rules:
   terminal. What the gateway says is in the recording, too.
 * A recording that ends early (a full disk, the size allowed) ends no session: the terminal says so, the log why, and a
   new terminal is judged anew.
+* What fails while a request waits fails in a task of the client's connection (`run`), which ends it with words: nothing
+  waits for ever, and nothing is counted that is not there.
 * A connection and a person have only so many recordings at once, each of which is an open file, until that is closed.
   One more is refused; other recorded terminals of the connection say why, and it ends only where there are none.
 """
@@ -18,10 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from ssh_gateway import packets
 from ssh_gateway.access import Crowd
@@ -86,13 +89,13 @@ class Recorder:
     learn: Callable[[], Awaitable[None]]  # asks, within a deadline
     user: str = ""
     crowd: Crowd = field(default_factory=new_crowd)
+    run: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = asyncio.create_task
     resume: Callable[[], None] = lambda: None
     eased: Callable[[], None] = lambda: None
     tell: Callable[[], None] = lambda: None
     channels: dict[int, Recorded] = field(default_factory=dict)
     _count: int = 0
     _going_on: int = 0  # recordings whose files are not closed
-    _opening: asyncio.Task[None] | None = None
 
     @property
     def behind(self) -> bool:
@@ -146,14 +149,14 @@ class Recorder:
             return self._refuse_one(payload, channel, full)
         self.channels[channel] = found = Recorded()
         begin = self._begin(channel, found, size, packets.terminal_type(payload))
-        self._opening = asyncio.create_task(begin, name="begin a recording")
+        self.run(begin).set_name("begin a recording")
         return Answer(None)
 
     def _ask(self, payload: bytes, channel: int | None) -> Answer:
         if channel is None:
             return self._refuse(payload, channel, _NOT_KNOWN)
         self.channels[channel] = found = Recorded()
-        self._opening = asyncio.create_task(self._learn(channel, found), name="ask who is recorded")
+        self.run(self._learn(channel, found)).set_name("ask who is recorded")
         return Answer(None)
 
     async def _learn(self, channel: int, found: Recorded) -> None:
@@ -205,19 +208,22 @@ class Recorder:
 
     async def _begin(self, channel: int, found: Recorded, size: tuple[int, int], term: bytes) -> None:
         self._count += 1
-        whose = self.whose(channel, self._count)
         over, done = partial(self._over, channel, self._count), partial(self._done, channel)
         try:
+            whose = self.whose(channel, self._count)
             found.tape = await self.recordings.begin(whose, size, term, over, self._ease, done)
         except CannotRecord as problem:
             self._leave()
             self.note("refused", level=logging.WARNING, channel=channel, what="terminal", why=problem)
             found.refused = _REFUSED.format(why=problem.told)
+        except BaseException:
+            self._leave()
+            raise
         else:
-            self.note("recording", level=logging.INFO, channel=channel, path=found.tape.path)
-            found.lines.append(RECORDED)
             if self.channels.get(channel) is not found:  # gone meanwhile
                 found.tape.end()
+            self.note("recording", level=logging.INFO, channel=channel, path=found.tape.path)
+            found.lines.append(RECORDED)
         self.resume()
 
     def _ease(self) -> None:

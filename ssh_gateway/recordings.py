@@ -279,10 +279,15 @@ class Recordings:
         return recording
 
     async def _soon(self, make: Callable[[], File]) -> File:
-        """The file within its time; NoAnswer, and it is gone again if it is made after all."""
+        """The file within its time; NoAnswer, and it is gone again if it is made after all, or nobody waits for it."""
         work = self._hand.submit(make)
         made = asyncio.wrap_future(work)
-        await asyncio.wait({made}, timeout=ANSWER_SECONDS)
+        try:
+            await asyncio.wait({made}, timeout=ANSWER_SECONDS)
+        except asyncio.CancelledError:
+            made.add_done_callback(_ignore)
+            work.add_done_callback(_discard)
+            raise
         if made.done():
             return made.result()
         self._late = work

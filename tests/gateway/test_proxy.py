@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ class FakeLeg:
     farewell: tuple[int, str] | None = None
     receive: Any = None
     flow_changed: Any = None
+    task: asyncio.Task[None] | None = None
 
     @property
     def blocked(self) -> bool:
@@ -40,6 +43,10 @@ class FakeLeg:
 
     def prove_host_keys(self, asked: bytes) -> bytes | None:
         return None
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.task = asyncio.create_task(work)
+        return self.task
 
 
 @dataclass

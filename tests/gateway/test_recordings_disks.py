@@ -101,6 +101,23 @@ async def test_a_file_that_is_made_after_all_is_gone_again(tmp_path: Path, monke
     await folder.aclose()
 
 
+async def test_a_file_that_nobody_waits_for_any_more_is_gone_again(tmp_path: Path) -> None:
+    folder = Recordings(tmp_path / "recordings")
+    folder.check()
+    first = await begin(folder)
+    with a_disk_that_hangs(first) as begun:
+        first.show(b"x" * recordings.FLUSH_BYTES)
+        await until(begun.is_set)
+        waiting = asyncio.create_task(begin(folder, 2))
+        await asyncio.sleep(0)  # it has begun to wait
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+    third = await begin(folder, 3)  # made after it, by the same hand
+    assert sorted(folder.folder.iterdir() if folder.folder else []) == sorted([first.path, third.path])
+    await folder.aclose()
+
+
 ENDS = """
 import asyncio, sys
 from pathlib import Path

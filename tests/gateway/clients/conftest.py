@@ -77,3 +77,18 @@ async def watchful(keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, 
             yield found
     finally:
         server.stop()
+
+
+@pytest.fixture
+async def restless(
+    request: pytest.FixtureRequest, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    """A desk before a job whose sshd has these settings, and tells of new keys and requests in its log."""
+    settings = ("LogLevel DEBUG1", *request.param)
+    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    try:
+        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
+            yield found
+    finally:
+        server.stop()

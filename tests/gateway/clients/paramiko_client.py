@@ -142,17 +142,88 @@ def requests(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
     return [unknown, alive, kind, answers, b"caught" in seen, channel.recv_exit_status()]
 
 
-def ask(channel: paramiko.Channel, name: str, *more: str | int) -> bool:
-    """A channel request as paramiko's own are sent, and whether it was granted."""
+SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")  # and KILL: those that OpenSSH's sshd delivers
+NO_SIGNALS = ("ABRT", "ALRM", "FPE", "ILL", "PIPE", "SEGV", "STOP", "SIGTERM", "term", "nobody@knows.this", "")
+
+# Waits without a child, which would get the signal too, and no longer than there is somebody at the other end.
+UNTIL_LEFT = "while read -t 0.05 word || [ $? -gt 128 ]; do :; done"
+
+
+def signals(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
+    """Signals that are caught, with and without an answer wanted; the one that cannot be; names that are none."""
+    transport = client.get_transport()
+    caught = [signalled(transport, name, answered=answered) for name in SIGNALS for answered in (True, False)]
+    refused = [signalled(transport, name, answered=True) for name in NO_SIGNALS]
+    too_early = ask(transport.open_session(), "signal", "TERM")
+    alive = run(client, "echo alive")
+    return [caught, signalled(transport, "KILL", answered=True), refused, too_early, alive]
+
+
+def signalled(transport: paramiko.Transport, name: str, *, answered: bool) -> list[Any]:
+    """Whether a running command may be sent the signal, if that is asked; what it says of it, and its status."""
+    channel = transport.open_session()
+    traps = "; ".join(f"trap 'echo caught {one}; exit {n}' {one}" for n, one in enumerate(SIGNALS, 1))
+    channel.exec_command(f"{traps}; echo ready; {UNTIL_LEFT}")
+    seen = read_until(channel, b"ready\n")
+    granted = ask(channel, "signal", name) if answered else tell(channel, "signal", name)
+    if granted is False:
+        return [False]
+    while chunk := channel.recv(100):
+        seen += chunk
+    return [granted, seen.decode().split("\n")[1], channel.recv_exit_status()]
+
+
+def breaks(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
+    """Of every length, in a terminal and without one, with and without an answer wanted: the command lives on."""
+    return [
+        broken(client.get_transport(), length, terminal=terminal, answered=answered)
+        for terminal in (True, False)
+        for answered in (True, False)
+        for length in (0, 500, 2**32 - 1)
+    ]
+
+
+def broken(transport: paramiko.Transport, length: int, *, terminal: bool, answered: bool) -> list[Any]:
+    channel = transport.open_session()
+    if terminal:
+        channel.get_pty()
+    channel.exec_command("echo ready; read word; echo got $word")
+    read_until(channel, b"ready")
+    granted = ask(channel, "break", length) if answered else tell(channel, "break", length)
+    if granted is False:
+        return [False]
+    channel.sendall(b"word\n")
+    return [granted, read_until(channel, b"got word").endswith(b"got word"), channel.recv_exit_status()]
+
+
+def read_until(channel: paramiko.Channel, mark: bytes) -> bytes:
+    """What a channel says, as far as the mark, or to its end."""
+    seen = b""
+    while mark not in seen and (chunk := channel.recv(1)):
+        seen += chunk
+    return seen
+
+
+def tell(channel: paramiko.Channel, name: str, *more: str | int) -> None:
+    """A channel request without an answer."""
+    channel.transport._send_user_message(request(channel, name, *more, answered=False))
+
+
+def request(channel: paramiko.Channel, name: str, *more: str | int, answered: bool) -> paramiko.Message:
     message = paramiko.Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
     message.add_string(name)
-    message.add_boolean(True)
+    message.add_boolean(answered)
     for one in more:
         message.add_int(one) if isinstance(one, int) else message.add_string(one)
+    return message
+
+
+def ask(channel: paramiko.Channel, name: str, *more: str | int) -> bool:
+    """A channel request as paramiko's own are sent, and whether it was granted."""
     channel._event_pending()
-    channel.transport._send_user_message(message)
+    channel.transport._send_user_message(request(channel, name, *more, answered=True))
     try:
         channel._wait_for_event()  # paramiko closes the channel on a refusal
     except paramiko.SSHException:
@@ -211,8 +282,11 @@ def open_socket(transport: paramiko.Transport, path: str) -> paramiko.Channel:
 
 
 CASES: dict[str, Case] = {
-    case.__name__: case for case in (commands, bulk, shell, files, forwards, requests, subsystem, many, agent, sockets)
-}
+    case.__name__: case
+    for case in (
+        commands, bulk, shell, files, forwards, requests, signals, breaks, subsystem, many, agent, sockets,
+    )
+}  # fmt: skip
 
 
 def connect(host: str, port: int, user: str, where: dict[str, Any], key: str, **more: Any) -> paramiko.SSHClient:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.clients.forwarding import answer_over, echo_server, echo_socket
+from tests.gateway.clients.paramiko_client import NO_SIGNALS, SIGNALS
 from tests.gateway.clients.test_forwards import agent
 from tests.gateway.clients.ways import Desk, Way
 from tests.gateway.peers import DEADLINE, Done
@@ -112,6 +113,11 @@ PARAMIKO = {
     "requests": [
         True, True, ["ChannelException", "2", "Connect failed"], [False, False, True, True], True, 3,
     ],
+    "signals": [
+        [[granted, f"caught {name}", n] for n, name in enumerate(SIGNALS, 1) for granted in (True, None)],
+        [True, "", -1], [[False]] * len(NO_SIGNALS), False, ["alive\n", "", 0],
+    ],
+    "breaks": [[True, True, 0]] * 3 + [[None, True, 0]] * 3 + [[False]] * 3 + [[None, True, 0]] * 3,
     "subsystem": ["SSHException", "Channel closed."],
     "many": [[str(n), n] for n in range(40)],
     "agent": [["FINGERPRINT"], 0],

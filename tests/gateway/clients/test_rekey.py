@@ -7,7 +7,6 @@ at a time. Data that arrives proves nothing: it does without any new keys as wel
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +14,8 @@ import asyncssh
 import pytest
 
 from ssh_gateway import algorithms
-from ssh_gateway.keys import Keys
-from tests.gateway.clients.conftest import at_desk
 from tests.gateway.clients.test_clients import paramiko_does
 from tests.gateway.clients.ways import Desk, Way
-from tests.gateway.peers import FakePeople, Sshd
-from tests.ports import free_port
 
 MIB = 2**20
 NEW_KEYS = "SSH2_MSG_NEWKEYS received"  # the first ones are received as well
@@ -28,21 +23,6 @@ DATA = os.urandom(8 * MIB)
 THERE, BACK = os.urandom(400 * 1024), os.urandom(400 * 1024)
 FAST = "KexAlgorithms curve25519-sha256"  # another exchange would take most of the time
 OTHER_MAC = ("Ciphers aes256-ctr", "MACs hmac-sha2-512-etm@openssh.com")  # of itself everybody takes the first one
-
-
-@pytest.fixture
-async def restless(
-    request: pytest.FixtureRequest, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Desk]:
-    """A desk before a job whose sshd has these settings, and tells of new keys in its log."""
-    settings = ("LogLevel DEBUG1", *request.param)
-    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
-    server.start()
-    try:
-        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
-            yield found
-    finally:
-        server.stop()
 
 
 def every_cipher(*settings: str, quick: str) -> list[object]:

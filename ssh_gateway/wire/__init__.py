@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import sys
+import termios
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -61,6 +63,11 @@ WRITE_BUFFER = 256 * 1024
 MOST_UNSENT = 16 * 2**20
 MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
+UNFINISHED = "a key exchange was not finished"
+# How long a client may leave a key exchange that it began itself, counted while all that it was sent has arrived. A
+# client needs a second; minutes are for one that is stopped just then. It costs no more than one that is idle.
+EXCHANGE_SECONDS = 600.0
+EXCHANGE_LOOK_SECONDS = 20.0
 FAREWELL_SECONDS = 1.0
 STREAM_FAREWELL_SECONDS = 10.0  # on a stream of `ssh -J`, which has to wait for its turn
 FAILED = "the gateway failed: try again, and tell your administrator"
@@ -102,6 +109,19 @@ class Leg(BulkConnection):
     def blocked(self) -> bool:
         """More packets for this leg would pile up in memory."""
         return self._write_paused or not self._kex_complete
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the other end's kernel has all that was sent: there is no slow network or full buffer to wait for."""
+        link = self._transport
+        if link is None or link.get_write_buffer_size():
+            return False
+        if isinstance(link, Stream):
+            outer = link.get_connection()
+            # The gateway may not read that one just now, with the answer in it.
+            return isinstance(outer, Leg) and outer._reading and outer.arrived
+        unsent = fcntl.ioctl(link.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(unsent, sys.byteorder) == 0
 
     def read_on(self, reading: bool) -> None:
         """Go on reading, or leave further bytes in the kernel, where they hold the sender back."""
@@ -147,8 +167,14 @@ class Leg(BulkConnection):
         # asyncssh puts an IGNORE before every packet, against an attack on CBC ciphers, which are not offered.
         if pkttype != MSG_IGNORE:
             super().send_packet(pkttype, *args, handler=handler)
-            if len(self._deferred_packets) > MOST_DEFERRED:
-                self._force_close(asyncssh.ProtocolError("a key exchange was not finished"))
+            if len(self._deferred_packets) > MOST_DEFERRED and pkttype != MSG_DISCONNECT:
+                self._end_unfinished()
+
+    def _end_unfinished(self) -> None:
+        """End with words for the other end, and for whoever is told why it ended."""
+        if self._transport is not None:
+            self._send_disconnect(asyncssh.DISC_KEY_EXCHANGE_FAILED, UNFINISHED, "en-US")
+            self._force_close(asyncssh.KeyExchangeFailed(UNFINISHED))
 
     def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
         """Not for every packet: asyncssh formats its log strings even when nobody reads them."""
@@ -246,6 +272,8 @@ class Leg(BulkConnection):
 class ServerLeg(Leg, asyncssh.SSHServerConnection):
     """The leg to the person."""
 
+    _exchange_timer: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -323,7 +351,34 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
         # New keys cost the gateway more than the client, who needs none for a login: no client of ours asks for any.
         if pkttype == MSG_KEXINIT and self._session_id and not self._auth_complete:
             raise asyncssh.ProtocolError("new keys are for after the login")
+        # One that the gateway began waits for a client that is stopped, as everything else does.
+        if pkttype == MSG_KEXINIT and self._auth_complete and not self.rekeying:
+            self._look_for_keys(self._loop.time())
         return super().process_packet(pkttype, pktid, packet)
+
+    def _look_for_keys(self, since: float) -> None:
+        """End when the client has left an exchange that it began, or look again; ``since`` it has all that it needs."""
+        now = self._loop.time()
+        if not self.arrived:
+            since = now
+        if now - since >= EXCHANGE_SECONDS:
+            self._end_unfinished()
+        else:
+            self._exchange_timer = self._loop.call_later(EXCHANGE_LOOK_SECONDS, self._look_for_keys, since)
+
+    def _look_no_more(self) -> None:
+        if self._exchange_timer is not None:
+            self._exchange_timer.cancel()
+            self._exchange_timer = None
+
+    def _send_deferred_packets(self) -> None:
+        if not self.rekeying:
+            self._look_no_more()
+        super()._send_deferred_packets()
+
+    def _cleanup(self, exc: Exception | None) -> None:
+        self._look_no_more()
+        super()._cleanup(exc)
 
     def _login_timer_callback(self) -> None:
         self._login_timer = None

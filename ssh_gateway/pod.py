@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Callable
+from typing import Any
 
 import asyncssh
 
 from ssh_gateway import algorithms, wire
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Target
-from ssh_gateway.logs import say
 from ssh_gateway.packets import Policy
 
 CERTIFICATE_SECONDS = 120
@@ -22,7 +21,11 @@ RETRY_SECONDS = 0.2
 
 
 class Unreachable(Exception):
-    """The job's sshd cannot be reached; the message is for the person."""
+    """The job's sshd cannot be reached; the message is for the person, ``fields`` are for the log."""
+
+    def __init__(self, message: str, fields: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class PodSide(asyncssh.SSHClient):
@@ -88,14 +91,25 @@ async def connect(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
                     )
                 except (OSError, asyncssh.ConnectionLost):
                     await asyncio.sleep(RETRY_SECONDS)
-    except TimeoutError:
-        problem = "does not answer yet: try again in a moment"
-    except asyncssh.HostKeyNotVerifiable:
-        problem = "answered with a host key that is not this job's; nothing was sent there: tell your administrator"
-    except asyncssh.PermissionDenied:
-        problem = "did not accept the gateway's certificate: tell your administrator"
-    except (asyncssh.Error, ValueError) as error:
-        say("pod", level=logging.WARNING, job=target.job, result="failed", why=error)
-        problem = "could not be reached: tell your administrator"
-    say("pod", level=logging.WARNING, job=target.job, address=f"{target.host}:{target.port}", result=problem)
-    raise Unreachable(f"the SSH server of {target.server or 'your default server'} {problem}")
+    except (TimeoutError, asyncssh.Error, ValueError) as error:
+        result, problem = _found(error)
+        sentence = f"the SSH server of {target.server or 'your default server'} {problem}"
+        where = f"{target.host}:{target.port}"
+        why = str(error) or None
+        raise Unreachable(sentence, {"job": target.job, "pod": where, "result": result, "why": why}) from error
+
+
+def _found(error: Exception) -> tuple[str, str]:
+    """What became of a login to a job: a word for the log, and what to tell the person."""
+    match error:
+        case TimeoutError():
+            return "no-answer", "does not answer yet: try again in a moment"
+        case asyncssh.HostKeyNotVerifiable():
+            return (
+                "host-key",
+                "answered with a host key that is not this job's; nothing was sent there: tell your administrator",
+            )
+        case asyncssh.PermissionDenied():
+            return "not-accepted", "did not accept the gateway's certificate: tell your administrator"
+        case _:
+            return "failed", "could not be reached: tell your administrator"

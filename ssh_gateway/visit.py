@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ class Visit:
                 target, server.keys.user_ca, server.policy, self._bounds, version, server.limits.connect_seconds
             )
         except pod.Unreachable as problem:
+            say("pod", level=logging.WARNING, conn=self._number, user=self.proof.user, server=name, **problem.fields)
             raise Refused(str(problem)) from problem
         self._join(leg, target.team)
         self.job = target.job

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,38 @@ def _only(lines: int) -> object:
         return budget.left >= 0
 
     return take
+
+
+GATEWAY = Path(__file__).parents[2] / "ssh_gateway"
+
+
+def said_by(source: str) -> Iterator[tuple[str, set[str]]]:
+    """The events that a module names, each time with the fields that are written out there."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="say") | ast.Attribute(attr="note"),
+                args=[ast.Constant(value=str(event)), *_],
+                keywords=keywords,
+            ):
+                yield event, {keyword.arg for keyword in keywords if keyword.arg} - {"level", "conn"}
+            case ast.Call(func=ast.Name(id="Event"), args=[ast.Constant(value=str(event)), ast.Dict(keys=keys)]):
+                yield event, {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+
+
+def in_tables(readme: str) -> Mapping[str, str]:
+    """What the README's tables of events say of each."""
+    log = readme[readme.index("## The log, for audits") : readme.index("## Recordings")]
+    rows = [row.strip("|").split(" | ") for row in log.splitlines() if row.startswith("| `")]
+    return {event: " ".join(row[1:]) for row in rows for event in re.findall(r"`([a-z]+)`", row[0])}
+
+
+def test_every_event_is_in_the_readme_with_its_fields() -> None:
+    told = in_tables((GATEWAY / "README.md").read_text(encoding="utf-8"))
+    said: dict[str, set[str]] = {}
+    for module in GATEWAY.rglob("*.py"):
+        for event, fields in said_by(module.read_text(encoding="utf-8")):
+            said.setdefault(event, set()).update(fields)
+    assert told.keys() == said.keys()
+    missing = {f"{event} {one}" for event, fields in said.items() for one in fields if f"`{one}`" not in told[event]}
+    assert missing == set()

@@ -252,7 +252,15 @@ async def test_a_manager_that_is_down_is_told_and_lets_nobody_in(alice: Client, 
     assert DENIED in done.err
 
 
-async def test_a_job_with_another_host_key_is_refused(alice: Client, running: Running, sshd: Sshd) -> None:
+def said_of_the_pod(running: Running, caplog: pytest.LogCaptureFixture) -> str:
+    """The log's one line about a job that could not be reached, without the number of the connection."""
+    (line,) = [text for record in caplog.records if (text := record.getMessage()).startswith("event=pod ")]
+    return line.replace(f"conn={running.server.name}-1 ", "", 1)
+
+
+async def test_a_job_with_another_host_key_is_refused(
+    alice: Client, running: Running, sshd: Sshd, caplog: pytest.LogCaptureFixture
+) -> None:
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     target = sshd.target()
     running.places.targets["alice", "train"] = type(target)(
@@ -261,10 +269,12 @@ async def test_a_job_with_another_host_key_is_refused(alice: Client, running: Ru
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert "answered with a host key that is not this job's" in done.err
+    where = f"user=alice server=train job={target.job} pod={target.host}:{target.port}"
+    assert said_of_the_pod(running, caplog).startswith(f"event=pod {where} result=host-key why=")
 
 
 async def test_a_certificate_for_another_job_does_not_open_this_one(
-    alice: Client, running: Running, sshd: Sshd
+    alice: Client, running: Running, sshd: Sshd, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = sshd.target()
     running.places.targets["alice", "train"] = type(target)(
@@ -272,6 +282,8 @@ async def test_a_certificate_for_another_job_does_not_open_this_one(
     )
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert "did not accept the gateway's certificate" in done.err
+    where = f"user=alice server=train job=j-bbbbbbbbbbbb pod={target.host}:{target.port}"
+    assert said_of_the_pod(running, caplog).startswith(f"event=pod {where} result=not-accepted why=")
 
 
 @pytest.fixture
@@ -281,8 +293,13 @@ async def impatient(keys: Keys, people: FakePeople, places: FakePlaces) -> Async
         yield found
 
 
-async def test_a_job_that_does_not_answer_is_told_in_time(
-    impatient: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path, sshd: Sshd
+async def test_a_job_that_does_not_answer_is_told_in_time(  # noqa: PLR0917  (fixtures)
+    impatient: Running,
+    keys: Keys,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    sshd: Sshd,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = sshd.target()
     impatient.places.targets["alice", "train"] = type(target)(
@@ -290,6 +307,9 @@ async def test_a_job_that_does_not_answer_is_told_in_time(
     )
     done = await Client(tmp_path / "c", impatient.port, alices_key, keys.host).ssh("alice+train@gateway", "id")
     assert "the SSH server of train does not answer yet: try again in a moment" in done.err
+    where = impatient.places.targets["alice", "train"]
+    said = f"event=pod user=alice server=train job={target.job} pod={where.host}:{where.port} result=no-answer"
+    assert said_of_the_pod(impatient, caplog) == said
 
 
 async def test_a_client_that_never_logs_in_is_sent_away_with_a_reason(impatient: Running) -> None:

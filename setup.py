@@ -52,6 +52,7 @@ setup(
             "tensorboardX>=2.6",
             "paramiko>=4",
             "ssh-audit>=3.3",
+            "asciinema>=2.4,<3",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-requests"],
     },

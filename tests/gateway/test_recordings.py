@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import struct
+import sys
 import termios
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from ssh_gateway import recorder
 from ssh_gateway.recorder import RECORDED
-from tests.gateway.peers import finish, until
+from tests.gateway.peers import DEADLINE, finish, until
 from tests.gateway.recorded import Around, Cast, Recorded, read
 from tests.gateway.test_audit import logged, of
 from tests.gateway.test_notices import seen
@@ -160,6 +161,39 @@ async def test_a_window_that_changes_is_recorded(recorded: Recorded) -> None:
     assert cast.events[change][2] == "132x40"
     assert "30 100" in Cast({}, cast.events[:change]).shown
     assert "40 132" in Cast({}, cast.events[change:]).shown
+
+
+@pytest.mark.parametrize("how", [("cat",), ("play", "--speed=1000")], ids=["cat", "play"])
+async def test_asciinema_shows_what_the_terminal_showed(
+    recorded: Recorded, tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    ours, theirs = os.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", "-F", str(recorded.client.config), "-tt", "alice+train@gateway"),
+            "printf 'Gr\\303\\274\\303\\237e \\033[1mbold\\033[0m \\\\ \"\\t'; tty; seq 500; read line; echo $line",
+            stdin=theirs,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "TERM": "xterm", "SSH_AUTH_SOCK": ""},
+        )
+        os.write(ours, b"typed\n")
+        shown, _ = await asyncio.wait_for(process.communicate(), DEADLINE)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert shown.startswith(RECORDED.content)
+    assert "Grüße \x1b[1mbold".encode() in shown
+    assert b"/dev/pts/" in shown
+    assert shown.count(b"typed") == 2, "as it was typed, and as it was said"
+    await recorded.written()
+    player = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "asciinema", *how, str(recorded.files[0])),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C.UTF-8", "HOME": str(tmp_path)}, start_new_session=True,
+    )  # fmt: skip
+    done = await finish(player)
+    assert (done.status, done.out) == (0, shown), done.err
 
 
 def _resize(terminal: int, rows: int, columns: int) -> None:

@@ -32,8 +32,9 @@ def embedded_api(state: Path) -> Iterator[Path]:
 
 
 def job(user: str, server: str, **changes: Any) -> naming.Job:
-    given: dict[str, Any] = {"id": naming.job_id(f"{user}/{server}/padding".encode()), "ssh_login": "person"}
-    return naming.Job(user=user, server=server, team="t", template="ssh", gpus=0, **{**given, **changes})
+    name = naming.job_id(f"{user}/{server}/padding".encode())
+    given: dict[str, Any] = {"id": name, "ssh_login": "person", "team": "t"}
+    return naming.Job(user=user, server=server, template="ssh", gpus=0, **{**given, **changes})
 
 
 async def create_pod(

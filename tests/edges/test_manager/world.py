@@ -157,8 +157,8 @@ def process(command: list[str], log: Path, **arguments: Any) -> Iterator[subproc
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[World]:
-    """Start everything, in the order in which a launcher must."""
+def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) -> Iterator[World]:
+    """Start everything, in the order in which a launcher must; with more settings and environment of the Manager's."""
     roles = ("manager", "gateway", "other", "setup")
     world = World(
         directory,
@@ -183,9 +183,9 @@ def running(directory: Path) -> Iterator[World]:
         )
     )
     manager = [PYTHON, "-m", "dlspawner.manager"]
-    environment = manager_environment(world.manager, world.hub_api, world.tokens["manager"])
+    environment = {**manager_environment(world.manager, world.hub_api, world.tokens["manager"]), **of_manager}
     database = f"--Manager.db_url=sqlite:///{directory / 'manager.sqlite'}"
-    with process([*manager, database], directory / "manager.log", cwd=directory, env=environment):
+    with process([*manager, database, *settings], directory / "manager.log", cwd=directory, env=environment):
         wait_for(lambda: requests.get(f"{world.manager}/services/jobs/health", timeout=5).ok)
         hub = [PYTHON, "-m", "jupyterhub", f"--config={config}"]
         with process(hub, directory / "hub.log", cwd=directory):

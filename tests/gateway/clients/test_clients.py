@@ -68,11 +68,15 @@ async def test_much_by_plink(
 
 @pytest.mark.slow
 @both
-async def test_the_signal_that_ended_a_command_of_another_client(two: Desk, client: str) -> None:
-    async def case(way: Way) -> Done:
-        return await two.run(*login(two, client, way), "kill -TERM $$")
+@pytest.mark.parametrize("name", ["TERM", "HUP", "INT", "KILL", "SEGV", "USR1"])
+async def test_the_signal_that_ended_a_command_of_another_client(two: Desk, client: str, name: str) -> None:
+    """Neither says which it was."""
 
-    assert (await two.each(case)).status == {"plink": 128, "dbclient": 0}[client]  # the other takes it for a good end
+    async def case(way: Way) -> Done:
+        return await two.run(*login(two, client, way), f"echo before; kill -{name} $$; echo after")
+
+    status = {"plink": 128, "dbclient": 0}[client]  # the other takes it for a good end
+    assert await two.each(case) == Done(status, b"before\n", "")
 
 
 @pytest.mark.slow

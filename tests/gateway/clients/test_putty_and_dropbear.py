@@ -10,7 +10,7 @@ import pytest
 
 from ssh_gateway import wire
 from tests.gateway.clients.forwarding import answer_over, echo_server
-from tests.gateway.clients.test_clients import login, over_socks
+from tests.gateway.clients.test_clients import both, login, over_socks
 from tests.gateway.clients.test_forwards import agent
 from tests.gateway.clients.test_terminals import plain, terminal
 from tests.gateway.clients.ways import Desk, Way
@@ -73,21 +73,56 @@ async def test_a_single_stream_in_place_of_a_session(two: Desk, client: str, fla
     assert await two.each(case) == (0, True)
 
 
-async def test_an_agent_of_plink_is_used_from_the_job(two: Desk) -> None:
-    command = 'test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l'
+LISTS = 'test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l'
+
+
+@both
+async def test_an_agent_of_another_client_is_used_from_the_job(two: Desk, client: str) -> None:
+    without_one = {"plink": ("-a",), "dbclient": ()}[client]
     async with agent(two) as path:
 
         async def case(way: Way) -> tuple[Done, Done]:
-            *options, host = login(two, "plink", way)
+            *options, host = login(two, client, way)
             env = {"SSH_AUTH_SOCK": str(path)}
             return (
-                await two.run(*options, "-A", host, command, env=env),
-                await two.run(*options, "-a", host, command, env=env),
+                await two.run(*options, "-A", host, LISTS, env=env),
+                await two.run(*options, *without_one, host, LISTS, env=env),
             )
 
         forwarded, without = await two.each(case)
     assert (forwarded.status, forwarded.text.split()[1]) == (0, two.key.get_fingerprint())
     assert without.status == 9
+
+
+@pytest.mark.parametrize("way", [Way.GATEWAY, Way.JUMP], ids=lambda way: way.value)
+@both
+async def test_an_agent_of_another_client_that_is_not_allowed_does_not_come_along(
+    strict: Desk, client: str, way: Way
+) -> None:
+    """The command runs all the same. Directly the agent is there, so that nothing but the gateway can be the reason."""
+    await asyncio.gather(strict.make_ppk(), strict.make_dropbear_key())
+    async with agent(strict) as path:
+        statuses = []
+        for one in (Way.DIRECT, way):
+            *options, host = login(strict, client, one)
+            done = await strict.run(*options, "-A", host, LISTS, env={"SSH_AUTH_SOCK": str(path)})
+            statuses.append(done.status)
+    assert statuses == [0, 9]
+
+
+@pytest.mark.slow
+@both
+async def test_much_that_another_client_is_sent_is_whole(two: Desk, client: str) -> None:
+    """One way only: Dropbear's stops now and then while much goes both ways (ssh_gateway/ATTACKS.md)."""
+    data = os.urandom(4 * MIB)
+
+    async def case(way: Way) -> tuple[int, bool]:
+        file = two.job_folder(way) / "much"
+        file.write_bytes(data)
+        done = await two.run(*login(two, client, way), f"cat {file}")
+        return done.status, done.out == data
+
+    assert await two.each(case) == (0, True)
 
 
 async def test_a_subsystem_that_plink_does_not_get(two: Desk) -> None:
@@ -162,8 +197,8 @@ async def test_another_client_follows_when_the_gateway_wants_new_keys(
 ) -> None:
     """Dropbear's own limit of a GiB cannot be set.
 
-    It only sends here, and what is counted are answers to that: while it is sent much and new keys are wanted it stands
-    still now and then, without a gateway as well (ssh_gateway/CLIENTS.md).
+    It only sends here, and what is counted are answers to that: while much goes both ways it can stop for ever, without
+    a gateway as well (ssh_gateway/ATTACKS.md).
     """
     monkeypatch.setattr(two.running.server._options, "rekey_bytes", {"plink": MIB, "dbclient": 256}[client])
     renewed: list[wire.ServerLeg] = []

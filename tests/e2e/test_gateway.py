@@ -6,27 +6,26 @@ A product of its own, with a teams.yaml that is written while it runs and templa
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import select
 import shutil
+import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
-from dlspawner.local.processes import NAMESPACE
+from tests.e2e.gateways import another
 from tests.e2e.people import Person, Ssh, wait_for
 from tests.e2e.stack import ROOT, Launched
-from tests.ports import free_port
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
@@ -237,39 +236,13 @@ def test_a_login_waits_in_the_queue_in_words_and_goes_in_when_gpus_are_free(prod
     ivy.stop("train")
 
 
-@contextlib.contextmanager
-def impatient(product: Product, seconds: float) -> Iterator[int]:
-    """A second gateway of this product, whose logins wait for so long; its port."""
-    stack = product.stack
-    port, ports = free_port(), json.loads((stack.state / "ports.json").read_text())
-    command = [sys.executable, "-m", "ssh_gateway", f"--Gateway.port={port}", f"--Gateway.start_seconds={seconds}"]
-    command += [f"--Gateway.state_dir={stack.state / 'gateway'}", f"--Gateway.hub_public_url={stack.url}/"]
-    command += [f"--Gateway.manager_url=http://127.0.0.1:{ports['manager']}/services/jobs"]
-    command += ["--Gateway.namespace=" + NAMESPACE]
-    env = {
-        **os.environ,
-        "KUBECONFIG": str(stack.state / "cluster" / "kubeconfig"),
-        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{ports['hub']}/hub/api",
-        "JUPYTERHUB_API_TOKEN": stack.secrets["gateway_token"],
-    }
-    log = product.folder / "impatient.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
-    try:
-        wait_for(lambda: "event=ready" in log.read_text(), "the second gateway")
-        yield port
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def test_a_queue_longer_than_a_login_waits_ends_with_one_sentence_and_where_to_look(
     product: Product, full: Person
 ) -> None:
     jack = product.person("jack")
     client = product.client(jack)
-    with impatient(product, 2) as port:
-        done = client.run("train", "echo in", options=(*LOUD, "-p", str(port)), seconds=60)
+    with another(product.stack, product.folder / "impatient.log", "--Gateway.start_seconds=2") as impatient:
+        done = client.run("train", "echo in", options=(*LOUD, *impatient.way), seconds=60)
     assert (done.returncode, done.stdout) == (255, "")
     page = re.escape(f"{product.stack.url}/services/jobs/wait/jack/train")
     last = (
@@ -280,6 +253,44 @@ def test_a_queue_longer_than_a_login_waits_ends_with_one_sentence_and_where_to_l
     (job,) = manager(jack, "GET", "/jobs?user=jack").json()["items"]
     assert (job["server"], job["state"]) == ("train", "queued")
     manager(jack, "DELETE", f"/jobs/{job['id']}")
+
+
+def test_a_stopped_job_starts_by_a_login_where_its_person_has_switched_that_on(product: Product) -> None:
+    """And not within five minutes of its end: the Manager's database says that these are over."""
+    kim = product.person("kim")
+    client = product.client(kim)
+
+    def jobs() -> list[dict[str, Any]]:
+        return list(manager(kim, "GET", "/jobs?user=kim").json()["items"])
+
+    def stop() -> None:
+        kim.stop("shell")
+        wait_for(lambda: not {"running", "stopping"} & {job["state"] for job in jobs()}, "the Manager has seen its end")
+
+    kim.launch("shell", seconds=120, template="ssh")
+    stop()
+    (first,) = jobs()
+    with contextlib.closing(sqlite3.connect(product.stack.state / "manager.sqlite", timeout=30)) as database, database:
+        changed = "UPDATE jobs SET ended = datetime(ended, '-10 minutes') WHERE job = ?"
+        assert database.execute(changed, (first["id"],)).rowcount == 1
+
+    def enter() -> subprocess.CompletedProcess[str]:
+        return client.run("shell", "echo in", options=LOUD, seconds=120)
+
+    assert manager(kim, "GET", "/ssh-settings").json() == {"start_on_connect": False}
+    off = enter()
+    assert (off.returncode, "shell is not running: start it at" in off.stderr) == (255, True), off.stderr
+    manager(kim, "PUT", "/ssh-settings", {"start_on_connect": True})
+    # What the last login was told holds for a second.
+    on = wait_for(lambda: (done := enter()).returncode == 0 and done, "a login starts it", 120) or off
+    assert on.stdout == "in\n", on.stderr
+    assert [(job["server"], job["template"]) for job in jobs() if job["state"] == "running"] == [("shell", "ssh")]
+
+    stop()
+    wait_for(
+        lambda: "shell has ended a moment ago" in enter().stderr, "a login does not start at once what was stopped"
+    )
+    assert all(job["state"] != "running" for job in jobs())
 
 
 # One's files, when nobody uses them

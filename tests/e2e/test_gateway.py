@@ -40,6 +40,7 @@ SENTENCES = {
     "blocked": "your account may not use this gateway: ask an administrator",
 }
 WINDOW_SECONDS = 60  # the shortest there is
+SILENT_SECONDS = 1  # for which a terminal on which nobody types keeps its job
 
 
 @dataclass
@@ -82,6 +83,10 @@ def product() -> Iterator[Product]:
         )
         (jobs / "train.yaml").write_text(f"{train}\nstart_on_connect: true\n")
         stack = Launched(folder / "state", more=(f"--config={config}", f"--templates={templates}"))
+        cluster = config / "cluster.yaml"
+        usual, wanted = "silent_ssh_seconds: 3600", f"silent_ssh_seconds: {SILENT_SECONDS}"
+        assert usual in cluster.read_text()
+        cluster.write_text(cluster.read_text().replace(usual, wanted))
         found = Product(stack, config, folder)
         found.block()
         stack.start()
@@ -296,12 +301,35 @@ def test_a_stopped_job_starts_by_a_login_where_its_person_has_switched_that_on(p
 # One's files, when nobody uses them
 
 
+@pytest.fixture(scope="module")
+def unused(product: Product) -> Iterator[Path]:
+    """What the terminal of somebody shows who has left it: begun before what takes long, and looked at afterwards."""
+    away = product.person("away")
+    client, seen = product.client(away), product.folder / "seen"
+    command = ["ssh", "-F", str(client.config), "-tt", f"{client.login('files')}@gateway", "echo in; exec cat"]
+    with seen.open("wb") as output:
+        ssh = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
+    try:
+        wait_for(lambda: "in\n" in seen.read_text(), "the terminal", 120)
+        yield seen
+    finally:
+        ssh.kill()
+        ssh.communicate()
+
+
+def test_a_terminal_on_which_nobody_types_reads_that_its_job_is_unused_and_that_it_is_stopped(unused: Path) -> None:
+    warning = r"\*\*\* [^*\n]+ unused for \d+ s\. The job stops [^*\n]+ unless it is used; files stay\. \*\*\*"
+    wait_for(lambda: re.search(warning, unused.read_text()), f"the warning; see {unused}", 180)
+    wait_for(lambda: "This job is being stopped." in unused.read_text(), "the end, as no warning is use", 120)
+
+
 def sftp(client: Ssh, line: str) -> None:
     command = ("sftp", "-q", "-F", str(client.config), "-b", "-", f"{client.login('files')}@gateway")
     done = client.tool(*command, text=f"{line}\n", seconds=120)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("unused")  # so that both take their time at once
 def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_back(product: Product) -> None:
     quiet, busy = product.person("quiet"), product.person("busy")
     client = product.client(quiet)

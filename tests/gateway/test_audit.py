@@ -312,7 +312,7 @@ def said_by(source: str) -> Iterator[tuple[str, set[str]]]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(
-                func=ast.Name(id="say") | ast.Attribute(attr="note"),
+                func=ast.Name(id="say" | "line") | ast.Attribute(attr="note"),
                 args=[ast.Constant(value=str(event)), *_],
                 keywords=keywords,
             ):

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import algorithms
+from ssh_gateway import algorithms, wire
 from tests.gateway.clients.test_clients import paramiko_does
 from tests.gateway.clients.ways import Desk, Way
 
@@ -224,6 +224,43 @@ async def test_a_client_that_copies_wants_new_keys_in_the_middle(desk: Desk, wor
         return done.status, got == local.read_bytes(), said.read_text().count(NEW_KEYS) > 3
 
     assert await desk.each(case) == (0, True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["lftp", "psftp"])
+@pytest.mark.parametrize("restless", [("RekeyLimit 256K", FAST)], ids=["often"], indirect=True)
+async def test_job_and_gateway_want_new_keys_while_another_client_copies(
+    restless: Desk, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There and back; the gateway wants them of its client, the job of the gateway, and directly of the client."""
+    desk = restless
+    await desk.make_ppk()
+    renewed = 0
+    send = wire.ServerLeg.send_newkeys
+
+    def noting(leg: wire.ServerLeg, k: bytes, h: bytes) -> None:
+        nonlocal renewed
+        renewed += 1
+        send(leg, k, h)
+
+    monkeypatch.setattr(desk.running.server._options, "rekey_bytes", 256 * 1024)
+    monkeypatch.setattr(wire.ServerLeg, "send_newkeys", noting)
+    local, log = desk.directory / "local", desk.sshd.directory / "log"
+    local.write_bytes(DATA[:MIB])
+    for way in Way:
+        back, there = desk.directory / f"back-{way.value}", desk.job_folder(way) / "copy"
+        batch = desk.directory / "batch"
+        batch.write_text(f"put {local} {there}\nget {there} {back}\n")
+        connect = f"set net:max-retries 1; set sftp:connect-program '{desk.openssh} -a -x'; open sftp://{way.value}; "
+        words = {
+            "lftp": ("lftp", "--norc", "-c", f"{connect}put {local} -o {there}; get {there} -o {back}"),
+            "psftp": ("psftp", *desk.putty(way), "-b", str(batch)),
+        }
+        before, renewed = log.read_text().count(NEW_KEYS), 0
+        done = await desk.run(*words[client])
+        assert (done.status, there.read_bytes(), back.read_bytes()) == (0, local.read_bytes(), local.read_bytes())
+        assert log.read_text().count(NEW_KEYS) - before > 4, way
+        assert renewed > 4 or way is Way.DIRECT, (way, renewed)
 
 
 async def commit(desk: Desk, folder: Path) -> None:

@@ -128,6 +128,11 @@ def may_access_server(identity: Identity, user: str, server: str) -> bool:
     return has_scope(identity.scopes, "access:servers", user=user, server=server)
 
 
+def may_start_server(identity: Identity, user: str, server: str) -> bool:
+    """Whether the token may start this server; JupyterHub 5.5 has no scope for that alone."""
+    return any(has_scope(identity.scopes, base, user=user, server=server) for base in ("start:servers", "servers"))
+
+
 def own_server(identity: Identity) -> str | None:
     """The name of the server whose own token this is; None for every other token.
 

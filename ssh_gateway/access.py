@@ -16,6 +16,16 @@ from dataclasses import dataclass, field
 from ssh_gateway.together import Tally
 
 
+def everything(_server: str) -> bool:
+    """A registered key opens and starts every server of the person who registered it."""
+    return True
+
+
+def nothing(_server: str) -> bool:
+    """What nobody has said otherwise of."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredKey:
     """A public key that a person registered; ``data`` is the key as SSH sends it."""
@@ -27,11 +37,12 @@ class RegisteredKey:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Whom the Hub says a token belongs to, and which of that person's servers the token may enter."""
+    """Whom the Hub says a token belongs to, and which of that person's servers the token may enter, and start."""
 
     user: str
     opens: Callable[[str], bool]
     person: bool = True
+    starts: Callable[[str], bool] = nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A credential that was proven just now: whose it is, how it reads in the log, and what it opens.
+    """A credential that was proven just now: whose it is, how it reads in the log, what it opens and what it starts.
 
     ``token`` is the secret itself, to ask later whether it is still good; no log and no message ever has it.
     """
@@ -59,24 +70,22 @@ class Proof:
     token: str = field(default="", repr=False)
     registered: bool = False  # a key that somebody registered, and can remove
     badge: Badge | None = None  # the certificate, where it was one
-
-
-def everything(_server: str) -> bool:
-    """A registered key opens every server of the person who registered it."""
-    return True
+    starts: Callable[[str], bool] = nothing
 
 
 def proven_by_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Proof, RegisteredKey] | None:
     """The proof in a verified signature of the key ``data``; every registered key is compared, in constant time."""
     found = [key for key in registered if hmac.compare_digest(key.data, data)]
-    return (Proof(user, "publickey", found[0].fingerprint, everything, registered=True), found[0]) if found else None
+    if not found:
+        return None
+    return Proof(user, "publickey", found[0].fingerprint, everything, registered=True, starts=everything), found[0]
 
 
 def proven_by_token(user: str, method: str, bearer: Bearer | None) -> Proof | None:
     """The proof in a token, if it belongs to the person whose name the login gives."""
     if bearer is None or not bearer.person or not hmac.compare_digest(bearer.user.encode(), user.encode()):
         return None
-    return Proof(user, method, "token", bearer.opens)
+    return Proof(user, method, "token", bearer.opens, starts=bearer.starts)
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ def obstacle(certificate: Certificate, user: str, source: str, now: float) -> st
 def proven(certificate: Certificate, user: str) -> Proof:
     """The proof in a verified signature under a certificate without `obstacle`."""
     name = f"certificate {certificate.serial} {certificate.key_id[:100]}"
-    return Proof(user, "publickey", name, everything, badge=certificate.badge)
+    return Proof(user, "publickey", name, everything, badge=certificate.badge, starts=everything)
 
 
 def _within(source: str, networks: Sequence[Network]) -> bool:

@@ -179,6 +179,7 @@ class HubAndManager:
             identity.name,
             lambda server: hubapi.may_access_server(identity, identity.name, server),
             person=identity.kind is hubapi.Kind.USER,
+            starts=lambda server: hubapi.may_start_server(identity, identity.name, server),
         )
 
     async def servers(self, user: str) -> frozenset[str]:

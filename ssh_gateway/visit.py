@@ -230,16 +230,18 @@ class Visit:
         if found is None:
             with contextlib.suppress(Unavailable):
                 servers = await self._server.people.servers(user)
-        if found is None or found.condition is routing.Condition.STARTING:
-            name = found.server if found else routing.known_as(wanted, servers)
-            if self._server.starts.seconds and self.proof.opens(name) and await self._started(start, name):
-                return name
-        problem = routing.obstacle(user, wanted, jobs, servers, self._server.hub_public_url)
+        name = found.server if found else routing.known_as(wanted, servers)
+        if not self.proof.opens(name):  # whether there is one or not
+            told = routing.printable(name) or "your default server"
+            raise Refused(f"this token may not open {told}: make one that may access it")
+        may_wait = self._server.starts.seconds and self.proof.starts(name)
+        comes = found is None or found.condition is routing.Condition.STARTING
+        if may_wait and comes and await self._started(start, name):
+            return name
+        mine = [job for job in jobs if self.proof.opens(job.server)]
+        problem = routing.obstacle(user, wanted, mine, servers, self._server.hub_public_url)
         if problem is not None or found is None:
             raise Refused(problem or "no such job")
-        if not self.proof.opens(found.server):
-            name = found.server or "your default server"
-            raise Refused(f"this token may not open {name}: make one that may access it")
         return found.server
 
     async def _started(self, start: Callable[[str], Awaitable[bool]], name: str) -> bool:

@@ -223,14 +223,24 @@ class Visitor(Door):
 
     async def _token(self, method: str, token: str) -> bool:
         """Judge a token when its turn has come."""
-        self._tried = True
         self._method, self._key = method, ""
+        if not token:  # a script that nobody answers for guesses nothing
+            return await self._unanswered()
+        self._tried = True
         if (why := await self._no_more_guesses()) is not None:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, why)
             return False
         with self._server.penalties.judging(self._source):
             proof = await self._judged(method, token)
         return proof is not None and await self._enter(proof)
+
+    async def _unanswered(self) -> bool:
+        """An empty answer is no failed attempt and costs the address nothing; so many of them are taken as guesses."""
+        await asyncio.sleep(self._server.limits.failure_seconds)
+        self._unjudged = self._attempts.may_guess()
+        if not self._unjudged:
+            self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
+        return False
 
     async def _no_more_guesses(self) -> str | None:
         """Count a guess and wait for its turn, or say why there is none.

@@ -21,6 +21,7 @@ from dlspawner.hubapi import (
     Kind,
     has_scope,
     may_access_server,
+    may_start_server,
     own_server,
     read_identity,
     read_user,
@@ -48,6 +49,20 @@ ACCESS = {
 @pytest.mark.parametrize(("scopes", "may"), ACCESS.values(), ids=ACCESS.keys())
 def test_who_may_enter_alices_server_train(scopes: set[str], may: bool) -> None:
     assert may_access_server(Identity("anyone", Kind.USER, frozenset(scopes)), "alice", "train") is may
+
+
+@pytest.mark.parametrize(
+    ("scope", "may"),
+    [
+        ("servers!user=alice", True),
+        ("start:servers!server=alice/train", True),
+        ("access:servers", False),
+        ("start:servers!server=alice/eval", False),
+        ("stop:servers", False),
+    ],
+)
+def test_who_may_start_alices_server_train(scope: str, may: bool) -> None:
+    assert may_start_server(Identity("anyone", Kind.USER, frozenset({scope})), "alice", "train") is may
 
 
 @pytest.mark.parametrize("server", ["", "train", "a/b", "x=y", "x!user=bob"])

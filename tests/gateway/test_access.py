@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssh_gateway.access import Attempts, Bearer, Doorkeeper, RegisteredKey, proven_by_key, proven_by_token
+from ssh_gateway.access import Attempts, Bearer, Doorkeeper, RegisteredKey, everything, proven_by_key, proven_by_token
 
 KEYS = (RegisteredKey(1, b"one", "SHA256:1"), RegisteredKey(2, b"two", "SHA256:2"))
 
@@ -22,7 +22,10 @@ def test_a_key_that_is_not_registered_proves_nothing() -> None:
 def test_a_token_proves_its_owner_and_opens_what_it_may() -> None:
     proof = proven_by_token("alice", "password", Bearer("alice", lambda server: server == "train"))
     assert proof is not None
-    assert (proof.opens("train"), proof.opens("eval")) == (True, False)
+    assert (proof.opens("train"), proof.opens("eval"), proof.starts("train")) == (True, False, False)
+    proof = proven_by_token("alice", "password", Bearer("alice", everything, starts=lambda server: server == "train"))
+    assert proof is not None
+    assert (proof.starts("train"), proof.starts("eval")) == (True, False)
 
 
 def test_somebody_elses_token_a_services_token_and_no_token_prove_nothing() -> None:

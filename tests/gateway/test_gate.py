@@ -60,6 +60,18 @@ async def guesses(
     raise AssertionError("a guess was right")
 
 
+async def test_empty_answers_are_no_guesses_and_have_an_end(strict: Running, person: Client) -> None:
+    """A client without a terminal, whose key was removed, sends them: its address has to wait for nothing."""
+    strict.people.keys["alice"].clear()
+    env, options = person.with_token("")
+    for _ in range(5):
+        done = await person.ssh("-o", "NumberOfPasswordPrompts=3", *options, "alice+train@gateway", "true", env=env)
+        assert "Permission denied" in done.err
+    assert strict.server.penalties.refusal("127.0.0.1", strict.server.now()) is None
+    done = await person.ssh("-o", "NumberOfPasswordPrompts=9", *options, "alice+train@gateway", "true", env=env)
+    assert "too many failed attempts" in done.err
+
+
 async def test_who_guesses_waits_and_reads_how_long(strict: Running, person: Client) -> None:
     assert "too many failed attempts" in await guesses(strict, "alice+train")
     assert "too many failed attempts" in await guesses(strict, "bob+train")

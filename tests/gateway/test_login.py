@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -55,6 +56,21 @@ async def test_a_token_that_may_not_enter_this_server_is_told_so(running: Runnin
     status, out, err = await with_token(mallory, "narrow", "alice+train", *PASSWORD)
     assert (status, out) == (255, "")
     assert "this token may not open train" in err
+
+
+async def test_a_token_is_told_of_no_job_that_it_may_not_open(
+    running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
+) -> None:
+    places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
+    running.people.tokens["narrow"] = Bearer("alice", lambda server: server != "eval")
+    _, _, err = await with_token(mallory, "narrow", "alice+trian", *PASSWORD)
+    assert "no job trian; yours: train" in err
+    assert "eval" not in err
+    running.people.tokens["none"] = Bearer("alice", lambda _: False)
+    for server in ("train", "trian"):
+        _, _, err = await with_token(mallory, "none", f"alice+{server}", *PASSWORD)
+        assert f"this token may not open {server}" in err
+        assert "yours" not in err
 
 
 async def test_a_key_in_use_is_noted(running: Running, alice: Client) -> None:

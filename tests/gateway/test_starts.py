@@ -219,7 +219,7 @@ async def test_what_is_revoked_while_a_login_waits_lets_nobody_in(  # noqa: PLR0
         return appears(running, sshd.target())()
 
     people.stages = [STARTING, STARTING, look]
-    people.tokens["secret"] = Bearer("alice", everything)
+    people.tokens["secret"] = Bearer("alice", everything, starts=everything)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
     done = await alice.ssh(*way, "alice+train@gateway", "echo in", env=env)
@@ -233,7 +233,7 @@ async def test_a_login_in_the_queue_ends_when_what_it_came_in_with_is_taken_back
 ) -> None:
     people, rounds = running.people, running.server.rechecks
     assert rounds is not None
-    people.stages, people.tokens["secret"] = [STARTING], Bearer("alice", everything)
+    people.stages, people.tokens["secret"] = [STARTING], Bearer("alice", everything, starts=everything)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
     login = asyncio.create_task(alice.ssh(*way, "alice+train@gateway", "echo in", env=env))
@@ -289,10 +289,20 @@ async def test_nothing_starts_before_a_credential_is_proven(
 
 async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client) -> None:
     running.people.stages = [WAITS]
-    running.people.tokens["secret"] = Bearer("alice", lambda server: server == "other")
+    running.people.tokens["secret"] = Bearer("alice", lambda server: server == "other", starts=everything)
     env, options = alice.with_token("secret")
     done = await alice.ssh("-o", "PubkeyAuthentication=no", *options, "alice+train@gateway", "true", env=env)
     assert (done.status, running.people.starts) == (255, [])
+
+
+async def test_a_token_without_the_right_to_start_servers_starts_none(running: Running, alice: Client) -> None:
+    """With it somebody else, or a script, could not start the server by the Hub's REST API either."""
+    running.people.stages = [WAITS]
+    running.people.tokens["secret"] = Bearer("alice", everything, starts=lambda server: server == "other")
+    env, options = alice.with_token("secret")
+    done = await alice.ssh("-o", "PubkeyAuthentication=no", *options, "alice+train@gateway", "true", env=env)
+    assert (done.status, running.people.starts) == (255, [])
+    assert "no job train" in done.err
 
 
 async def test_a_client_that_goes_away_ends_its_waiting(

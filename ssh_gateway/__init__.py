@@ -21,6 +21,7 @@
     health     what probes are answered                          meters    what a Prometheus reads
     workers    several processes behind one port                 worker    one of them
     channel    between the two                                   together  PURE: what workers count together
+    settings   which of them are wrong
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
 """

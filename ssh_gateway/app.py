@@ -8,12 +8,11 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
-from traitlets.config import Application
+from traitlets.config import Application, Config
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
@@ -34,12 +33,9 @@ from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.recordings import MOST_BYTES
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
+from ssh_gateway.settings import CannotRun, check, required, taking
 from ssh_gateway.worker import Worker
 from ssh_gateway.workers import NotStarted, Workers
-
-
-class CannotRun(Exception):
-    """A setting or its surroundings are wrong; the message names the setting."""
 
 
 class Gateway(Application):
@@ -239,13 +235,22 @@ class Gateway(Application):
         return list(proposal["value"])
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        super().initialize(argv)
+        try:
+            super().initialize(argv)
+            check(Config(), type(self), self.extra_args)
+        except CannotRun as problem:
+            _give_up(problem)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names as they come; what happened is in our own lines, errors in `event=failed`.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
         # asyncssh wants a name for whoever runs it, and in a container the uid may have none. It is told to nobody.
         os.environ.setdefault("LOGNAME", self.name)
+
+    def update_config(self, config: Config) -> None:
+        """Take settings, of which it has to know all: CannotRun names one that it does not."""
+        check(config, type(self))
+        super().update_config(config)
 
     def start(self) -> None:
         """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
@@ -268,7 +273,7 @@ class Gateway(Application):
             _give_up(problem)
 
     async def _supervise(self, found: keys.Keys) -> None:
-        with _taking(self.ip, self.port, "Gateway.port"):
+        with taking(self.ip, self.port, "Gateway.port"):
             held = listening.reserve(self.ip, self.port, shared=self.share_port)
         with held:
             begin = {"port": listening.written(held)[1], "keys": keys.packed(found)}
@@ -291,7 +296,7 @@ class Gateway(Application):
         return load(self.user_ca_file, self.revoked_certificates_file, self.recordings_dir, self.recording_max_bytes)
 
     async def _serve(self, found: keys.Keys, files: Files, worker: Worker | None = None) -> None:
-        token, hub_url = _required("JUPYTERHUB_API_TOKEN"), _required("JUPYTERHUB_API_URL")
+        token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubApi(hub_url, token))
             people = await stack.enter_async_context(contextlib.aclosing(HubAndManager(hub, self.manager_url, token)))
@@ -328,7 +333,7 @@ class Gateway(Application):
 
     async def _run(self, server: Server, doing: set[asyncio.Task[None]], worker: Worker | None) -> None:
         stop = worker.stop if worker else Stop().at_signals()
-        with _taking(self.ip, self.port, "Gateway.port"):
+        with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
         answering = await self._answer_probes(Health(lambda: not server.stopping, server.metrics))
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
@@ -350,7 +355,7 @@ class Gateway(Application):
     async def _answer_probes(self, health: Health) -> asyncio.Server | None:
         if not self.health_port:
             return None
-        with _taking(self.ip, self.health_port, "Gateway.health_port"):
+        with taking(self.ip, self.health_port, "Gateway.health_port"):
             return await health.serve(self.ip, self.health_port)
 
     def _limits(self) -> Limits:
@@ -373,26 +378,9 @@ class Gateway(Application):
         )
 
 
-@contextlib.contextmanager
-def _taking(ip: str, port: int, setting: str) -> Iterator[None]:
-    """Say which setting is to blame for a port that cannot be had."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise CannotRun(f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)") from error
-
-
 def _give_up(problem: Exception) -> NoReturn:
     print(f"ssh-gateway: {problem}", file=sys.stderr)
     raise SystemExit(1) from None
-
-
-def _required(name: str) -> str:
-    value = os.environ.get(name, "")
-    if not value:
-        raise CannotRun(f"environment variable {name} is not set")
-    return value
 
 
 def main() -> None:

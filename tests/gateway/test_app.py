@@ -19,10 +19,13 @@ import aiohttp
 import asyncssh
 import pytest
 import requests
+from traitlets.config import Config
 
 from dlspawner.cluster import PODS, SERVICES, Cluster
 from dlspawner.core import naming
+from ssh_gateway.app import Gateway
 from ssh_gateway.keys import Keys, load_or_make
+from ssh_gateway.settings import CannotRun, check
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.gateway.peers import JOB, Client, Sshd, finish, until
@@ -31,6 +34,7 @@ from tests.ports import free_port
 
 COMMAND = (sys.executable, "-m", "ssh_gateway")
 ADDRESS = "127.77.1.1"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -382,3 +386,45 @@ async def test_a_setting_out_of_bounds_is_refused(setting: str) -> None:
     done = await asyncio.to_thread(run, setting)
     assert done.returncode != 0
     assert setting.split("=", maxsplit=1)[0].removeprefix("--Gateway.") in done.stderr
+
+
+async def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing_begins(tmp_path: Path) -> None:
+    """What keeps revoked certificates out would be left out otherwise."""
+    settings = ("--init", f"--Gateway.state_dir={tmp_path}/state", "--Gateway.revoked_certificate_file=revoked")
+    done = await asyncio.to_thread(run, *settings)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ssh-gateway: there is no setting Gateway.revoked_certificate_file: "
+        "did you mean Gateway.revoked_certificates_file?\n",
+    )
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("--Gatway.port=0", "Gatway.port: did you mean Gateway.port?"),
+        ("--Gateway.Job.user_ca_file=ca", "Gateway.Job.user_ca_file: did you mean Gateway.user_ca_file?"),
+        ("--Gateway.qqq=1", "Gateway.qqq: --help-all tells all that there are"),
+        ("--port=0", "port: did you mean Gateway.port?"),
+        ("user_ca_file", "user_ca_file: did you mean Gateway.user_ca_file?"),
+    ],
+    ids=["section", "section in a section", "nothing like it", "word", "no option"],
+)
+def test_what_is_no_setting_is_named(setting: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Gateway().initialize([setting])
+    assert capsys.readouterr().err.endswith(f"ssh-gateway: there is no setting {said}\n")
+
+
+def test_settings_that_do_not_come_from_the_command_line_are_held_to_the_same_names() -> None:
+    with pytest.raises(CannotRun, match=r"Gateway\.user_ca_files: did you mean Gateway\.user_ca_file\?"):
+        Gateway(config=Config({"Gateway": {"port": 0}})).update_config(Config({"Gateway": {"user_ca_files": "ca"}}))
+
+
+@pytest.mark.parametrize("folder", ["hub_config", "dlspawner", "ssh_gateway"])
+def test_manifests_launcher_and_pages_name_settings_that_there_are(folder: str) -> None:
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".yaml", ".md"}]
+    found = {name for path in files for name in re.findall(r"--Gateway\.(\w+)", path.read_text("utf-8"))}
+    assert found
+    check(Config({"Gateway": dict.fromkeys(found, "")}), Gateway)

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -323,15 +324,17 @@ class Gateway(Application):
                 log_commands=self.log_commands,
                 recordings=files.recordings,
             )
-            doing = {
+            doing: set[asyncio.Task[Any]] = {
                 asyncio.create_task(activity.run(), name="report activity"),
                 asyncio.create_task(notices.run(), name="follow notices"),
                 asyncio.create_task(rechecks.run(), name="check again"),
                 asyncio.create_task(watch_loop(server.meters.loop_lag.observe), name="measure the loop"),
             }
-            await self._run(server, doing, worker)
+            async with _ending(doing):
+                await self._run(server, doing, worker)
+            say("stopped")
 
-    async def _run(self, server: Server, doing: set[asyncio.Task[None]], worker: Worker | None) -> None:
+    async def _run(self, server: Server, doing: set[asyncio.Task[Any]], worker: Worker | None) -> None:
         stop = worker.stop if worker else Stop().at_signals()
         with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
@@ -339,18 +342,14 @@ class Gateway(Application):
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
         if worker is not None:
             doing.add(asyncio.create_task(worker.follow(server), name="follow the others"))
-        waiting = asyncio.create_task(stop.begin.wait(), name="stop signal")
-        ended, _ = await asyncio.wait({*doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
+        ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             await task  # raises what ended it; only a worker's channel ends by itself
         say("stopping", sessions=len(server.visitors))
         await server.stop(hurry=stop.hurry)
         if answering is not None:
             answering.close()
-        for task in (*doing, waiting):
-            task.cancel()
-        await asyncio.gather(*doing, waiting, return_exceptions=True)
-        say("stopped")
 
     async def _answer_probes(self, health: Health) -> asyncio.Server | None:
         if not self.health_port:
@@ -376,6 +375,17 @@ class Gateway(Application):
             ),
             balancers=read_networks(self.proxy_protocol_from),
         )
+
+
+@contextlib.asynccontextmanager
+async def _ending(doing: set[asyncio.Task[Any]]) -> AsyncIterator[None]:
+    """End what is done beside before what it uses is closed, whatever happens: it would open that again."""
+    try:
+        yield
+    finally:
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
 
 
 def _give_up(problem: Exception) -> NoReturn:

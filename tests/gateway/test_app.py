@@ -347,19 +347,25 @@ async def test_sigterm_ends_it_at_once_when_nobody_is_there(world: World, kubeco
         assert "event=stopped" in await gateway.read()
 
 
-async def test_a_taken_port_is_a_sentence_that_names_port_and_setting(kubeconfig: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["port", "health_port"])
+async def test_a_taken_port_is_a_sentence_that_names_port_and_setting(
+    setting: str, kubeconfig: Path, tmp_path: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
+        settings = [f"--Gateway.{name}={value}" for name, value in {"port": 0, setting: port}.items()]
         done = await asyncio.to_thread(
-            run, f"--Gateway.port={port}", f"--Gateway.state_dir={tmp_path}", JUPYTERHUB_API_TOKEN="x",
-            JUPYTERHUB_API_URL="http://127.0.0.1:9/hub/api", KUBECONFIG=str(kubeconfig),
+            run, *settings, f"--Gateway.state_dir={tmp_path}",
+            JUPYTERHUB_API_TOKEN="x", JUPYTERHUB_API_URL="http://127.0.0.1:9/hub/api", KUBECONFIG=str(kubeconfig),
         )  # fmt: skip
     assert done.returncode == 1
     assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
-    assert "Gateway.port" in done.stderr
+    assert f"settings Gateway.{setting} and Gateway.ip" in done.stderr
     assert "Traceback" not in done.stderr
+    others = [line for line in done.stderr.splitlines() if not line.startswith("ssh-gateway: ")]
+    assert all("event=" in line for line in others), done.stderr  # nothing is left open for Python to complain of
 
 
 async def test_what_is_missing_is_a_sentence(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import asyncssh
 
 from ssh_gateway.algorithms import is_strong
-from ssh_gateway.keys import KeysUnusable
+from ssh_gateway.keys import KeysUnusable, read_public
 from ssh_gateway.logs import say
-from ssh_gateway.watched import Watched, lines
+from ssh_gateway.watched import Watched, each_line
 
 
 class Authorities:
@@ -38,11 +38,11 @@ class Authorities:
 
 
 def _read(text: str) -> frozenset[bytes]:
-    return frozenset(_read_line(line) for line in lines(text))
+    return frozenset(each_line(text, _read_line))
 
 
 def _read_line(line: str) -> bytes:
-    key = asyncssh.import_public_key(line)
+    key = read_public(line)
     if not is_strong(key):
         raise ValueError(
             f"a {key.algorithm.decode()} key that is too weak for a CA: ed25519, ECDSA or RSA from 3072 bits"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ import asyncssh
 HOST_KEY = "ssh_host_ed25519_key"
 NEXT_HOST_KEY = f"{HOST_KEY}.next"
 USER_CA = "user_ca"
+
+_PRIVATE = re.compile(r"-----BEGIN .*PRIVATE KEY-----|PuTTY-User-Key-File-", re.IGNORECASE)
+_HARMLESS = re.compile(r"[a-z][a-z0-9@.-]{0,39}(?=\s|$)")  # no line of base64 that happens to be a key's
 
 
 class KeysUnusable(Exception):
@@ -54,6 +58,18 @@ def load_or_make(state_dir: Path) -> Keys:
     except OSError as error:
         raise KeysUnusable(f"the gateway's keys: {error} (setting Gateway.state_dir)") from error
     return keys
+
+
+def read_public(line: str) -> asyncssh.SSHKey:
+    """The public key of a line; ValueError with what is expected instead, and nothing in it that may be secret."""
+    if _PRIVATE.match(line):
+        raise ValueError("this is a private key: give its public half, the file that ends in .pub")
+    try:
+        return asyncssh.import_public_key(line)
+    except ValueError as error:
+        word = _HARMLESS.match(line)
+        begins = f"what begins with “{word[0]}”" if word else "this"
+        raise ValueError(f"{begins} is no public key: one is a line as in a .pub file, ssh-ed25519 AAAA…") from error
 
 
 def packed(keys: Keys) -> list[str]:

@@ -24,12 +24,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import asyncssh
-
 from ssh_gateway.access import Badge
-from ssh_gateway.keys import KeysUnusable
+from ssh_gateway.keys import KeysUnusable, read_public
 from ssh_gateway.logs import say
-from ssh_gateway.watched import Watched, lines
+from ssh_gateway.watched import Watched, each_line
 from ssh_gateway.wire import read_certificate
 
 REVOKED = "this certificate was revoked: get a new one"
@@ -108,7 +106,7 @@ class _Lines:
     single: set[tuple[str, int | str]] = field(default_factory=set)
 
     def add(self, line: str) -> None:
-        """One more; ValueError or KeyImportError for something else."""
+        """One more; ValueError for something else."""
         word, colon, rest = line.partition(":")
         kind, value = (word.lower(), rest.strip()) if colon and not re.search(r"\s", word) else ("", line)
         if kind == "serial":
@@ -124,7 +122,7 @@ class _Lines:
 
     def _add_key(self, written: str, *, itself: bool) -> None:
         if _CERTIFICATE.match(written) is None:
-            self.keys.add(asyncssh.import_public_key(written).get_fingerprint())
+            self.keys.add(read_public(written).get_fingerprint())
             return
         badge = read_certificate(written).badge
         if itself:
@@ -134,10 +132,9 @@ class _Lines:
 
 
 def read(text: str) -> Revoked:
-    """What the lines of a file say; ValueError or KeyImportError for something else."""
+    """What the lines of a file say; ValueError with the number of one that is something else."""
     found = _Lines()
-    for line in (line.partition("#")[0].strip() for line in lines(text)):
-        found.add(line)
+    each_line(text, lambda line: found.add(line.partition("#")[0].strip()))
     return Revoked(tuple(_apart(found.serials)), frozenset(found.ids), frozenset(found.keys), frozenset(found.single))
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import asyncssh
-
 from ssh_gateway.keys import KeysUnusable
 
 Content = TypeVar("Content")
+Read = TypeVar("Read")
 
 
 @dataclass(slots=True)
@@ -20,7 +19,7 @@ class Watched(Generic[Content]):
 
     path: Path | None
     setting: str
-    parse: Callable[[str], Content]  # ValueError or KeyImportError for what is no such file
+    parse: Callable[[str], Content]  # ValueError for what is no such file
     latest: Content
     _version: tuple[int, int, int] | None = field(default=None)
 
@@ -34,10 +33,18 @@ class Watched(Generic[Content]):
             if version != self._version:
                 self.latest = self.parse(self.path.read_text("utf-8"))
                 self._version = version
-        except (OSError, UnicodeDecodeError, asyncssh.KeyImportError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise KeysUnusable(f"{self.path}: {error} (setting {self.setting})") from error
 
 
-def lines(text: str) -> list[str]:
-    """What is written in it, without comments and empty lines."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:
+    """What every line says, without comments and empty ones; ValueError with the number of one that says nothing."""
+    found = list[Read]()
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            found.append(read(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+    return found

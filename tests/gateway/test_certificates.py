@@ -19,6 +19,7 @@ from ssh_gateway.authorities import Authorities
 from ssh_gateway.certificates import Certificate, obstacle
 from ssh_gateway.keys import Keys, KeysUnusable
 from ssh_gateway.penalties import read_networks
+from ssh_gateway.revocations import Revocations
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_login import DENIED
 
@@ -203,6 +204,37 @@ def test_a_file_that_is_none_of_keys_is_a_sentence(tmp_path: Path) -> None:
             Authorities(tmp_path / "ca").load()
     with pytest.raises(KeysUnusable, match="No such file"):
         Authorities(tmp_path / "none").load()
+
+
+PRIVATE = "this is a private key: give its public half"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (
+            "nonsense of somebody's",
+            "line 3: what begins with “nonsense” is no public key: one is a line as in a .pub file",
+        ),
+        ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
+        ("openssh", f"line 3: {PRIVATE}"),
+        ("pkcs8-pem", f"line 3: {PRIVATE}"),
+        ("without its first line", "line 3: this is no public key"),
+    ],
+)
+def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
+    content: str, why: str, tmp_path: Path
+) -> None:
+    ca = asyncssh.generate_private_key("ssh-ed25519")
+    private = ca.export_private_key(content if content == "pkcs8-pem" else "openssh").decode()
+    is_private = not content.startswith(("nonsense", "ssh-"))
+    written = private.partition("\n")[2] if content.startswith("without") else private if is_private else content
+    for path, load in ((tmp_path / "ca", Authorities), (tmp_path / "revoked", Revocations)):
+        path.write_text(f"# ours\n\n{written}\n")
+        with pytest.raises(KeysUnusable) as problem:
+            load(path).load()
+        assert str(problem.value).startswith(f"{path}: {why}")
+        assert not any(line in str(problem.value) for line in private.splitlines())
 
 
 KINDS = {"ed25519": (), "ecdsa": ("-b", "256"), "ecdsa-521": ("-b", "521"), "rsa": ("-b", "3072")}

@@ -81,7 +81,7 @@ def test_a_line_names_a_certificate(line: str) -> None:
 )
 def test_what_is_no_such_line_is_a_sentence_with_the_setting(line: str, tmp_path: Path) -> None:
     (tmp_path / "revoked").write_text(f"serial: 3\n{line}\n")
-    with pytest.raises(KeysUnusable, match=r"revoked.*Gateway\.revoked_certificates_file"):
+    with pytest.raises(KeysUnusable, match=r"revoked: line 2: .*Gateway\.revoked_certificates_file"):
         Revocations(tmp_path / "revoked").load()
 
 

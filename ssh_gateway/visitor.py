@@ -117,8 +117,14 @@ class Visitor(Door):
             up=visit.bytes_up if visit else None,
             down=visit.bytes_down if visit else None,
             unlogged=(visit.budget.unlogged + visit.recording_budget.unlogged or None) if visit else None,
-            why=self.leg.farewell[1] if self.leg.farewell else exc,
+            why=self._why_it_ended(exc),
         )
+
+    def _why_it_ended(self, exc: Exception | None) -> object:
+        """The gateway's own words if it ended the connection, and else those of the client, or of the transport."""
+        if self.leg.last_words is not None:
+            return self.leg.last_words
+        return self.leg.farewell[1] if self.leg.farewell else exc
 
     def _place(self) -> str:
         return self._server.penalties.place(self._source)

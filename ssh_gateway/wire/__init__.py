@@ -85,6 +85,8 @@ class Leg(BulkConnection):
     flow_changed: Callable[[], None] | None = None
     # Code and reason of the DISCONNECT with which the other end left, or was left because of an error here.
     farewell: tuple[int, str] | None = None
+    # The reason with which the gateway ended it by `end`.
+    last_words: str | None = None
     # What its connection is called in the log.
     number: str | None = None
 
@@ -140,6 +142,7 @@ class Leg(BulkConnection):
     def end(self, code: int, reason: str) -> None:
         """Close with words; nothing when it is closed already."""
         if self._transport is not None:
+            self.last_words = reason
             self.disconnect(code, reason)
 
     def drop(self) -> None:

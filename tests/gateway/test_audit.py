@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import logging
 import re
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 from ssh_gateway import audit, packets
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.audit import Event, read
+from ssh_gateway.drain import STOPPING
+from ssh_gateway.keys import Keys
 from ssh_gateway.logs import line
 from ssh_gateway.packets import text
-from tests.gateway.peers import Client, Running, finish, until
+from ssh_gateway.server import Limits
+from ssh_gateway.visitor import TOO_MANY
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_gate import guesses
 from tests.gateway.test_login import PASSWORD, with_token
 from tests.gateway.test_notices import seen
@@ -240,6 +245,55 @@ async def test_a_failed_key_and_a_token_that_is_no_line_of_the_log(
         "login": "alice+train", "result": "proven", "user": "alice", "method": "password", "key": "token",
     }  # fmt: skip
     assert "-secret" not in str(logged)
+
+
+async def test_who_is_too_late_leaves_the_sentence_that_the_client_reads(
+    keys: Keys, people: FakePeople, places: FakePlaces, logged: list[dict[str, str]]
+) -> None:
+    async with gateway(keys, people, places, limits=Limits(login_seconds=0.3, drain_seconds=0.0)) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await closed(logged)
+    (close,) = of(logged, "close")
+    assert close["why"] == "no login within 0.3 seconds"
+
+
+async def test_who_guesses_too_often_leaves_the_sentence_that_the_client_reads(
+    running: Running, logged: list[dict[str, str]]
+) -> None:
+    said = await guesses(running, "alice+train")
+    await closed(logged)
+    (close,) = of(logged, "close")
+    assert close["why"] == TOO_MANY
+    assert TOO_MANY in said
+
+
+async def test_a_stop_and_the_end_of_access_are_reasons_at_the_close(
+    running: Running, alice: Client, logged: list[dict[str, str]]
+) -> None:
+    stopped, barred = [await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60") for _ in range(2)]
+    await asyncio.gather(seen(stopped, b"ready"), seen(barred, b"ready"))
+    one, _ = running.server.visitors
+    assert one.visit is not None
+    one.visit.end("your access has ended")
+    await closed(logged)
+    await running.server.stop()
+    await closed(logged, 2)
+    assert [one["why"] for one in of(logged, "close")] == ["your access has ended", STOPPING]
+    await asyncio.gather(finish(stopped), finish(barred))
+
+
+async def test_a_job_whose_connection_is_lost_is_a_reason_at_the_close(
+    running: Running, alice: Client, logged: list[dict[str, str]]
+) -> None:
+    process = await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60")
+    await seen(process, b"ready")
+    (pod,) = running.server.pods
+    pod.drop()
+    await finish(process)
+    await closed(logged)
+    assert of(logged, "close")[0]["why"] == "the connection to your job was lost"
 
 
 async def test_forwards_files_and_jumps(

@@ -51,6 +51,11 @@ class Certificate:
     def badge(self) -> Badge:
         return Badge(self.serial, self.key_id, self.key, self.ca, self.valid_before)
 
+    @property
+    def name(self) -> str:
+        """What it is called in the log, once a trusted CA is known to have written it."""
+        return f"certificate {self.serial} {self.key_id[:100]}"
+
 
 def obstacle(certificate: Certificate, user: str, source: str, now: float) -> str | None:
     """Why it does not let this person in from there now; None when it does."""
@@ -69,8 +74,7 @@ def obstacle(certificate: Certificate, user: str, source: str, now: float) -> st
 
 def proven(certificate: Certificate, user: str) -> Proof:
     """The proof in a verified signature under a certificate without `obstacle`."""
-    name = f"certificate {certificate.serial} {certificate.key_id[:100]}"
-    return Proof(user, "publickey", name, everything, badge=certificate.badge, starts=everything)
+    return Proof(user, "publickey", certificate.name, everything, badge=certificate.badge, starts=everything)
 
 
 def _within(source: str, networks: Sequence[Network]) -> bool:

@@ -17,8 +17,8 @@ class Door(asyncssh.SSHServer):
         """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
 
     @abstractmethod
-    def trusts(self, ca: asyncssh.SSHKey) -> bool:
-        """Whether certificates that this key signed are looked at; also asked without a signature of the client's."""
+    def trusts(self, ca: asyncssh.SSHKey, certificate: Certificate) -> bool:
+        """Whether this certificate, which that key signed, is looked at; also asked without the client's signature."""
 
     @abstractmethod
     async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:

@@ -180,9 +180,13 @@ class Visitor(Door):
         self._server.send_on_errand("key used", self._note_use(user, registered))
         return await self._enter(proof)
 
-    def trusts(self, ca: asyncssh.SSHKey) -> bool:
-        self._method = "publickey"
-        return self._attempts.may_ask() and self._server.authorities.trusts(ca)
+    def trusts(self, ca: asyncssh.SSHKey, certificate: Certificate) -> bool:
+        """As `validate_public_key`. Anybody can make a certificate with somebody's serial and id: the key names it."""
+        self._method, self._key = "publickey", certificate.key
+        if not (self._attempts.may_ask() and self._server.authorities.trusts(ca)):
+            return False
+        self._key = certificate.name
+        return True
 
     async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
         user = self._login.user

@@ -314,7 +314,8 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
     async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
         """The key of a certificate that a trusted CA signed well; asyncssh would also judge it, and say nothing."""
         ca = cert.signing_key
-        if not (self._door().trusts(ca) and is_strong(ca) and is_strong(cert.key) and _is_signed_well(cert)):
+        trusted = self._door().trusts(ca, _read_certificate(cert))
+        if not (trusted and is_strong(ca) and is_strong(cert.key) and _is_signed_well(cert)):
             return None
         cert.key.set_touch_required(True)
         key: asyncssh.SSHKey = cert.key

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +139,68 @@ async def test_a_certificate_that_does_not_do_is_told_why(
     done = await client.ssh("alice+train@gateway", "echo in", env={"TZ": "UTC"})
     assert (done.status, done.out) == (255, b"")
     assert sentence in done.err
+
+
+def failed(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What each attempt that failed is said to have been made with, and which attempt it was."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [one.partition(" method=publickey ")[2] for one in lines if " result=failed " in one]
+
+
+REFUSED = {
+    "another principal": ("-n", "bob"),
+    "no principals": ("-O", "clear"),
+    "expired": ("-n", "alice", "-V", "20200101:20200102"),
+    "one with a line of its own": ("-n", "bob", "-I", 'x" result=proven\n\u202e'),
+}
+
+
+@pytest.mark.parametrize("says", REFUSED.values(), ids=REFUSED)
+async def test_the_log_names_a_certificate_that_was_refused_and_before_it_its_key_alone(
+    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture, says: tuple[str, ...]
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    client = await holder(organisation, keys, tmp_path, "-z", "17", *says)
+    key = asyncssh.read_public_key(f"{client.directory}/id.pub").get_fingerprint()
+    assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
+    name = json.dumps(f"certificate 17 {says[says.index('-I') + 1] if '-I' in says else 'badge 7'}")
+    assert failed(caplog) == [f"key={key} attempt=1", f"key={name} attempt=2"]
+
+
+async def test_the_log_names_a_revoked_certificate(
+    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    (tmp_path / "revoked").write_text("serial: 17\n")
+    organisation.server.revocations = Revocations(tmp_path / "revoked")
+    client = await holder(organisation, keys, tmp_path, "-z", "17", "-n", "alice")
+    assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
+    assert failed(caplog)[1] == 'key="certificate 17 badge 7" attempt=2'
+
+
+async def test_of_a_certificate_that_anybody_may_have_made_the_log_has_the_key_and_not_its_words(
+    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    await keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "other"))
+    client = await holder(organisation, keys, tmp_path, ca="other")
+    key = asyncssh.read_public_key(f"{client.directory}/id.pub").get_fingerprint()
+    assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
+    assert failed(caplog) == [f"key={key} attempt=1", f"key={key} attempt=2"]
+    assert "badge" not in caplog.text
+
+
+async def test_the_log_has_no_line_for_a_question_whether_a_certificate_would_do(
+    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenSSH asks before it signs."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    client = await holder(organisation, keys, tmp_path, "-n", "alice")
+    done = await client.ssh("-v", "alice+train@gateway", "echo in")
+    assert (done.text, "Server accepts key" in done.err) == ("in\n", True)
+    assert [one for one in caplog.messages if "certificate" in one] == [
+        one for one in caplog.messages if " result=proven " in one
+    ]
 
 
 SILENT = {

@@ -81,7 +81,7 @@ def test_a_service_is_made_and_belongs_to_the_pod(hub: Hub, person: Person) -> N
 
 def test_a_server_that_cannot_run_says_why(hub: Hub, person: Person) -> None:
     assert person.start("", profile="fails").status_code in {202, 422}  # the start is told, or under way
-    wait_for(lambda: "failed with exit code 3" in hub.log, "the reason is logged")
+    wait_for(lambda: "failed with exit code 3" in hub.log, "the reason is logged", 90)
     wait_for(lambda: not person.server("").get("pending"), "the start has ended")
     assert "Traceback" not in hub.log
 

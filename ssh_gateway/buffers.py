@@ -19,6 +19,7 @@ LONGEST = 256 * 1024  # a packet that asyncssh takes
 READ = 512 * 1024
 MOST_HELD = LENGTH + LONGEST + SPARE
 _MUCH = 32 * 1024
+_LEAST, _LONGEST_TURN = 32 * 1024, 0.01
 _PACKET = MOST_HELD + SPARE
 _RANDOM = 4096
 _SAMPLED = 64
@@ -127,13 +128,15 @@ class Reader(asyncio.BufferedProtocol):
     """Reads into the shared buffer, behind what is held.
 
     Of whom much comes, more has come in a moment: where processors are short, senders go on before the next read, so
-    that it is a larger one. Many small ones would cost more, each of them a turn of the loop, a write and a waking.
+    that it is a larger one. Many small ones would cost more, each of them a turn of the loop, a write and a waking. Of
+    whom what comes takes long, in tiny packets for one, less is read at once: everybody else waits meanwhile.
     """
 
     def __init__(self, leg: Reading) -> None:
         self._leg = leg
         self._held = 0
         self._much = False
+        self._most = READ
         self._buffer = shared().received
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -142,11 +145,15 @@ class Reader(asyncio.BufferedProtocol):
         held = self._leg.held()
         self._held = len(held)
         self._buffer[: self._held] = held
-        return self._buffer[self._held : self._held + READ]
+        return self._buffer[self._held : self._held + self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._much = nbytes >= _MUCH
+        started = time.perf_counter()
         self._leg.take(self._buffer[: self._held + nbytes])
+        if self._much:
+            share = _LONGEST_TURN / max(time.perf_counter() - started, 1e-6)
+            self._most = max(_LEAST, min(READ, int(nbytes * share)))
 
     def eof_received(self) -> None:
         self._leg.eof_received()

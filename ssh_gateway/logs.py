@@ -10,11 +10,14 @@ import time
 import traceback
 from pathlib import Path
 
+from ssh_gateway.audit import Budget
+
 log = logging.getLogger("ssh_gateway")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@+:/,\[\]-]{1,200}")
 _LONGEST = 200
 _FRAMES = 12
+_failures = Budget()
 # Their words are about code; those of other errors may quote what somebody sent, such as a token.
 _ABOUT_CODE = (AttributeError, NameError, TypeError)
 
@@ -31,7 +34,12 @@ def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
 
 
 def say_failed(problem: BaseException, **fields: object) -> None:
-    """Log an error of the gateway's own at a task's root, with its traceback, and those of its causes, in one line."""
+    """Log an error of the gateway's own at a task's root, with its traceback, and those of its causes, in one line.
+
+    Of so many that they would fill the log, some: whoever found a way to cause one may do so again and again.
+    """
+    if not _failures.take(time.monotonic()):
+        return
     why = problem if isinstance(problem, _ABOUT_CODE) else None
     said = line("failed", **fields, error=type(problem).__name__, why=why)
     log.error("%s traceback=%s", said, json.dumps("; ".join(reversed([_way(one) for one in _causes(problem)]))))

@@ -245,9 +245,11 @@ class Visitor(Door):
         return proof is not None and await self._enter(proof)
 
     async def _unanswered(self) -> bool:
-        """An empty answer is no failed attempt and costs the address nothing; so many of them are taken as guesses."""
-        await asyncio.sleep(self._server.limits.failure_seconds)
+        """An empty answer is no failed attempt, and its connection costs what one costs that tries nothing; so many of
+        them are taken as guesses.
+        """
         self._unjudged = self._attempts.may_guess()
+        await asyncio.sleep(self._server.limits.failure_seconds)
         if not self._unjudged:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
         return False

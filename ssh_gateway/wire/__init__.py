@@ -39,6 +39,7 @@ from asyncssh.public_key import (
     decode_ssh_certificate,
     decode_ssh_public_key,
 )
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from ssh_gateway import listening
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
@@ -300,6 +301,8 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
 
         A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
         """
+        if not _is_key(key_data):
+            return False
         if msg and SSHPacket(signature).get_string().decode("ascii", "replace") not in SIGNATURE_ALGS:
             return False
         if not await super().validate_public_key(username, key_data, msg, signature):
@@ -484,6 +487,19 @@ def _is_unreadable(problem: BaseException) -> bool:
         return False
     *_, (frame, _) = traceback.walk_tb(problem.__traceback__)
     return str(frame.f_globals["__name__"]).startswith("asyncssh.")
+
+
+def _is_key(data: bytes) -> bool:
+    """Whether this can be a key, or a certificate: numbers that are none, and points beside their curve, cannot."""
+    for read in (decode_ssh_certificate, decode_ssh_public_key):
+        try:
+            read(data)
+        except asyncssh.KeyImportError:
+            continue
+        except (ArithmeticError, ValueError, UnsupportedAlgorithm):  # of `cryptography`, which asyncssh does not expect
+            return False
+        return True
+    return False
 
 
 def _read_disconnect(payload: bytes) -> tuple[int, str]:

@@ -8,13 +8,19 @@ that is served on it counts as `blocked` and its job is not read. When there is 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
+from typing import Any, NoReturn
 
+import asyncssh
 from asyncssh.channel import SSHTCPChannel
 from asyncssh.connection import _DEFAULT_MAX_PKTSIZE, _DEFAULT_WINDOW, SSHConnection
 
 LONGEST = _DEFAULT_MAX_PKTSIZE
 TURN = 32 * 1024  # bytes of one stream before it is the next one's turn: a keystroke waits for one of each other
+# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; one that took a byte would
+# have each turn be as many packets as bytes, and everybody else wait for them.
+SHORTEST = 1024
 
 
 class Turns:
@@ -42,6 +48,14 @@ class Stream(SSHTCPChannel[bytes]):
         super().__init__(leg, loop, None, "strict", _DEFAULT_WINDOW, LONGEST)
         self._turns = turns
 
+    def process_open(self, send_chan: int, send_window: int, send_pktsize: int, session: Any) -> None:
+        """asyncssh's, but for a client that takes too little at a time."""
+        if send_pktsize < SHORTEST:
+            if inspect.iscoroutine(session):
+                session.close()
+            session = _too_short()
+        super().process_open(send_chan, send_window, send_pktsize, session)
+
     def take_turn(self) -> None:
         """Send some of what waits, as if the window were no larger."""
         if not self._send_buf:  # it was closed meanwhile
@@ -65,3 +79,8 @@ class Stream(SSHTCPChannel[bytes]):
             self._pause_resume_writing()
         else:
             super()._flush_send_buf()
+
+
+async def _too_short() -> NoReturn:
+    problem = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
+    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, problem)

@@ -66,6 +66,11 @@ class Caller(asyncssh.SSHClientConnection):
             name, String("publickey"), Boolean(False), String(key.algorithm), String(key.public_data)
         )
 
+    async def with_any(self, name: bytes, kind: str, data: bytes, *signature: bytes) -> bytes:
+        """The answer to what says that it is a key, signed or not."""
+        asked = (String("publickey"), Boolean(bool(signature)), String(kind), String(data))
+        return await self._ask(name, *asked, *signature)
+
     async def _ask(self, name: bytes, *method: bytes) -> bytes:
         self.send_packet(USERAUTH_REQUEST, String(name), String("ssh-connection"), *method)
         return await asyncio.wait_for(self._answers.get(), DEADLINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import asyncssh
 import pytest
@@ -157,3 +158,34 @@ async def test_who_does_not_read_what_is_relayed_is_dropped(
         assert sent < 64 * 1024 * KIB
     await until(lambda: not running.server.visitors and not running.server.pods)
     drop(conn)
+
+
+class Slow:
+    """Takes so many seconds of the processor for what it is given."""
+
+    seconds = 0.0
+
+    def held(self) -> bytes:
+        return b""
+
+    def take(self, received: memoryview) -> None:
+        until = time.perf_counter() + self.seconds
+        while time.perf_counter() < until:
+            pass
+
+
+def test_of_whom_what_comes_takes_long_less_is_read_at_once() -> None:
+    """Tiny packets, for one: everybody else of the process waits meanwhile."""
+    leg = Slow()
+    reader = buffers.Reader(leg)  # type: ignore[arg-type]
+
+    def read(seconds: float, most: int = buffers.READ) -> int:
+        leg.seconds = seconds
+        reader.buffer_updated(min(len(reader.get_buffer(-1)), most))
+        return len(reader.get_buffer(-1))
+
+    assert read(0.0) == buffers.READ
+    assert read(0.1) < buffers.READ / 5
+    assert read(0.1) == 32 * KIB, "not less either"
+    assert read(0.0, most=100) == 32 * KIB, "a keystroke says nothing about it"
+    assert read(0.0) == buffers.READ

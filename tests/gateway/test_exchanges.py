@@ -51,8 +51,9 @@ async def test_who_begins_an_exchange_and_leaves_it_reads_why_it_ends(
     running.places.targets["mallory", "train"] = running.places.targets["alice", "train"]
     listener = Listener()
     conn = await logged_in(running, alices_key, name, listener)
+    leg = the_leg(running)
     begin_and_leave(conn, monkeypatch)
-    await until(lambda: the_leg(running).rekeying)
+    await until(lambda: leg.rekeying)
     others = asyncio.create_task(mallory.ssh("mallory+train@gateway", "echo works"))
     await until(lambda: listener.why)
     assert listener.why == "a key exchange was not finished"

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from asyncssh.packet import MPInt, String
 
-from ssh_gateway import packets
+from ssh_gateway import logs, packets
+from ssh_gateway.audit import BURST, Budget
 from ssh_gateway.logs import line, say_failed
 from ssh_gateway.recordings import Recordings
 from ssh_gateway.server import Server
 from ssh_gateway.visit import Visit
 from ssh_gateway.visitor import Visitor
 from ssh_gateway.wire import FAILED, UNREADABLE
+from tests.gateway.hostile import call
 from tests.gateway.peers import Client, FakePlaces, Running, until
 from tests.gateway.recorded import Around
 from tests.gateway.test_audit import LINE, logged
@@ -24,6 +27,8 @@ from tests.gateway.test_notices import seen
 
 __all__ = ["logged"]
 
+P256, SK = "ecdsa-sha2-nistp256", "sk-ecdsa-sha2-nistp256@openssh.com"
+DENIED = b"\x33" + packets.text(b"publickey,keyboard-interactive,password") + b"\0"
 SECRET = "a token\nevent=open"  # as errors quote it that are about values
 
 
@@ -177,6 +182,52 @@ async def test_what_a_client_does_wrong_is_no_error_of_ours(
     await until(lambda: not running.server.visitors)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     assert lines(logged, "failed") == []
+
+
+def point(kind: str, curve: str, of: bytes, *more: bytes) -> bytes:
+    return String(kind) + String(curve) + String(of) + b"".join(more)
+
+
+def rsa(exponent: int, modulus: int) -> bytes:
+    return String("ssh-rsa") + MPInt(exponent) + MPInt(modulus)
+
+
+NO_KEYS = {
+    "RSA, an even exponent": ("rsa-sha2-256", rsa(2, 15)),
+    "RSA, nothing": ("rsa-sha2-256", rsa(65537, 0)),
+    "RSA, negative": ("rsa-sha2-256", rsa(-3, -15)),
+    "RSA, an even modulus": ("rsa-sha2-256", rsa(65537, 2**3072)),
+    "RSA, an exponent that is too large": ("rsa-sha2-256", rsa(2**5000 + 1, 2**4096 + 1)),
+    "a point beside the curve": (P256, point(P256, "nistp256", b"\4" + b"\1" * 64)),
+    "a point without an end": (P256, point(P256, "nistp256", b"\0")),
+    "no point": (P256, point(P256, "nistp256", b"")),
+    "a curve that nobody knows": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
+    "a security key beside the curve": (SK, point(SK, "nistp256", b"\4" + b"\1" * 64, String("ssh:"))),
+    "too short": ("ssh-ed25519", String("ssh-ed25519") + String(b"x" * 31)),
+    "empty": ("ssh-ed25519", b""),
+}
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["asked", "signed"])
+@pytest.mark.parametrize(("kind", "data"), NO_KEYS.values(), ids=NO_KEYS.keys())
+async def test_what_can_be_no_key_is_a_no_and_no_error_of_ours(
+    running: Running, logged: list[dict[str, str]], kind: str, data: bytes, signed: bool
+) -> None:
+    """Anybody may send one, as often as they like."""
+    caller = await call(running)
+    signature = (String(String(kind) + String(b"s" * 64)),) if signed else ()
+    assert await caller.with_any(b"alice", kind, data, *signature) == DENIED
+    assert lines(logged, "failed") == []
+    caller.abort()
+
+
+def test_the_log_is_not_filled_by_who_finds_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs, "_failures", Budget())
+    for _ in range(3 * BURST):
+        say_failed(raised(KeyError("again")), conn="x")
+    assert BURST <= len(caplog.records) < 2 * BURST
 
 
 def raised(*problems: Exception) -> Exception:

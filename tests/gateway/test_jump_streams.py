@@ -14,7 +14,7 @@ import asyncssh
 import pytest
 
 from ssh_gateway import buffers, wire
-from ssh_gateway.wire.streams import Stream
+from ssh_gateway.wire.streams import SHORTEST, Stream
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import Client, Running, finish, until
 
@@ -44,7 +44,8 @@ def down(running: Running) -> int:
 async def stands_still(running: Running) -> int:
     """The most that waited for the outer connection until nothing comes from any job any more."""
     most, before, loop = 0, -1, asyncio.get_running_loop()
-    deadline = loop.time() + 20
+    deadline = loop.time() + 30
+    await until(lambda: down(running) > 0 and outer(running).blocked)
     while down(running) != before:
         assert loop.time() < deadline, "it never stands still"
         before, again = down(running), loop.time() + 0.3
@@ -112,7 +113,7 @@ async def test_a_client_that_stops_reading_many_streams_costs_little_and_loses_n
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, MANY, "head -c 4000000 /dev/zero")
         found.start()
-        assert await stands_still(running) < MOST
+        assert wire.WRITE_BUFFER < await stands_still(running) < MOST
         assert (await mallory.ssh("mallory+train@gateway", "echo works")).text == "works\n"
         assert found.listener.why == ""
         found.read(True)
@@ -130,7 +131,7 @@ async def test_new_keys_of_the_connection_wait_for_no_more_than_its_streams_hold
         found.start()
         leg._send_kexinit()
         leg._kexinit_sent = True
-        assert await stands_still(running) < MOST
+        assert wire.WRITE_BUFFER < await stands_still(running) < MOST
         assert sum(len(part) for _, parts in leg._deferred_packets for part in parts) < MIB
         found.read(True)
         got = await asyncio.wait_for(asyncio.gather(*found.done), 30)
@@ -239,3 +240,14 @@ async def test_a_busy_jump_connection_takes_new_keys_and_loses_nothing(running: 
         done = await asyncio.gather(*(finish(one, data, 60) for one in clients))
     wanted = hashlib.sha256(data).hexdigest()
     assert [(one.status, hashlib.sha256(one.out).hexdigest()) for one in done] == [(0, wanted)] * 6, done[0].err
+
+
+async def test_a_stream_of_tiny_packets_is_refused(running: Running, alices_key: asyncssh.SSHKey) -> None:
+    """Everybody else would wait for thousands of them in one turn."""
+    conn = await logged_in(running, alices_key, "alice", Listener())
+    with pytest.raises(asyncssh.ChannelOpenError, match="may not be limited to less than 1024 bytes"):
+        await conn.open_connection("train", 22, max_pktsize=SHORTEST - 1)
+    reader, _ = await conn.open_connection("train", 22, max_pktsize=SHORTEST)
+    assert await reader.read(4) == b"SSH-"
+    drop(conn)
+    await until(lambda: not running.server.visitors)

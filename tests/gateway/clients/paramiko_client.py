@@ -42,8 +42,13 @@ def commands(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
     ]
 
 
-def bulk(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
+def bulk(client: paramiko.SSHClient, where: dict[str, Any]) -> Any:
     """Data both ways, with new keys in the middle."""
+    return sent_back(client, where, client.get_transport().renegotiate_keys)
+
+
+def sent_back(client: paramiko.SSHClient, _: dict[str, Any], in_the_middle: Callable[[], None] = lambda: None) -> Any:
+    """Data both ways."""
     data = os.urandom(4 * MIB)
     channel = client.get_transport().open_session()
     channel.exec_command("cat")
@@ -52,7 +57,7 @@ def bulk(client: paramiko.SSHClient, _: dict[str, Any]) -> Any:
     got = b""
     while chunk := channel.recv(65536):
         if len(got) < MIB <= len(got) + len(chunk):
-            client.get_transport().renegotiate_keys()
+            in_the_middle()
         got += chunk
     sender.join()
     return [hashlib.sha256(got).digest() == hashlib.sha256(data).digest(), channel.recv_exit_status()]
@@ -284,7 +289,7 @@ def open_socket(transport: paramiko.Transport, path: str) -> paramiko.Channel:
 CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
-        commands, bulk, shell, files, forwards, requests, signals, breaks, subsystem, many, agent, sockets,
+        commands, bulk, sent_back, shell, files, forwards, requests, signals, breaks, subsystem, many, agent, sockets,
     )
 }  # fmt: skip
 

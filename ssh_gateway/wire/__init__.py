@@ -5,7 +5,7 @@ subclassing its connections: a way to take over packets of type 80 and above (`L
 (`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
 bounds on what a peer makes it keep, words for errors of our own (`Leg.internal_error`), and the moment between a proven
 credential and SUCCESS (`Door.proven`). A shorter way for data is in `bulk`, what holds the streams of `ssh -J` back in
-`streams`.
+`streams`, and what a peer's bytes say in `reading`.
 
 Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
 name moved or changed its meaning; asyncssh is pinned to one minor version.
@@ -26,24 +26,16 @@ import fcntl
 import socket
 import sys
 import termios
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncssh
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE, MSG_KEXINIT
 from asyncssh.packet import PacketDecodeError, SSHPacket
-from asyncssh.public_key import (
-    CERT_TYPE_USER,
-    SSHOpenSSHCertificate,
-    decode_ssh_certificate,
-    decode_ssh_public_key,
-)
-from cryptography.exceptions import UnsupportedAlgorithm
+from asyncssh.public_key import SSHOpenSSHCertificate, decode_ssh_public_key
 
 from ssh_gateway import listening
-from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong, rsa_bits
-from ssh_gateway.certificates import PERMITS, Bounds, Certificate
+from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong
 from ssh_gateway.door import Door
 from ssh_gateway.logs import say_failed
 from ssh_gateway.packets import (
@@ -57,6 +49,15 @@ from ssh_gateway.packets import (
 )
 from ssh_gateway.wire.bulk import BulkConnection
 from ssh_gateway.wire.bulk import Lane as Lane
+from ssh_gateway.wire.reading import (
+    certificate_in,
+    certificate_of,
+    is_key,
+    is_signed_well,
+    is_unreadable,
+    read_disconnect,
+)
+from ssh_gateway.wire.reading import read_certificate as read_certificate
 from ssh_gateway.wire.streams import LONGEST, Stream, Turns
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
@@ -163,7 +164,7 @@ class Leg(BulkConnection):
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
         if pkttype < FIRST_RELAYED:
             if pkttype == MSG_DISCONNECT:
-                self.farewell = _read_disconnect(packet.get_full_payload())
+                self.farewell = read_disconnect(packet.get_full_payload())
             return super().process_packet(pkttype, pktid, packet)
         if self.receive is not None and self.receive(pkttype, packet.get_full_payload()):
             return True
@@ -226,7 +227,7 @@ class Leg(BulkConnection):
         An error of the gateway's own is in the log with its traceback. What asyncssh cannot read is the peer's.
         """
         problem: BaseException = (exc_info or sys.exc_info())[1]
-        if _is_unreadable(problem):
+        if is_unreadable(problem):
             code, reason = asyncssh.DISC_PROTOCOL_ERROR, UNREADABLE
         else:
             code, reason = asyncssh.DISC_BY_APPLICATION, FAILED
@@ -301,7 +302,7 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
 
         A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
         """
-        if not _is_key(key_data):
+        if not is_key(key_data):
             return False
         if msg and SSHPacket(signature).get_string().decode("ascii", "replace") not in SIGNATURE_ALGS:
             return False
@@ -309,7 +310,7 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return False
         if not msg:
             return True
-        certificate = _certificate_in(key_data)
+        certificate = certificate_in(key_data)
         if certificate is not None:
             return await self._door().proven_by_certificate(username, certificate)
         return await self._door().proven(username, decode_ssh_public_key(key_data))
@@ -317,8 +318,8 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
     async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
         """The key of a certificate that a trusted CA signed well; asyncssh would also judge it, and say nothing."""
         ca = cert.signing_key
-        trusted = self._door().trusts(ca, _read_certificate(cert))
-        if not (trusted and is_strong(ca) and is_strong(cert.key) and _is_signed_well(cert)):
+        trusted = self._door().trusts(ca, certificate_of(cert))
+        if not (trusted and is_strong(ca) and is_strong(cert.key) and is_signed_well(cert)):
             return None
         cert.key.set_touch_required(True)
         key: asyncssh.SSHKey = cert.key
@@ -421,51 +422,6 @@ class _Channels(dict[int, Any]):
         return self._leg
 
 
-def _is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
-    """Whether an RSA key of a CA did not use SHA-1: the certificate ends in algorithm and signature, each a string."""
-    ca = certificate.signing_key
-    if ca.algorithm != b"ssh-rsa":
-        return True
-    size = (rsa_bits(ca) + 7) // 8
-    ends = [text(name) + size.to_bytes(4, "big") for name in (b"rsa-sha2-256", b"rsa-sha2-512")]
-    return any(certificate.public_data[:-size].endswith(end) for end in ends)
-
-
-def read_certificate(line: str) -> Certificate:
-    """What an OpenSSH certificate says that is written as in a file *-cert.pub; KeyImportError when it is none."""
-    found = asyncssh.import_certificate(line)
-    if not isinstance(found, SSHOpenSSHCertificate):
-        raise asyncssh.KeyImportError("an OpenSSH certificate expected")
-    return _read_certificate(found)
-
-
-def _certificate_in(key_data: bytes) -> Certificate | None:
-    """The same of one as SSH sends it; None for a plain key."""
-    try:
-        found = decode_ssh_certificate(key_data)
-    except asyncssh.KeyImportError:
-        return None
-    return _read_certificate(found) if isinstance(found, SSHOpenSSHCertificate) else None
-
-
-def _read_certificate(found: SSHOpenSSHCertificate) -> Certificate:
-    options: Mapping[str, Any] = found.options
-    return Certificate(
-        key_id=found._key_id,
-        serial=found._serial,
-        for_users=found._cert_type == CERT_TYPE_USER,
-        principals=tuple(found.principals),
-        valid_after=found._valid_after,
-        valid_before=found._valid_before,
-        addresses=tuple(options.get("source-address") or ()),
-        bounds=Bounds(
-            frozenset(name for name in PERMITS if options.get(f"permit-{name}")), options.get("force-command")
-        ),
-        key=found.key.get_fingerprint(),
-        ca=found.signing_key.get_fingerprint(),
-    )
-
-
 async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
     """Connect and log in; OSError or asyncssh.Error when that fails. The caller sets the deadline."""
     loop = asyncio.get_running_loop()
@@ -479,33 +435,3 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
         leg.drop()
         raise
     return leg
-
-
-def _is_unreadable(problem: BaseException) -> bool:
-    """Whether asyncssh stumbled over bytes that are no text, or end too early, which it does not expect everywhere."""
-    if not isinstance(problem, PacketDecodeError | UnicodeDecodeError):
-        return False
-    *_, (frame, _) = traceback.walk_tb(problem.__traceback__)
-    return str(frame.f_globals["__name__"]).startswith("asyncssh.")
-
-
-def _is_key(data: bytes) -> bool:
-    """Whether this can be a key, or a certificate: numbers that are none, and points beside their curve, cannot."""
-    for read in (decode_ssh_certificate, decode_ssh_public_key):
-        try:
-            read(data)
-        except asyncssh.KeyImportError:
-            continue
-        except (ArithmeticError, ValueError, UnsupportedAlgorithm):  # of `cryptography`, which asyncssh does not expect
-            return False
-        return True
-    return False
-
-
-def _read_disconnect(payload: bytes) -> tuple[int, str]:
-    packet = SSHPacket(payload[1:])
-    try:
-        code, reason = packet.get_uint32(), packet.get_string().decode("utf-8", "replace")[:500]
-        return code, "".join(char if char.isprintable() else "?" for char in reason)  # it is shown at the other end
-    except PacketDecodeError:
-        return asyncssh.DISC_PROTOCOL_ERROR, ""

@@ -22,6 +22,7 @@ from asyncssh.public_key import decode_ssh_certificate
 
 from ssh_gateway import algorithms, buffers, packets, wire
 from ssh_gateway.keys import Keys
+from ssh_gateway.wire import reading
 
 ATTRIBUTES = (
     "_auth",
@@ -214,10 +215,10 @@ def test_the_post_quantum_key_exchange_is_there() -> None:
 
 def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
     said = bytes([1]) + (2).to_bytes(4, "big") + packets.text(b"too tired") + packets.text(b"")
-    assert wire._read_disconnect(said) == (2, "too tired")
-    assert wire._read_disconnect(b"\x01\x00") == (asyncssh.DISC_PROTOCOL_ERROR, "")
+    assert reading.read_disconnect(said) == (2, "too tired")
+    assert reading.read_disconnect(b"\x01\x00") == (asyncssh.DISC_PROTOCOL_ERROR, "")
     rude = packets.disconnect(2, "\x1b[2J\u202egone\n")
-    assert wire._read_disconnect(rude) == (2, "?[2J?gone?")
+    assert reading.read_disconnect(rude) == (2, "?[2J?gone?")
 
 
 async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:
@@ -235,12 +236,12 @@ def test_a_certificate_tells_what_is_read_of_it_and_ends_in_its_signature() -> N
         key, "badge", serial=7, principals=["alice"], valid_after=100, valid_before=200, force_command="date",
         source_address=["192.0.2.0/24"], permit_pty=False, sig_alg="rsa-sha2-256",
     )  # fmt: skip
-    read = wire._certificate_in(made.public_data)
+    read = reading.certificate_in(made.public_data)
     assert read is not None
     assert (read.key_id, read.serial, read.for_users, read.principals) == ("badge", 7, True, ("alice",))
     assert (read.valid_after, read.valid_before, [str(one) for one in read.addresses]) == (100, 200, ["192.0.2.0/24"])
     assert read.bounds.force_command == "date"
     assert "pty" not in read.bounds.permits
     assert "port-forwarding" in read.bounds.permits
-    assert wire._is_signed_well(decode_ssh_certificate(made.public_data))
-    assert wire._certificate_in(key.public_data) is None
+    assert reading.is_signed_well(decode_ssh_certificate(made.public_data))
+    assert reading.certificate_in(key.public_data) is None

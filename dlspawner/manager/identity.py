@@ -4,7 +4,9 @@ A request says who it comes from by a Hub token in its Authorization header or, 
 service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value, and that
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
-long a revoked token lives on here; with what goes on for long, twice that (`lasting`).
+long a revoked token lives on here; with what goes on for long, twice that (`lasting`). What the Hub has said of a
+*service's* token holds for ten minutes more while the Hub does not answer, so that nobody's SSH key waits for a Hub
+that is started anew: in these minutes nobody could have taken that token back.
 
 The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +38,9 @@ READ_KEYS = "custom:ssh-keys:read"
 SEE_ALL = "read:servers"
 READ_NOTICES = "custom:notices:read"
 DEADLINE_SECONDS = 10.0
+# Of a Hub that has said before who a service is; the gateway waits DEADLINE_SECONDS for the whole of an answer.
+DEADLINE_FOR_SERVICES_SECONDS = 2.0
+REMEMBERED_SECONDS = 600.0
 
 NOT_A_PERSON = "SSH keys belong to people; this token belongs to the service {name!r}."
 FROM_A_SERVER = (
@@ -104,8 +110,35 @@ def read_service(environ: Mapping[str, str]) -> Service:
     )
 
 
+@dataclass(slots=True)
+class KnownServices:
+    """What the Hub said of the tokens of services, for while it does not answer; of tokens it holds their digests."""
+
+    _said: dict[bytes, tuple[float, Identity]] = field(default_factory=dict)
+
+    def learn(self, token: str, identity: Identity | None) -> None:
+        """The Hub's answer, which is of now; a token that is no service's any more is forgotten."""
+        key, now = _digest(token), time.monotonic()
+        self._said = {one: said for one, said in self._said.items() if one != key and said[0] > now}
+        if identity is not None and identity.kind is Kind.SERVICE:
+            self._said[key] = (now + REMEMBERED_SECONDS, identity)
+
+    def recall(self, token: str) -> Identity | None:
+        """What holds still."""
+        until, identity = self._said.get(_digest(token), (0.0, None))
+        return identity if time.monotonic() < until else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
+
+
 class ServiceAuth(HubOAuth):
     """HubOAuth that takes tokens from the Authorization header only, and remembers for seconds, not minutes."""
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.services = KnownServices()
 
     @default("cache_max_age")
     def _seconds(self) -> int:
@@ -158,8 +191,24 @@ def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
 
 async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | None:
     """Who made this request; None for nobody the Hub knows; HubUnavailable when it cannot be told."""
+    token = auth.get_token(handler, in_cookie=False)
+    remembered = auth.services.recall(token) if token is not None else None
     try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        identity = await _ask_hub(
+            auth, handler, DEADLINE_SECONDS if remembered is None else DEADLINE_FOR_SERVICES_SECONDS
+        )
+    except HubUnavailable:
+        if remembered is None:
+            raise
+        return remembered
+    if token is not None:
+        auth.services.learn(token, identity)
+    return identity
+
+
+async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -> Identity | None:
+    try:
+        async with asyncio.timeout(seconds):
             model: dict[str, Any] | None = await auth.get_user(handler, sync=False)
     except TimeoutError as error:
         raise HubUnavailable("The Hub does not answer, so nobody can be recognised. Try again soon.") from error

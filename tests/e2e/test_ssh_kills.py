@@ -224,7 +224,7 @@ def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_
         shown, said = entering.communicate(timeout=60)
     waited = (entering.returncode, shown) == (0, "in\n")
     assert waited or (entering.returncode, AWAY in said) == (255, True), said
-    wait_for(lambda: kit.ready("train"), "the Hub is back and knows the job", 60)
+    wait_for(lambda: kit.api("GET", "/user").ok and kit.ready("train"), "the Hub is back and knows the job", 60)
     with begun(by_token_in, **env) as again:
         stands(again)
     nothing_is_left(kit, "train")

@@ -18,12 +18,13 @@ from jinja2 import TemplateError
 from sqlalchemy import make_url
 from tornado.httpserver import HTTPServer
 from traitlets import Bool, Float, Integer, List, Unicode, default
-from traitlets.config import Application, catch_config_error
+from traitlets.config import Application, Config, catch_config_error
 
 import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
+from dlspawner.known_settings import unknown
 from dlspawner.looplag import watch_loop
 from dlspawner.manager import pages, portal, web
 from dlspawner.manager.acting import Acting
@@ -220,11 +221,22 @@ class Manager(Application):
     @catch_config_error
     def initialize(self, argv: list[str] | None = None) -> None:
         super().initialize(argv)
+        self._refuse(unknown(Config(), type(self), self.extra_args))
         # HubAuth tells tornado's loggers, at level info, every cookie it sets.
         for name, level in (("dlspawner", self.log.level), ("tornado", max(self.log.level, logging.WARNING))):
             logger = logging.getLogger(name)
             logger.handlers, logger.propagate = list(self.log.handlers), False
             logger.setLevel(level)
+
+    def update_config(self, config: Config) -> None:
+        """Take settings, of which it has to know all: it ends with a sentence on one that it does not."""
+        self._refuse(unknown(config, type(self)))
+        super().update_config(config)
+
+    def _refuse(self, problem: str | None) -> None:
+        if problem is not None:
+            self.log.critical("%s", problem)
+            self.exit(1)
 
     def start(self) -> None:
         super().start()

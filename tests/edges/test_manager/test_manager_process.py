@@ -138,3 +138,35 @@ def _answer_as_hub(hub: socket.socket) -> None:
 def test_every_setting_explains_itself() -> None:
     for name, trait in Manager.class_own_traits(config=True).items():
         assert len(trait.help) > 40, name
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "--Manager.authenticate_promethus=True",
+            "Manager.authenticate_promethus: did you mean Manager.authenticate_prometheus?",
+        ),
+        ("--GpuMetrics.prometheus_ur=http://p", "GpuMetrics.prometheus_ur: did you mean GpuMetrics.prometheus_url?"),
+        ("--ServiceAuth.cache_maxage=5", "ServiceAuth.cache_maxage: did you mean ServiceAuth.cache_max_age?"),
+        ("--Manger.keys_per_user=5", "Manger.keys_per_user: did you mean Manager.keys_per_user?"),
+        ("keys_per_user", "keys_per_user: did you mean Manager.keys_per_user?"),
+    ],
+    ids=["a setting", "of a part", "of what the Hub has made", "a section", "a word"],
+)
+def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing_begins(
+    setting: str, said: str, tmp_path: Path
+) -> None:
+    done = run(free_port(), setting, DLSPAWNER_MANAGER_DB_URL=f"sqlite:///{tmp_path / 'm.sqlite'}")
+    assert done.returncode == 1
+    assert f"there is no setting {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_every_part_and_of_its_ancestors_are_taken() -> None:
+    manager = Manager()
+    manager.initialize(
+        ["--HubAuth.cache_max_age=7", "--GpuMetrics.prometheus_url=http://p", "--Application.log_level=WARN"]
+    )
+    assert manager.log_level == 30

@@ -50,6 +50,11 @@ class Target:
     host_key: str
     team: str = ""
 
+    @property
+    def address(self) -> str:
+        """Host and port as they are written with a colon between them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:

@@ -94,9 +94,8 @@ async def connect(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
     except (TimeoutError, asyncssh.Error, ValueError) as error:
         result, problem = _found(error)
         sentence = f"the SSH server of {target.server or 'your default server'} {problem}"
-        where = f"{target.host}:{target.port}"
         why = str(error) or None
-        raise Unreachable(sentence, {"job": target.job, "pod": where, "result": result, "why": why}) from error
+        raise Unreachable(sentence, {"job": target.job, "pod": target.address, "result": result, "why": why}) from error
 
 
 def _found(error: Exception) -> tuple[str, str]:

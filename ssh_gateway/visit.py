@@ -131,14 +131,7 @@ class Visit:
             raise Refused(str(problem)) from problem
         self._join(leg, target.team)
         self.job = target.job
-        say(
-            "open",
-            conn=self._number,
-            user=self.proof.user,
-            server=name,
-            job=target.job,
-            pod=f"{target.host}:{target.port}",
-        )
+        say("open", conn=self._number, user=self.proof.user, server=name, job=target.job, pod=target.address)
 
     def client_gone(self) -> None:
         if self._relay is not None:

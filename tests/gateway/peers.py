@@ -80,7 +80,8 @@ class Sshd:
         (directory / "sshd_config").write_text(
             "\n".join(
                 (
-                    f"ListenAddress {self.address}:{self.port}",
+                    f"ListenAddress {self.address}",
+                    f"Port {self.port}",
                     f"HostKey {directory}/host",
                     f"TrustedUserCAKeys {directory}/ca.pub",
                     f"AuthorizedPrincipalsFile {directory}/principals",

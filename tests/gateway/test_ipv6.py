@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -14,8 +15,9 @@ from ssh_gateway.health import Health
 from ssh_gateway.keys import Keys
 from ssh_gateway.penalties import Rules
 from ssh_gateway.server import Limits
-from tests.gateway.peers import Client, FakePeople, FakePlaces, gateway
+from tests.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway
 from tests.gateway.test_gate import HELD_UP, guesses
+from tests.ports import free_port
 
 
 async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917  (fixtures)
@@ -40,6 +42,32 @@ async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917 
         assert HELD_UP in (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).err
         assert set(running.server.penalties._sources._paid_at) == {"::/64"}
         assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
+
+
+async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
+    keys: Keys,
+    people: FakePeople,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    sshd = Sshd(tmp_path / "job", keys.user_ca, free_port(), address="::1")
+    sshd.start()
+    try:
+        job = sshd.target()
+        other = replace(job, server="other", host_key=keys.host.export_public_key().decode())
+        places = FakePlaces({("alice", "train"): job, ("alice", "other"): other})
+        async with gateway(keys, people, places) as running:
+            client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+            done = await client.ssh("alice+train@gateway", "echo $SSH_CONNECTION; exit 7")
+            assert (done.status, done.text.split()[2:]) == (7, ["::1", str(sshd.port)])
+            assert "a host key that is not this job's" in (await client.ssh("alice+other@gateway", "true")).err
+    finally:
+        sshd.stop()
+    opened, refused = (line for line in caplog.messages if f"pod=[::1]:{sshd.port} " in f"{line} ")
+    assert "event=open" in opened
+    assert "result=host-key" in refused
 
 
 @pytest.mark.parametrize(

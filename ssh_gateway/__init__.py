@@ -21,7 +21,10 @@
     health     what probes are answered                          meters    what a Prometheus reads
     workers    several processes behind one port                 worker    one of them
     channel    between the two                                   together  PURE: what workers count together
-    settings   which of them are wrong
+    settings   which of them are wrong                       door      what the leg asks of a visitor
+    places     where jobs are, of the cluster                starts    starting one for who logs in
+    notices    what the Manager has to say to people         hand      what is for one worker
+    kept       PURE: what waits for the pod                  pulse     PURE: who types
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
 """

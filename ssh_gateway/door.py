@@ -17,6 +17,10 @@ class Door(asyncssh.SSHServer):
         """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
 
     @abstractmethod
+    def unreadable_key(self) -> None:
+        """The attempt that is refused next is with something that is no key, or no signature that is taken."""
+
+    @abstractmethod
     def trusts(self, ca: asyncssh.SSHKey, certificate: Certificate) -> bool:
         """Whether this certificate, which that key signed, is looked at; also asked without the client's signature."""
 
@@ -27,6 +31,10 @@ class Door(asyncssh.SSHServer):
     @abstractmethod
     def attempt_failed(self) -> str | None:
         """An attempt was refused; a sentence ends the connection, ``None`` lets the client try again."""
+
+    @abstractmethod
+    def stream_refused(self, why: str) -> None:
+        """A stream of ``ssh -J`` was refused before the door was asked for it."""
 
     @abstractmethod
     def too_late(self) -> str:

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
+from cryptography.exceptions import UnsupportedAlgorithm
 
 HOST_KEY = "ssh_host_ed25519_key"
 NEXT_HOST_KEY = f"{HOST_KEY}.next"
 USER_CA = "user_ca"
 
 _PRIVATE = re.compile(r"-----BEGIN .*PRIVATE KEY-----|PuTTY-User-Key-File-", re.IGNORECASE)
-_HARMLESS = re.compile(r"[a-z][a-z0-9@.-]{0,39}(?=\s|$)")  # no line of base64 that happens to be a key's
+# What a line may begin with to be repeated: a kind of key. Any other word may be somebody's token.
+_HARMLESS = re.compile(r"(?:ssh-|ecdsa-|sk-)[a-z0-9@.-]{1,40}(?=\s|$)")
 
 
 class KeysUnusable(Exception):
@@ -66,7 +68,7 @@ def read_public(line: str) -> asyncssh.SSHKey:
         raise ValueError("this is a private key: give its public half, the file that ends in .pub")
     try:
         return asyncssh.import_public_key(line)
-    except ValueError as error:
+    except (ArithmeticError, UnsupportedAlgorithm, ValueError) as error:  # numbers that cannot be a key's
         word = _HARMLESS.match(line)
         begins = f"what begins with “{word[0]}”" if word else "this"
         raise ValueError(f"{begins} is no public key: one is a line as in a .pub file, ssh-ed25519 AAAA…") from error

@@ -36,10 +36,12 @@ def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
 def say_failed(problem: BaseException, **fields: object) -> None:
     """Log an error of the gateway's own at a task's root, with its traceback, and those of its causes, in one line.
 
-    Of so many that they would fill the log, some: whoever found a way to cause one may do so again and again.
+    Of so many that they would fill the log, some: whoever found a way to cause one may do so again and again. How many
+    more there were, the next line tells.
     """
     if not _failures.take(time.monotonic()):
         return
+    fields["unlogged"], _failures.unlogged = _failures.unlogged or None, 0
     why = problem if isinstance(problem, _ABOUT_CODE) else None
     said = line("failed", **fields, error=type(problem).__name__, why=why)
     log.error("%s traceback=%s", said, json.dumps("; ".join(reversed([_way(one) for one in _causes(problem)]))))

@@ -118,7 +118,7 @@ class _Lines:
         elif kind in _KEYS or not kind:
             self._add_key(value, itself=not kind)
         else:
-            raise ValueError(f"“{line[:80]}” is none of serial: 17, serial: 17-20, id: …, hash: SHA256:…, key: …")
+            raise ValueError("this is none of serial: 17, serial: 17-20, id: …, hash: SHA256:…, key: …")
 
     def _add_key(self, written: str, *, itself: bool) -> None:
         if _CERTIFICATE.match(written) is None:

@@ -337,7 +337,7 @@ class Visit:
                 self._before_pod(kind, payload)
                 continue
             reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
-            self._note_refused_stream(reason)
+            self.note_refused_stream(reason)
             self._leg.send_payload(packets.open_failure(packets.opener(payload), reason))
 
     def send_home(self, refusal: Refused) -> None:
@@ -369,7 +369,7 @@ class Visit:
                 raise Refused(why)
             name = await self._resolve_stream(wanted)
         except Refused as refusal:
-            self._note_refused_stream(refusal)
+            self.note_refused_stream(refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         if self.budget.take(self._server.now()):
             say("stream", conn=self._number, user=self.proof.user, server=name)
@@ -385,7 +385,7 @@ class Visit:
         finally:
             self._asking -= 1
 
-    def _note_refused_stream(self, why: object) -> None:
+    def note_refused_stream(self, why: object) -> None:
         self._server.meters.refused("stream")
         if self.budget.take(self._server.now()):
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=why)

@@ -163,6 +163,13 @@ class Visitor(Door):
     def kbdint_auth_supported(self) -> bool:
         return True
 
+    def stream_refused(self, why: str) -> None:
+        if self.visit is not None:
+            self.visit.note_refused_stream(why)
+
+    def unreadable_key(self) -> None:
+        self._method, self._key = "publickey", ""
+
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether this key would do; also asked without a signature, so nothing may come of it."""
         self._method, self._key = "publickey", key.get_fingerprint()
@@ -248,9 +255,10 @@ class Visitor(Door):
         """An empty answer is no failed attempt, and its connection costs what one costs that tries nothing; so many of
         them are taken as guesses.
         """
-        self._unjudged = self._attempts.may_guess()
+        one_more = self._attempts.may_guess()
         await asyncio.sleep(self._server.limits.failure_seconds)
-        if not self._unjudged:
+        self._unjudged = one_more  # not before: who gives it up for the next attempt would have that one for nothing
+        if not one_more:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
         return False
 

@@ -15,8 +15,8 @@ Generated from the traits by `make reference`; do not edit. What administrators 
 types) is described in [templates/README.md](../templates/README.md).
 
 `DLSpawner` takes every option of KubeSpawner as well (`c.KubeSpawner.…` configuration is inherited). Traits are set in
-`jupyterhub_config.py`, those of the Manager and the gateway on their command lines (`--Gateway.port=2222`). The gateway
-does not start with one that it does not know.
+`jupyterhub_config.py`, those of the Manager and the gateway on their command lines (`--Gateway.port=2222`). Neither
+starts with one that it does not know.
 """
 
 

@@ -5,8 +5,9 @@ service's own OAuth login. With the cookie, everything but reading a page also n
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
 long a revoked token lives on here; with what goes on for long, twice that (`lasting`). What the Hub has said of a
-*service's* token holds for ten minutes more while the Hub does not answer, so that nobody's SSH key waits for a Hub
-that is started anew: in these minutes nobody could have taken that token back.
+*service's* token holds for ten minutes more while the Hub does not answer within two seconds, so that nobody's SSH key
+waits for a Hub that is started anew. Such a token changes with the Hub's configuration, by a start; if that Hub answers
+later than that, or not the Manager, what was taken back lives on for so long.
 
 The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError, RequestHandler
 from traitlets import default
@@ -112,12 +114,15 @@ def read_service(environ: Mapping[str, str]) -> Service:
 
 @dataclass(slots=True)
 class KnownServices:
-    """What the Hub said of the tokens of services, for while it does not answer; of tokens it holds their digests."""
+    """What the Hub said of the tokens of services, for while it does not answer; of tokens it holds their digests.
+
+    A Manager that has started since knows of none.
+    """
 
     _said: dict[bytes, tuple[float, Identity]] = field(default_factory=dict)
 
     def learn(self, token: str, identity: Identity | None) -> None:
-        """The Hub's answer, which is of now; a token that is no service's any more is forgotten."""
+        """The Hub's answer, which is half a minute old at most; a token that is no service's any more is forgotten."""
         key, now = _digest(token), time.monotonic()
         self._said = {one: said for one, said in self._said.items() if one != key and said[0] > now}
         if identity is not None and identity.kind is Kind.SERVICE:
@@ -212,6 +217,8 @@ async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -
             model: dict[str, Any] | None = await auth.get_user(handler, sync=False)
     except TimeoutError as error:
         raise HubUnavailable("The Hub does not answer, so nobody can be recognised. Try again soon.") from error
+    except (aiohttp.ClientError, ValueError) as error:  # it broke off in its answer, or something else answered
+        raise HubUnavailable("The Hub's answer could not be understood. Try again soon.") from error
     except HTTPError as error:
         if error.status_code < 500:
             raise

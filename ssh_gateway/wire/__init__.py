@@ -56,6 +56,7 @@ from ssh_gateway.wire.reading import (
     is_signed_well,
     is_unreadable,
     read_disconnect,
+    signed_with,
 )
 from ssh_gateway.wire.reading import read_certificate as read_certificate
 from ssh_gateway.wire.streams import LONGEST, Stream, Turns
@@ -302,9 +303,8 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
 
         A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
         """
-        if not is_key(key_data):
-            return False
-        if msg and SSHPacket(signature).get_string().decode("ascii", "replace") not in SIGNATURE_ALGS:
+        if not is_key(key_data) or (msg and signed_with(signature) not in SIGNATURE_ALGS):
+            self._door().unreadable_key()
             return False
         if not await super().validate_public_key(username, key_data, msg, signature):
             return False
@@ -337,7 +337,7 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
     def create_tcp_channel(self, *_args: object, **_kwargs: object) -> Stream:
         """asyncssh's, for a stream that was asked for."""
         self._update_recv_pktlen(LONGEST)
-        return Stream(self, self._loop, self._turns)
+        return Stream(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
 
     def take_longer(self, seconds: float) -> None:
         """Give a login that goes on so much more time from now."""

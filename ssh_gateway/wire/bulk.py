@@ -95,6 +95,8 @@ class BulkConnection(SSHConnection):
                 self.lane.leave()
         except Exception:  # noqa: BLE001  (the root of what packets do; asyncssh has the same for those that it reads)
             self.internal_error()
+            if self.lane is not None:
+                self.lane.leave()  # what has gone counts
         finally:
             if outermost:
                 self._buffers.end()

@@ -24,6 +24,11 @@ from ssh_gateway.certificates import PERMITS, Bounds, Certificate
 from ssh_gateway.packets import text
 
 
+def signed_with(signature: bytes) -> str:
+    """The algorithm that a signature names; PacketDecodeError where it is none."""
+    return str(SSHPacket(signature).get_string().decode("ascii", "replace"))
+
+
 def is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
     """Whether an RSA key of a CA did not use SHA-1: the certificate ends in algorithm and signature, each a string."""
     ca = certificate.signing_key

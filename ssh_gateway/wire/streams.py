@@ -21,6 +21,7 @@ TURN = 32 * 1024  # bytes of one stream before it is the next one's turn: a keys
 # The least that a client may take in one packet of a stream. Clients take 16 KiB and more; one that took a byte would
 # have each turn be as many packets as bytes, and everybody else wait for them.
 SHORTEST = 1024
+TOO_SHORT = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
 
 
 class Turns:
@@ -44,15 +45,23 @@ class Turns:
 class Stream(SSHTCPChannel[bytes]):
     """One stream; made by the leg that it is a channel of."""
 
-    def __init__(self, leg: SSHConnection, loop: asyncio.AbstractEventLoop, turns: Turns) -> None:
+    def __init__(
+        self,
+        leg: SSHConnection,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        refused: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         super().__init__(leg, loop, None, "strict", _DEFAULT_WINDOW, LONGEST)
         self._turns = turns
+        self._refused = refused
 
     def process_open(self, send_chan: int, send_window: int, send_pktsize: int, session: Any) -> None:
         """asyncssh's, but for a client that takes too little at a time."""
         if send_pktsize < SHORTEST:
             if inspect.iscoroutine(session):
                 session.close()
+            self._refused(TOO_SHORT)
             session = _too_short()
         super().process_open(send_chan, send_window, send_pktsize, session)
 
@@ -82,5 +91,4 @@ class Stream(SSHTCPChannel[bytes]):
 
 
 async def _too_short() -> NoReturn:
-    problem = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
-    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, problem)
+    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, TOO_SHORT)

@@ -20,7 +20,7 @@ NODEPORT, CLUSTER = "protocol: ssh, expose: nodeport", "protocol: ssh, expose: c
 
 
 @pytest.fixture
-def inside(stack: Stack) -> Iterator[str]:
+def inside(stack: Stack, alice: Person) -> Iterator[str]:
     """An administrator adds a template beside the shipped ones."""
     assert isinstance(stack, Deployed)
     shipped = (ROOT / "templates/jobs/ssh.yaml").read_text()
@@ -28,6 +28,7 @@ def inside(stack: Stack) -> Iterator[str]:
     set_template("inside.yaml", shipped.replace(NODEPORT, CLUSTER))
     try:
         yield "inside"
+        alice.stop("within")
     finally:
         set_template("inside.yaml", None)
 
@@ -59,13 +60,12 @@ def test_a_job_that_only_the_cluster_reaches_is_entered_at_its_services_address(
     assert service["spec"]["type"] == "ClusterIP"
     assert all("nodePort" not in port for port in service["spec"]["ports"])
 
+    job = service["metadata"]["labels"]["dlspawner.dev/job"]
+
     done = client.run("within", "basename $DLSPAWNER_JOB_DIR; exit 7")
 
-    assert (done.returncode, done.stdout.strip()) == (7, service["metadata"]["labels"]["dlspawner.dev/job"]), (
-        done.stderr
-    )
+    assert (done.returncode, done.stdout.strip()) == (7, job), done.stderr
     log = kubectl(SPACE, "logs", "-l", "app.kubernetes.io/name=gateway", "--tail=-1")
-    (entered,) = [line for line in log.splitlines() if "event=open" in line and "server=within" in line]
+    (entered,) = [line for line in log.splitlines() if "event=open" in line and f"job={job}" in line]
     address = f"{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
     assert f"pod={address}" in entered, entered
-    alice.stop("within")

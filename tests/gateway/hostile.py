@@ -15,6 +15,7 @@ Attack = Callable[[asyncssh.SSHClientConnection], Awaitable[str | None]]
 
 DISCONNECT, IGNORE, USERAUTH_REQUEST, USERAUTH_FAILURE, USERAUTH_BANNER = 1, 2, 50, 51, 53
 UNKNOWN = 15
+DENIED = b"\x33" + String(b"publickey,keyboard-interactive,password") + b"\0"
 TAKES_NO_MORE_SECONDS = 1.0
 
 
@@ -59,6 +60,11 @@ class Caller(asyncssh.SSHClientConnection):
     async def with_password(self, name: bytes) -> bytes:
         """The answer to a password that nobody has."""
         return await self._ask(name, String("password"), Boolean(False), String("wrong"))
+
+    def with_nothing(self, name: bytes) -> None:
+        """An empty password, whose answer is not waited for."""
+        method = String("password"), Boolean(False), String("")
+        self.send_packet(USERAUTH_REQUEST, String(name), String("ssh-connection"), *method)
 
     async def with_key(self, name: bytes, key: asyncssh.SSHKey) -> bytes:
         """The answer to the question whether a key would do."""

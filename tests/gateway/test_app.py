@@ -414,13 +414,20 @@ async def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing
         ("--Gateway.qqq=1", "Gateway.qqq: --help-all tells all that there are"),
         ("--port=0", "port: did you mean Gateway.port?"),
         ("user_ca_file", "user_ca_file: did you mean Gateway.user_ca_file?"),
+        ("Gateway.prot=s3cret", "Gateway.prot: did you mean Gateway.port?"),
     ],
-    ids=["section", "section in a section", "nothing like it", "word", "no option"],
+    ids=["section", "section in a section", "nothing like it", "word", "no option", "no dashes"],
 )
 def test_what_is_no_setting_is_named(setting: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         Gateway().initialize([setting])
     assert capsys.readouterr().err.endswith(f"ssh-gateway: there is no setting {said}\n")
+
+
+def test_a_setting_without_its_dashes_is_named_and_its_value_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Gateway().initialize(["Gateway.port=s3cret"])
+    assert capsys.readouterr().err.endswith("ssh-gateway: write --Gateway.port=…\n")
 
 
 def test_settings_that_do_not_come_from_the_command_line_are_held_to_the_same_names() -> None:

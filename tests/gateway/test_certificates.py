@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import logging
@@ -278,12 +279,13 @@ PRIVATE = "this is a private key: give its public half"
     [
         (
             "nonsense of somebody's",
-            "line 3: what begins with “nonsense” is no public key: one is a line as in a .pub file",
+            "line 3: this is no public key: one is a line as in a .pub file",
         ),
         ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
         ("openssh", f"line 3: {PRIVATE}"),
         ("pkcs8-pem", f"line 3: {PRIVATE}"),
         ("without its first line", "line 3: this is no public key"),
+        ("ssh-rsa IMPOSSIBLE", "line 3: what begins with “ssh-rsa” is no public key"),
     ],
 )
 def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
@@ -292,6 +294,8 @@ def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
     ca = asyncssh.generate_private_key("ssh-ed25519")
     private = ca.export_private_key(content if content == "pkcs8-pem" else "openssh").decode()
     is_private = not content.startswith(("nonsense", "ssh-"))
+    numbers = packets.text(b"ssh-rsa") + packets.text(b"\xff") + packets.text(b"\xfe")  # of which each is negative
+    content = content.replace("IMPOSSIBLE", base64.b64encode(numbers).decode())
     written = private.partition("\n")[2] if content.startswith("without") else private if is_private else content
     for path, load in ((tmp_path / "ca", Authorities), (tmp_path / "revoked", Revocations)):
         path.write_text(f"# ours\n\n{written}\n")
@@ -299,6 +303,16 @@ def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
             load(path).load()
         assert str(problem.value).startswith(f"{path}: {why}")
         assert not any(line in str(problem.value) for line in private.splitlines())
+
+
+@pytest.mark.parametrize("written", ["deadbeefcafe0123", "token: hunter2", "password hunter2"])
+def test_what_may_be_a_secret_is_not_repeated(written: str, tmp_path: Path) -> None:
+    """Somebody gave the wrong file."""
+    for load in (Authorities, Revocations):
+        (tmp_path / "file").write_text(written)
+        with pytest.raises(KeysUnusable, match="line 1: this is n") as problem:
+            load(tmp_path / "file").load()
+        assert not any(word in str(problem.value) for word in written.split())
 
 
 KINDS = {"ed25519": (), "ecdsa": ("-b", "256"), "ecdsa-521": ("-b", "521"), "rsa": ("-b", "3072")}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
@@ -19,7 +20,7 @@ from ssh_gateway.server import Server
 from ssh_gateway.visit import Visit
 from ssh_gateway.visitor import Visitor
 from ssh_gateway.wire import FAILED, UNREADABLE
-from tests.gateway.hostile import call
+from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePlaces, Running, until
 from tests.gateway.recorded import Around
 from tests.gateway.test_audit import LINE, logged
@@ -28,7 +29,6 @@ from tests.gateway.test_notices import seen
 __all__ = ["logged"]
 
 P256, SK = "ecdsa-sha2-nistp256", "sk-ecdsa-sha2-nistp256@openssh.com"
-DENIED = b"\x33" + packets.text(b"publickey,keyboard-interactive,password") + b"\0"
 SECRET = "a token\nevent=open"  # as errors quote it that are about values
 
 
@@ -221,6 +221,20 @@ async def test_what_can_be_no_key_is_a_no_and_no_error_of_ours(
     caller.abort()
 
 
+async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
+    running: Running, logged: list[dict[str, str]], alices_key: asyncssh.SSHKey
+) -> None:
+    caller = await call(running)
+    asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
+    (visitor,) = running.server.visitors
+    await until(lambda: visitor._key == alices_key.get_fingerprint())
+    asking.cancel()
+    assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
+    (failed,) = lines(logged, "auth")
+    assert (failed["result"], failed["method"], failed.get("key")) == ("failed", "publickey", None)
+    caller.abort()
+
+
 def test_the_log_is_not_filled_by_who_finds_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,6 +242,10 @@ def test_the_log_is_not_filled_by_who_finds_an_error(
     for _ in range(3 * BURST):
         say_failed(raised(KeyError("again")), conn="x")
     assert BURST <= len(caplog.records) < 2 * BURST
+    left_out = 3 * BURST - len(caplog.records)
+    logs._failures.left = 1.0
+    say_failed(raised(KeyError("once more")), conn="x")
+    assert f" unlogged={left_out} " in caplog.records[-1].getMessage()
 
 
 def raised(*problems: Exception) -> Exception:

@@ -18,6 +18,7 @@ from ssh_gateway.app import Gateway
 from ssh_gateway.keys import Keys
 from ssh_gateway.penalties import FREE_OF_A_NAME, Rules, read_networks
 from ssh_gateway.server import Limits
+from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 from tests.gateway.test_login import PASSWORD, with_token
@@ -70,6 +71,21 @@ async def test_empty_answers_are_no_guesses_and_have_an_end(strict: Running, per
     assert strict.server.penalties.refusal("127.0.0.1", strict.server.now()) is None
     done = await person.ssh("-o", "NumberOfPasswordPrompts=9", *options, "alice+train@gateway", "true", env=env)
     assert "too many failed attempts" in done.err
+
+
+async def test_an_empty_answer_that_is_given_up_pays_for_no_other(
+    keys: Keys, people: FakePeople, places: FakePlaces, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    stranger = asyncssh.generate_private_key("ssh-ed25519")
+    async with gateway(keys, people, places, limits=Limits(failure_seconds=60.0, drain_seconds=0.0)) as running:
+        caller = await call(running)
+        for _ in range(3):
+            caller.with_nothing(b"alice+train")
+            assert await caller.with_key(b"alice+train", stranger) == DENIED
+        caller.abort()
+    failed = [line for line in caplog.messages if "result=failed" in line]
+    assert [line.rpartition("attempt=")[2] for line in failed] == ["1", "2", "3"]
 
 
 async def test_who_guesses_waits_and_reads_how_long(strict: Running, person: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import socket
 from asyncio.subprocess import Process
@@ -242,11 +243,16 @@ async def test_a_busy_jump_connection_takes_new_keys_and_loses_nothing(running: 
     assert [(one.status, hashlib.sha256(one.out).hexdigest()) for one in done] == [(0, wanted)] * 6, done[0].err
 
 
-async def test_a_stream_of_tiny_packets_is_refused(running: Running, alices_key: asyncssh.SSHKey) -> None:
+async def test_a_stream_of_tiny_packets_is_refused_and_logged(
+    running: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+) -> None:
     """Everybody else would wait for thousands of them in one turn."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(running, alices_key, "alice", Listener())
     with pytest.raises(asyncssh.ChannelOpenError, match="may not be limited to less than 1024 bytes"):
         await conn.open_connection("train", 22, max_pktsize=SHORTEST - 1)
+    (refused,) = [line for line in caplog.messages if "event=refused" in line]
+    assert refused.endswith('what=stream why="a stream\'s packets may not be limited to less than 1024 bytes"')
     reader, _ = await conn.open_connection("train", 22, max_pktsize=SHORTEST)
     assert await reader.read(4) == b"SSH-"
     drop(conn)

@@ -68,12 +68,42 @@ async def test_the_gateway_is_recognised_while_the_hub_does_not_answer_and_nobod
         assert await status(portal, gateway) == 200
 
 
-async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(portal: Portal) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"kind": ',
+        b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n<h1>Ingress</h1>\n",
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+    ],
+    ids=["breaks off", "is another", "is the proxy's"],
+)
+async def test_an_answer_that_is_not_the_hubs_is_none(portal: Portal, answer: bytes) -> None:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    gateway, alice = portal.world.tokens["gateway"], await asyncio.to_thread(portal.world.token, "alice")
+    async with by_wire(portal), await asyncio.start_server(answers, "127.0.0.1", 0) as other:
+        assert await status(portal, gateway) == 200
+        portal.served.manager.auth.api_url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/hub/api"
+        assert [await status(portal, gateway), await status(portal, alice, "api/keys")] == [200, 503]
+
+
+async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway = portal.world.tokens["gateway"]
+
+    async def knows_nobody(*_: object) -> None:
+        """The Hub's answer to a token that was taken back."""
+
     async with by_wire(portal) as wire:
         assert await status(portal, gateway) == 200
-        auth = portal.served.manager.auth
-        auth.services.learn(gateway, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(identity, "_ask_hub", knows_nobody)
+            assert await status(portal, gateway) == 401
         await wire.cut()
         assert await status(portal, gateway) == 503
 

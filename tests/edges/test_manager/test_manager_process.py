@@ -151,8 +151,9 @@ def test_every_setting_explains_itself() -> None:
         ("--ServiceAuth.cache_maxage=5", "ServiceAuth.cache_maxage: did you mean ServiceAuth.cache_max_age?"),
         ("--Manger.keys_per_user=5", "Manger.keys_per_user: did you mean Manager.keys_per_user?"),
         ("keys_per_user", "keys_per_user: did you mean Manager.keys_per_user?"),
+        ("Manager.db_ulr=postgresql://user:s3cret@db/x", "Manager.db_ulr: did you mean Manager.db_url?"),
     ],
-    ids=["a setting", "of a part", "of what the Hub has made", "a section", "a word"],
+    ids=["a setting", "of a part", "of what the Hub has made", "a section", "a word", "no dashes"],
 )
 def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing_begins(
     setting: str, said: str, tmp_path: Path
@@ -161,12 +162,14 @@ def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing_begin
     assert done.returncode == 1
     assert f"there is no setting {said}" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_of_every_part_and_of_its_ancestors_are_taken() -> None:
-    manager = Manager()
-    manager.initialize(
-        ["--HubAuth.cache_max_age=7", "--GpuMetrics.prometheus_url=http://p", "--Application.log_level=WARN"]
-    )
-    assert manager.log_level == 30
+    done = run(
+        free_port(), "--HubAuth.cache_max_age=7", "--GpuMetrics.prometheus_url=http://p",
+        "--Application.log_level=WARN", "--db-url=no-url",
+    )  # fmt: skip
+    assert "there is no setting" not in done.stderr
+    assert "Manager.db_url is not a database URL" in done.stderr, "and then they are looked at"

@@ -199,14 +199,14 @@ async def test_a_stranger_who_reads_no_answers_is_dropped(
     with contextlib.suppress(asyncssh.Error, OSError):
         await before_login(running, attack)
     assert resident() - before < 32 * MIB
-    assert any(wire.UNREAD in record.getMessage() for record in caplog.records)
+    assert any(wire.leg.UNREAD in record.getMessage() for record in caplog.records)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
 async def test_somebody_inside_who_reads_no_answers_is_dropped(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MOST_UNSENT", MIB)
+    monkeypatch.setattr(wire.leg, "MOST_UNSENT", MIB)
     conn = await logged_in(running, alices_key)
     await deaf_flood(running, conn)
     await until(lambda: not running.server.visitors and not running.server.pods)
@@ -218,7 +218,7 @@ async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    monkeypatch.setattr(wire, "MOST_DEFERRED", 1000)
+    monkeypatch.setattr(wire.leg, "MOST_DEFERRED", 1000)
     conn = await logged_in(running, alices_key, "alice")
     conn._send_kexinit()
     conn._recv_handler = lambda: False  # it never finishes,

@@ -21,8 +21,8 @@ SECONDS = 0.5
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "EXCHANGE_SECONDS", SECONDS)
-    monkeypatch.setattr(wire, "EXCHANGE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", SECONDS)
+    monkeypatch.setattr(wire.server, "EXCHANGE_LOOK_SECONDS", 0.05)
 
 
 def the_leg(running: Running) -> wire.ServerLeg:
@@ -158,8 +158,8 @@ async def test_a_client_that_is_stopped_in_the_gateways_exchange_is_waited_for(
 async def test_an_exchange_that_is_flooded_ends_with_words(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MOST_DEFERRED", 100)
-    monkeypatch.setattr(wire, "EXCHANGE_SECONDS", 600.0)
+    monkeypatch.setattr(wire.leg, "MOST_DEFERRED", 100)
+    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", 600.0)
     listener = Listener()
     conn = await logged_in(running, alices_key, "alice", listener)
     begin_and_leave(conn, monkeypatch)

@@ -1,30 +1,68 @@
-"""Settings that a program does not have.
+"""Settings that a program does not have, and numbers that are none.
 
-traitlets warns about one and goes on without it: with a slip in the name of what keeps somebody out, or unused jobs
-from holding GPUs, it does not. Here it is a reason not to start.
+traitlets warns about an unknown setting and goes on without it: with a slip in the name of what keeps somebody out, or
+unused jobs from holding GPUs, it does not. Here it is a reason not to start. So is `nan`, which is within any bounds
+and switches off whatever waits for so long.
+
+Sentences name settings and never repeat a value, or a word that may be one: it may be a password.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from typing import Any
 
+import traitlets
 from traitlets.config import Application, Config
+
+_OPTION = re.compile(r"--?[A-Za-z]\w*(?:\.\w+)*")  # what traitlets' parser takes; any other one it prints whole
+ALL = "--help-all tells all that there are"
+
+
+class Float(traitlets.Float[float, float]):
+    """A number that is one, and not infinite."""
+
+    info_text = "a finite number"
+
+    def validate(self, obj: Any, value: Any) -> float:
+        found = super().validate(obj, value)
+        if not math.isfinite(found):
+            self.error(obj, value)
+        return found
 
 
 def unknown(config: Config, of: type[Application], words: Sequence[str] = ()) -> str | None:
-    """A sentence on the first setting that neither ``of`` nor its ``classes`` have, or a word that is no option.
-
-    Values are not in it: what was to be a password may be one.
-    """
+    """A sentence on the first setting that neither ``of`` nor its ``classes`` have, or on words that are no options."""
     for section, name in _settings(config):
         if not _is_known(section, name, of):
             return _sentence(section, name, of)
     for word in words:
-        written = word.partition("=")[0]
-        section, _, name = written.rpartition(".")
-        return f"write --{written}=…" if _is_known(section, name, of) else _sentence(section, name, of)
+        return _stray(word, of)
     return None
+
+
+def unreadable(arguments: Sequence[str], app: Application) -> str | None:
+    """A sentence on the first option that the parser would not take, before it prints that."""
+    names = [(key,) if isinstance(key, str) else key for key in (*app.aliases, *app.flags)]
+    short = {f"--{name}" for several in names for name in several}
+    for argument in arguments:
+        if argument == "--":
+            break
+        written = argument.partition("=")[0]
+        if written.startswith("-") and written not in short and not _OPTION.fullmatch(written):
+            return _stray(written.lstrip("-"), type(app))
+    return None
+
+
+def _stray(word: str, of: type[Application]) -> str:
+    section, _, name = word.partition("=")[0].rpartition(".")
+    if _is_known(section, name, of):
+        return f"write --{section}.{name}=…"
+    meant = _meant(section, name, of)
+    return f"a word on the command line is no setting: {f'did you mean --{meant}=…?' if meant else ALL}"
 
 
 def _is_known(section: str, name: str, of: type[Application]) -> bool:
@@ -34,16 +72,22 @@ def _is_known(section: str, name: str, of: type[Application]) -> bool:
 
 
 def _sentence(section: str, name: str, of: type[Application]) -> str:
+    meant = _meant(section, name, of)
+    written = f"{section}.{name}" if section else name
+    return f"there is no setting {written}: {f'did you mean {meant}?' if meant else ALL}"
+
+
+def _meant(section: str, name: str, of: type[Application]) -> str | None:
+    """The setting whose name is nearest."""
     configured = [of, *of.classes]
-    meant = [one for one in configured if section in one.section_names()] or configured
+    chosen = [one for one in configured if section in one.section_names()] or configured
     named = {
         trait.lower(): f"{one.__name__}.{trait}"
-        for one in reversed(meant)
+        for one in reversed(chosen)
         for trait in one.class_trait_names(config=True)
     }
     nearest = get_close_matches(name.lower(), named, n=1)
-    hint = f"did you mean {named[nearest[0]]}?" if nearest else "--help-all tells all that there are"
-    return f"there is no setting {f'{section}.{name}' if section else name}: {hint}"
+    return named[nearest[0]] if nearest else None
 
 
 def _settings(config: Config, section: str = "") -> Iterator[tuple[str, str]]:

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
+from traitlets import Bool, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application, Config
 
 from dlspawner.cluster import Cluster, ClusterError
 from dlspawner.hubapi import HubApi
+from dlspawner.known_settings import Float
 from dlspawner.looplag import watch_loop
 from ssh_gateway import keys, listening
 from ssh_gateway.activity import Activity
@@ -34,7 +35,7 @@ from ssh_gateway.rechecks import Rechecks
 from ssh_gateway.recordings import MOST_BYTES
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
-from ssh_gateway.settings import CannotRun, check, required, taking
+from ssh_gateway.settings import CannotRun, check, check_arguments, required, taking
 from ssh_gateway.worker import Worker
 from ssh_gateway.workers import NotStarted, Workers
 
@@ -237,6 +238,7 @@ class Gateway(Application):
 
     def initialize(self, argv: list[str] | None = None) -> None:
         try:
+            check_arguments(sys.argv[1:] if argv is None else argv, self)
             super().initialize(argv)
             check(Config(), type(self), self.extra_args)
         except CannotRun as problem:

@@ -148,7 +148,11 @@ class Penalties:
         """Why nobody may go on at this address now; tokens that are not answered yet are not held against it."""
         place = self.place(address)
         wait = self._above(place, now) - self.under_way[place] * self._unit
-        return f"too many failed logins from your address: try again in {_seconds(wait)}" if wait > 0 else None
+        return (
+            f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
+            if wait > 0
+            else None
+        )
 
     def crowded(self, address: str, name: str, now: float) -> bool:
         """Whether the answers to tokens under way, at this address or for this name, decide whether one more may be

@@ -106,7 +106,7 @@ class Rechecks:
 
     def _revoked(self, inside: Iterable[Held]) -> frozenset[Badge]:
         badges = {held.proof.badge for held in inside if held.proof.badge is not None}
-        return frozenset(filter(self.revocations.latest().names, badges))
+        return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
 
     async def learn_blocked(self) -> None:
         """Ask who is blocked, unless a round was told already; the answer within its time, or none."""

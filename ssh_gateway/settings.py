@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from traitlets.config import Application, Config
 
-from dlspawner.known_settings import unknown
+from dlspawner.known_settings import unknown, unreadable
 
 
 class CannotRun(Exception):
@@ -18,6 +18,13 @@ class CannotRun(Exception):
 def check(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
     """CannotRun for the first setting that ``of`` does not have, or for a word that is none at all."""
     said = unknown(config, of, words)
+    if said is not None:
+        raise CannotRun(said)
+
+
+def check_arguments(arguments: Sequence[str], app: Application) -> None:
+    """CannotRun for the first option that is none, before it is printed."""
+    said = unreadable(arguments, app)
     if said is not None:
         raise CannotRun(said)
 

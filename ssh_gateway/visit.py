@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -187,7 +187,7 @@ class Visit:
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")
         if self.budget.take(self._server.now()):
-            say("refused", conn=self._number, what=what)
+            say("refused", conn=self._number, user=self.proof.user, what=what, why="the gateway's settings")
 
     def _note(self, payload: bytes, by_client: bool, channel: int | None) -> None:
         """Write down what a packet asks for, or how something ended."""
@@ -322,13 +322,19 @@ class Visit:
             if self._leg.ended or packets.read_direct_tcpip(asked) is None:
                 self.send_home(refusal)
             else:
-                self._refuse_streams(refusal)
+                self._refuse_streams(refusal, await self._jobs_to_open())
             return
         for kind, payload in self._kept.take():
             if self._relay is not None:
                 self._relay.from_client(kind, payload)
 
-    def _refuse_streams(self, refusal: Refused) -> None:
+    async def _jobs_to_open(self) -> list[routing.Candidate]:
+        with contextlib.suppress(Unavailable):
+            jobs = await self._server.places.jobs(self.proof.user)
+            return [job for job in jobs if self.proof.opens(job.server)]
+        return []
+
+    def _refuse_streams(self, refusal: Refused, jobs: Sequence[routing.Candidate]) -> None:
         """Streams were asked for and there is no pod to open them; others may still go to jobs."""
         self._connecting = False
         for kind, payload in self._kept.take():
@@ -336,7 +342,12 @@ class Visit:
             if wish is None:
                 self._before_pod(kind, payload)
                 continue
-            reason = f"{routing.printable(wish.host)}:{wish.port} is none of your jobs, and {refusal}"
+            there = f"{routing.printable(wish.host)}:{wish.port}"
+            name = routing.jump_server(wish.host, self.proof.user)
+            if name is not None and routing.find(name, jobs) is not None:
+                reason = f"{there} is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port"
+            else:
+                reason = f"{there} is none of your jobs, and {refusal}"
             self.note_refused_stream(reason)
             self._leg.send_payload(packets.open_failure(packets.opener(payload), reason))
 

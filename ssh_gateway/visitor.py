@@ -58,6 +58,7 @@ class Visitor(Door):
         self._tried = False
         self._untold = False  # nobody could tell whose a key is, or who is blocked
         self._unjudged = False  # this attempt, which costs nothing
+        self._sent_home = False
         self._method = ""
         self._key = ""
         self._late = False
@@ -221,6 +222,8 @@ class Visitor(Door):
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
 
     def attempt_failed(self) -> str | None:
+        if self._sent_home:  # with a right credential, which is no failed attempt
+            return None
         exhausted = not self._unjudged and self._attempts.exhausted()
         self._unjudged = False
         method, key = self._method, self._key
@@ -351,6 +354,7 @@ class Visitor(Door):
                 self.waits = visit
                 await visit.connect(server)
         except Refused as refusal:
+            self._sent_home = True
             visit.send_home(refusal)
             return False
         self.visit = visit

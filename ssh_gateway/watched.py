@@ -11,6 +11,7 @@ from ssh_gateway.keys import KeysUnusable
 
 Content = TypeVar("Content")
 Read = TypeVar("Read")
+_KRL = b"SSHKRL\n\0"  # OpenSSH's PROTOCOL.krl
 
 
 @dataclass(slots=True)
@@ -31,10 +32,19 @@ class Watched(Generic[Content]):
             found = self.path.stat()
             version = (found.st_ino, found.st_mtime_ns, found.st_size)
             if version != self._version:
-                self.latest = self.parse(self.path.read_text("utf-8"))
+                self.latest = self.parse(_text(self.path.read_bytes()))
                 self._version = version
         except (OSError, ValueError) as error:
             raise KeysUnusable(f"{self.path}: {error} (setting {self.setting})") from error
+
+
+def _text(content: bytes) -> str:
+    if content.startswith(_KRL):
+        raise ValueError("this is a binary KRL: give the text from which ssh-keygen -k makes one")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError("this is no text") from error
 
 
 def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:

@@ -71,8 +71,8 @@ def parse(arguments: list[str] | None = None) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="dlspawner run", description="Run the whole product on this machine.")
     parser.add_argument("--state", type=Path, default=ROOT / "var", help="directory for everything that must survive")
-    parser.add_argument("--port", type=int, default=8000, help="port of the Hub's web pages (make run PORT=…)")
-    parser.add_argument("--ssh-port", type=int, default=2222, help="port of the SSH gateway (make run SSH_PORT=…)")
+    parser.add_argument("--port", type=_port, default=8000, help="port of the Hub's web pages (make run PORT=…)")
+    parser.add_argument("--ssh-port", type=_port, default=2222, help="port of the SSH gateway (make run SSH_PORT=…)")
     parser.add_argument(
         "--config", type=Path, default=ROOT / "hub_config", help="directory with the Hub's configuration"
     )
@@ -93,6 +93,13 @@ def parse(arguments: list[str] | None = None) -> Options:
         given.kubeconfig and given.kubeconfig.resolve(),
         given.nodes and given.nodes.resolve(),
     )
+
+
+def _port(written: str) -> int:
+    number = int(written)
+    if not 0 < number < 2**16:
+        raise argparse.ArgumentTypeError(f"{number} is no port: 1 to 65535")
+    return number
 
 
 def is_free(port: int) -> bool:

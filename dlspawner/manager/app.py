@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +18,14 @@ from pathlib import Path
 from jinja2 import TemplateError
 from sqlalchemy import make_url
 from tornado.httpserver import HTTPServer
-from traitlets import Bool, Float, Integer, List, Unicode, default
+from traitlets import Bool, Integer, List, Unicode, default
 from traitlets.config import Application, Config, catch_config_error
 
 import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.hubapi import HubApi
-from dlspawner.known_settings import unknown
+from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
 from dlspawner.manager import pages, portal, web
 from dlspawner.manager.acting import Acting
@@ -220,6 +221,7 @@ class Manager(Application):
 
     @catch_config_error
     def initialize(self, argv: list[str] | None = None) -> None:
+        self._refuse(unreadable(sys.argv[1:] if argv is None else argv, self))
         super().initialize(argv)
         self._refuse(unknown(Config(), type(self), self.extra_args))
         # HubAuth tells tornado's loggers, at level info, every cookie it sets.

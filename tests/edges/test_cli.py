@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner import cli
+from dlspawner.local.state import parse
 from dlspawner.spawner import refusal
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,14 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: dlspawner" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--port=99999", "--ssh-port=0"])
+def test_a_port_that_is_none_is_told(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([option])
+    assert ended.value.code == 2
+    assert f"{option.partition('=')[2]} is no port: 1 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "module"), [("run", "dlspawner.local"), ("devcluster", "dlspawner.devcluster")])

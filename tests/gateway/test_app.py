@@ -23,6 +23,7 @@ from traitlets.config import Config
 
 from dlspawner.cluster import PODS, SERVICES, Cluster
 from dlspawner.core import naming
+from dlspawner.known_settings import ALL
 from ssh_gateway.app import Gateway
 from ssh_gateway.keys import Keys, load_or_make
 from ssh_gateway.settings import CannotRun, check
@@ -413,10 +414,8 @@ async def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing
         ("--Gateway.Job.user_ca_file=ca", "Gateway.Job.user_ca_file: did you mean Gateway.user_ca_file?"),
         ("--Gateway.qqq=1", "Gateway.qqq: --help-all tells all that there are"),
         ("--port=0", "port: did you mean Gateway.port?"),
-        ("user_ca_file", "user_ca_file: did you mean Gateway.user_ca_file?"),
-        ("Gateway.prot=s3cret", "Gateway.prot: did you mean Gateway.port?"),
     ],
-    ids=["section", "section in a section", "nothing like it", "word", "no option", "no dashes"],
+    ids=["section", "section in a section", "nothing like it", "word"],
 )
 def test_what_is_no_setting_is_named(setting: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -424,10 +423,34 @@ def test_what_is_no_setting_is_named(setting: str, said: str, capsys: pytest.Cap
     assert capsys.readouterr().err.endswith(f"ssh-gateway: there is no setting {said}\n")
 
 
-def test_a_setting_without_its_dashes_is_named_and_its_value_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+STRAY = "a word on the command line is no setting: "
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["Gateway.port=s3cret"], "write --Gateway.port=…"),
+        (["Gateway.prot=s3cret"], f"{STRAY}did you mean --Gateway.port=…?"),
+        (["--Gateway.user-ca-file=s3cret"], f"{STRAY}did you mean --Gateway.user_ca_file=…?"),
+        (["--Gateway.user_ca_file=", "postgresql://u:s3cret@h/x?port=1"], f"{STRAY}{ALL}"),
+        (["--s3-cret"], f"{STRAY}{ALL}"),
+        (["s3cret"], f"{STRAY}{ALL}"),
+    ],
+    ids=["no dashes", "misspelled as well", "another dash", "behind a space", "no option", "a word"],
+)
+def test_a_word_that_is_no_setting_is_not_repeated(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        Gateway().initialize(["Gateway.port=s3cret"])
-    assert capsys.readouterr().err.endswith("ssh-gateway: write --Gateway.port=…\n")
+        Gateway().initialize(words)
+    assert capsys.readouterr().err == f"ssh-gateway: {said}\n"
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_what_is_no_number_switches_nothing_off(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Gateway().initialize([f"--Gateway.penalty_seconds={number}"])
+    assert "penalty_seconds" in capsys.readouterr().err
 
 
 def test_settings_that_do_not_come_from_the_command_line_are_held_to_the_same_names() -> None:

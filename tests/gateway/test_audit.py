@@ -229,6 +229,17 @@ async def test_one_connection_from_its_first_byte_to_its_last(
     assert "typed secret" not in str(logged)
 
 
+async def test_who_is_proven_and_cannot_have_what_they_want_has_not_failed(
+    running: Running, alice: Client, logged: list[dict[str, str]]
+) -> None:
+    assert "no job trian; yours: train" in (await alice.ssh("alice+trian@gateway", "true")).err
+    await closed(logged, 1)
+    assert [one["result"] for one in of(logged, "auth")] == ["proven"]
+    assert [one["why"] for one in of(logged, "refused")] == ["no job trian; yours: train"]
+    counted = running.server.meters.text().decode()
+    assert 'authentications_total{method="publickey",result="failed"} 0.0' in counted
+
+
 async def test_a_failed_key_and_a_token_that_is_no_line_of_the_log(
     running: Running, mallory: Client, alice: Client, logged: list[dict[str, str]]
 ) -> None:

@@ -23,7 +23,7 @@ from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_bounds import MIB, resident
 from tests.gateway.test_login import PASSWORD, with_token
 
-HELD_UP = "too many failed logins from your address: try again in "
+HELD_UP = "too many failed or unfinished logins from your address: try again in "
 
 
 @pytest.fixture

@@ -51,6 +51,19 @@ async def test_a_stream_to_another_port_needs_the_default_server(alice: Client) 
     assert "10.0.0.1:80 is none of your jobs, and your default server is not running" in done.err
 
 
+async def test_the_gateways_port_given_for_a_job_is_told(alice: Client, running: Running) -> None:
+    """`ssh -p 2222 -J alice@gateway:2222 alice@train`; no job of somebody else's is told from none."""
+    running.places.targets["bob", "eval"] = running.places.targets["alice", "train"]
+    for host, reason in (
+        ("train", "train:2222 is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port"),
+        ("alice+train", "alice+train:2222 is no port that ssh -J reaches"),
+        ("eval", "eval:2222 is none of your jobs, and your default server is not running"),
+    ):
+        done = await alice.ssh("-J", "alice@gateway", "-p", "2222", f"alice@{host}", "echo in")
+        assert done.status == 255
+        assert reason in done.err
+
+
 async def test_the_credential_on_the_inside_must_be_the_same_persons(running: Running, mallory: Client) -> None:
     """Alice's token on the outside, mallory's key on the inside; mallory has a job of the same name."""
     running.people.tokens["alices"] = Bearer("alice", everything)

@@ -10,7 +10,7 @@ from ssh_gateway.access import Crowd
 from ssh_gateway.penalties import Debts, Penalties, Rules, read_networks
 
 A, B = "192.0.2.1", "192.0.2.2"
-ADDRESS = "too many failed logins from your address: try again in {} seconds"
+ADDRESS = "too many failed or unfinished logins from your address: try again in {} seconds"
 
 
 def wrong(penalties: Penalties, address: str, name: str, times: int, now: float = 0.0) -> None:

@@ -33,6 +33,22 @@ WRITTEN, CAS = (key.export_public_key().decode().strip() for key in (KEY, CA))
 
 
 @pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"SSHKRL\n\0\0\0\0\1", "this is a binary KRL: give the text from which ssh-keygen -k makes one"),
+        (b"\xe9\x01", "this is no text"),
+    ],
+    ids=["a KRL", "anything"],
+)
+def test_what_is_no_text_is_told(content: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    for load in (Revocations, Authorities):
+        with pytest.raises(KeysUnusable) as problem:
+            load(tmp_path / "file").load()
+        assert str(problem.value).startswith(f"{tmp_path / 'file'}: {why} (setting ")
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "serial: 17",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from traitlets import Float, Integer
+from traitlets import Integer
 from traitlets.config import Configurable
 
+from dlspawner.known_settings import Float
 from dlspawner.manager.logs.keeper import Keeping
 
 

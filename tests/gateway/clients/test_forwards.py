@@ -122,12 +122,18 @@ async def test_a_forward_that_fails_ends_the_session_where_that_is_wanted(desk: 
     assert "remote port forwarding failed for listen port" in done.err
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody does: a socket is there a moment before that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @contextlib.asynccontextmanager
 async def agent(desk: Desk, of: str = "all") -> AsyncIterator[Path]:
     """An agent that holds one key."""
     path = desk.sockets / f"agent-{of}"
     async with desk.background("ssh-agent", "-D", "-a", str(path)):
-        await until(path.exists)
+        await until(lambda: listens(path))
         done = await desk.run("ssh-add", "-q", str(desk.identity), env={"SSH_AUTH_SOCK": str(path)})
         assert done.status == 0, done.err
         yield path

@@ -392,6 +392,12 @@ async def finish(process: asyncio.subprocess.Process, feed: bytes = b"", seconds
     return Done(process.returncode or 0, out or b"", err.decode(errors="replace"))
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody does: a socket is there a moment before that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 async def until(condition: object, seconds: float = DEADLINE) -> None:
     """Wait for a condition (a function without arguments)."""
     assert callable(condition)

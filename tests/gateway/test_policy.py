@@ -11,18 +11,18 @@ import pytest
 
 from ssh_gateway.keys import Keys
 from ssh_gateway.packets import Policy
-from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, until
+from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, listens, until
 
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[Path]:
     """An empty ssh-agent."""
-    socket = tmp_path / "agent"
+    path = tmp_path / "agent"
     process = await asyncio.create_subprocess_exec(
-        "ssh-agent", "-D", "-a", str(socket), stdout=asyncio.subprocess.DEVNULL
+        "ssh-agent", "-D", "-a", str(path), stdout=asyncio.subprocess.DEVNULL
     )
-    await until(socket.exists)
-    yield socket
+    await until(lambda: listens(path))
+    yield path
     process.kill()
     await process.wait()
 

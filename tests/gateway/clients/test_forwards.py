@@ -15,7 +15,7 @@ import pytest
 
 from tests.gateway.clients.forwarding import answer_over, echo_server, echo_socket
 from tests.gateway.clients.ways import Desk, Way
-from tests.gateway.peers import DEADLINE, Done, until
+from tests.gateway.peers import DEADLINE, Done, listens, until
 from tests.ports import free_port
 
 DATA = os.urandom(300_000)
@@ -120,12 +120,6 @@ async def test_a_forward_that_fails_ends_the_session_where_that_is_wanted(desk: 
         done = await desk.each_runs("ssh", *options, "HOST", "echo never")
     assert (done.status, done.out) == (255, b"")
     assert "remote port forwarding failed for listen port" in done.err
-
-
-def listens(path: Path) -> bool:
-    """Whether somebody does: a socket is there a moment before that."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
 
 
 @contextlib.asynccontextmanager

@@ -39,9 +39,7 @@ def unknown(config: Config, of: type[Application], words: Sequence[str] = ()) ->
     for section, name in _settings(config):
         if not _is_known(section, name, of):
             return _sentence(section, name, of)
-    for word in words:
-        return _stray(word, of)
-    return None
+    return _stray(words[0], of) if words else None
 
 
 def unreadable(arguments: Sequence[str], app: Application) -> str | None:

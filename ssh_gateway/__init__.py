@@ -8,7 +8,7 @@
     visit      one person afterwards: a shell, or ``ssh -J``     routing   PURE: where a login leads
     pod        the way into a job's sshd                         packets   PURE: what is read in a relayed packet
     proxy      the relay between the two legs                    logs      one line per event
-    directory  the Hub, the Manager and the cluster              wire, bulk all that is private to asyncssh
+    directory  the Hub and the Manager                           wire      all that is private to asyncssh
     rechecks   everybody inside is checked again             standing  PURE: who may stay
     algorithms what is offered and taken
     ciphers    the gateway's own, for data                    buffers   what all connections share
@@ -23,8 +23,8 @@
     channel    between the two                                   together  PURE: what workers count together
     settings   which of them are wrong                       door      what the leg asks of a visitor
     places     where jobs are, of the cluster                starts    starting one for who logs in
-    notices    what the Manager has to say to people         hand      what is for one worker
-    kept       PURE: what waits for the pod                  pulse     PURE: who types
+    notices    what the Manager has to say to people         hand      a thread for what may hang
+    kept       PURE: what waits for the pod                  pulse     PURE: whether a worker lives
 
 `app` makes a `Server`; the server's legs make `Visitor`s; a proof makes a `Visit`, which joins two legs in a `Relay`.
 """

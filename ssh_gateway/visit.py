@@ -319,10 +319,12 @@ class Visit:
         try:
             await self.connect("")
         except Refused as refusal:
-            if self._leg.ended or packets.read_direct_tcpip(asked) is None:
+            is_stream = packets.read_direct_tcpip(asked) is not None
+            jobs = await self._jobs_to_open() if is_stream else []
+            if self._leg.ended or not is_stream:
                 self.send_home(refusal)
             else:
-                self._refuse_streams(refusal, await self._jobs_to_open())
+                self._refuse_streams(refusal, jobs)
             return
         for kind, payload in self._kept.take():
             if self._relay is not None:

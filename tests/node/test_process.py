@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -77,9 +77,10 @@ def _restarts(pod: Object) -> int:
     return pod["status"]["containerStatuses"][0]["restartCount"]  # type: ignore[no-any-return]
 
 
-async def _until_none(marker: str) -> None:
+async def _until(wanted: Callable[[int], bool], marker: str) -> None:
+    """A container is ready from its start on, before its shell has started anything."""
     async with asyncio.timeout(5):
-        while _with(marker):  # noqa: ASYNC110  (processes of others have no events)
+        while not wanted(len(_with(marker))):  # noqa: ASYNC110  (processes of others have no events)
             await asyncio.sleep(0.02)
 
 
@@ -89,10 +90,10 @@ async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
     async with devcluster(tmp_path / "state") as process:
         await _ready(process)
         await _marked_pod(tmp_path / "state", marker)
-        assert len(_with(marker)) >= 3
+        await _until(lambda count: count >= 3, marker)
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        await _until_none(marker)
+        await _until(lambda count: count == 0, marker)
 
 
 @pytest.mark.slow

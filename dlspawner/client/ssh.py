@@ -18,6 +18,9 @@ from dlspawner import ssh_config
 from dlspawner.client.service import ClientProblem, Service, Unreachable
 from dlspawner.ssh_config import Access, Unwritable
 
+KNOWN_HOSTS = "known_hosts"  # of `dlspawner ssh`, beside the login
+# What OpenSSH reads unless it is told otherwise (ssh_config(5)).
+SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Host or Match.\n" + ssh_config.INCLUDE
 
 
@@ -32,6 +35,26 @@ def login_words(command: str) -> list[str]:
     if name == "ssh" and rest in ([], ["--"]) and ssh_config.is_place(place.lstrip("-") if rest else place):
         return words
     raise ClientProblem(f"The Hub's way in is more than a login, and is not run for you. It says: {command}", 1)
+
+
+def pins(service: Service, file: Path) -> list[str]:
+    """The options with which ``ssh`` knows the gateway by the host keys that the Hub tells; none where it tells none.
+
+    They are written to the file, which comes before what every account of this machine knows: a person's own
+    known hosts, and options, stay theirs.
+    """
+    try:
+        known = ssh_config.known_hosts(_read(service.get("ssh-config")))
+    except (ClientProblem, Unwritable):
+        return []
+    if not known or '"' in str(file):
+        return []
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(file, known)
+    except OSError:
+        return []
+    return ["-o", f'GlobalKnownHostsFile="{file}" {SYSTEM_KNOWN_HOSTS}']
 
 
 def _is_port(word: str) -> bool:

@@ -69,6 +69,8 @@ def test_a_job_from_the_forms_file_to_its_end(
 
     client = carla.ssh(tmp_path / "keys")
     assert run("ssh", "train", "-F", str(client.config), "id", "-un").stdout == "carla\n"
+    nobody_asked = ("-F", "none", "-i", client.key, "-o", "BatchMode=yes", "-o", "UserKnownHostsFile=none")
+    assert run("ssh", "train", *map(str, nobody_asked), "id", "-un").stdout == "carla\n"
     assert own_ssh(run, client, tmp_path, "train.dl") == own_ssh(run, client, tmp_path, "later.dl") == "carla\n"
 
     assert "asked to stop" in run("kill", "train").stdout

@@ -102,9 +102,12 @@ def program(home: Path) -> Path:
     return written
 
 
-def log_in(server: Scripted, home: Path, command: str, *rest: str) -> subprocess.CompletedProcess[str]:
-    """`dlspawner ssh` of a job that the Hub says to be reached by this command."""
-    server.answers = [(200, {"id": ID, "state": "running", "endpoints": [{"name": "ssh", "command": command}]})]
+def log_in(
+    server: Scripted, home: Path, command: str, *rest: str, access: object = None
+) -> subprocess.CompletedProcess[str]:
+    """`dlspawner ssh` of a job that the Hub says to be reached by this command, through this gateway."""
+    job = {"id": ID, "state": "running", "endpoints": [{"name": "ssh", "command": command}]}
+    server.answers = [(200, job), (200, access)]
     environ = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
     line = [sys.executable, "-m", "dlspawner.cli", "ssh", ID, *rest]
     return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -148,3 +151,40 @@ def test_a_hub_has_ssh_run_nothing_else(server: Scripted, home: Path, program: P
         done.stderr == f"dlspawner: The Hub's way in is more than a login, and is not run for you. It says: {command}\n"
     )
     assert not program.exists()
+
+
+LOGIN = "ssh -p 2222 alice+train@h.example.org"
+
+
+def test_ssh_knows_the_gateway_by_the_keys_that_the_hub_tells(server: Scripted, home: Path, program: Path) -> None:
+    done = log_in(server, home, LOGIN, "nvidia-smi", access=ANSWER)
+    assert (done.returncode, done.stderr) == (0, "")
+    *options, port, number, place, command = program.read_text().splitlines()
+    assert [port, number, place, command] == ["-p", "2222", "alice+train@h.example.org", "nvidia-smi"]
+    file = home / ".config" / "dlspawner" / "known_hosts"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (f"[h.example.org]:2222 {KEY}\n", 0o600)
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", "none", *options, "h"], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert f"globalknownhostsfile {file} /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2\n" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "access",
+    [ANSWER | {"host_keys": []}, ANSWER | {"host": "-oProxyCommand=sh"}, {}, []],
+    ids=["no keys", "no host", "nothing", "another answer"],
+)
+def test_ssh_asks_its_user_where_the_hub_tells_no_keys(
+    server: Scripted, home: Path, program: Path, access: object
+) -> None:
+    done = log_in(server, home, LOGIN, access=access)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert program.read_text().splitlines() == ["-p", "2222", "alice+train@h.example.org"]
+    assert not (home / ".config").exists()
+
+
+def test_ssh_asks_its_user_where_no_keys_can_be_kept(server: Scripted, home: Path, program: Path) -> None:
+    (home / ".config").write_text("a file")
+    done = log_in(server, home, LOGIN, access=ANSWER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert program.read_text().splitlines() == ["-p", "2222", "alice+train@h.example.org"]

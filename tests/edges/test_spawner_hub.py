@@ -156,7 +156,7 @@ class TestJob:
 
     @pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
     def test_ssh_by_its_nodeport_with_the_gateways_certificate(self, hub: Hub, alice: Person, shell: str) -> None:
-        done = wait_for(lambda: ssh(hub, alice, shell, "echo $HOME; printenv NVIDIA_VISIBLE_DEVICES"), "ssh")
+        done = wait_for(lambda: ssh(hub, alice, shell, "echo $HOME; printenv NVIDIA_VISIBLE_DEVICES"), "ssh", 60)
 
         home, gpus = done.splitlines()
         assert home == "/home/alice"
@@ -267,7 +267,7 @@ def ssh(hub: Hub, person: Person, server: str, command: str) -> str:
     options += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     line = ["ssh", *options, f"{job.ssh_login}@{host}", command]
     return subprocess.run(
-        line, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
     ).stdout
 
 
@@ -280,7 +280,7 @@ def test_a_wrong_file_stops_the_start_with_every_problem(tmp_path: Path) -> None
     made = Hub(tmp_path, templates=templates)
     config = Path(made.config) / "jupyterhub_config.py"
     line = ["jupyterhub", f"--config={config}"]
-    done = subprocess.run(line, env=made.env(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, env=made.env(), cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
 
     assert done.returncode != 0
     assert "one.yaml:1" in done.stderr

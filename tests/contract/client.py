@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 PATCH_TYPES = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",

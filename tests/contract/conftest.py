@@ -59,7 +59,7 @@ class Server:
 
     def _reap(self) -> int:
         assert self.process
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         assert self.process.stdout
         self.process.stdout.close()
         self.process = None

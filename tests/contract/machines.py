@@ -80,6 +80,6 @@ def joined(cluster: Client, nodes: Path, state: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
             for node in yaml.safe_load(nodes.read_text())["nodes"]:
                 cluster.request("DELETE", f"/api/v1/nodes/{node['name']}")

@@ -29,7 +29,7 @@ async def test_kubespawners_client(cluster: Client, namespace: str) -> None:
         assert created.metadata.creation_timestamp.tzinfo is not None
         listed = await core.list_namespaced_pod(namespace, label_selector="a=b", _preload_content=False)
         assert (await listed.json())["items"][0]["metadata"]["name"] == "p"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             seen = await _first_event(core, namespace)
         assert (seen["type"], seen["object"].metadata.uid) == ("ADDED", created.metadata.uid)
         with pytest.raises(client.ApiException) as conflict:
@@ -42,7 +42,7 @@ async def test_kubespawners_client(cluster: Client, namespace: str) -> None:
 
 async def _first_event(core: Any, namespace: str) -> Any:
     watch = kubernetes_asyncio.watch.Watch()
-    options = {"field_selector": "metadata.name=p", "timeout_seconds": 5}
+    options = {"field_selector": "metadata.name=p", "timeout_seconds": 30}
     async with watch.stream(core.list_namespaced_pod, namespace, **options) as stream:
         async for event in stream:
             return event

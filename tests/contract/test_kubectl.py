@@ -54,7 +54,7 @@ def kubectl(program: str, environment: dict[str, str], namespace: str) -> Kubect
     def run(*arguments: str, given: str | None = None, fails: bool = False) -> str:
         command = [program, "--namespace", namespace, *arguments]
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, check=False, timeout=30, env=environment
+            command, input=given, capture_output=True, text=True, check=False, timeout=60, env=environment
         )
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done.stderr if fails else done.stdout
@@ -134,6 +134,8 @@ def test_describe_tells_the_story(kubectl: Kubectl, cluster: Client, pods: str, 
     node = make_node()
     cluster.create(pods, pod(nodeSelector={"contract/node": node}))
     cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
+    told = f"{pods.removesuffix('/pods')}/events?fieldSelector=involvedObject.name=p,reason=Scheduled"
+    cluster.until(told, lambda events: bool(events["items"]), "the event")
     story = kubectl("describe", "pod", "p")
     assert f"Successfully assigned {pods.split('/')[-2]}/p to {node}" in story
     assert "Node-Selectors:" in story
@@ -155,10 +157,10 @@ def test_label_annotate_patch_and_select(kubectl: Kubectl) -> None:
 
 def test_wait_sees_a_condition_and_a_deletion(kubectl: Kubectl, start: Start, cluster: Client, pods: str) -> None:
     kubectl("apply", "-f", "-", given=POD)
-    waiting = start("wait", "pod/p", "--for=condition=Ready", "--timeout=20s")
+    waiting = start("wait", "pod/p", "--for=condition=Ready", "--timeout=60s")
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     cluster.patched(f"{pods}/p/status", {"status": {"conditions": [ready]}})
-    assert waiting.communicate(timeout=20)[0] == "pod/p condition met\n"
+    assert waiting.communicate(timeout=60)[0] == "pod/p condition met\n"
     assert kubectl("delete", "pod", "p").startswith('pod "p" deleted')
     assert not kubectl("get", "pods", "-o", "name")
 

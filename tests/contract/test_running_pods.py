@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPResponse
 from typing import Any
 
 from tests.contract.client import Client
@@ -56,7 +58,7 @@ def _output(cluster: Client, pods: str, manifest: Any) -> str:
 
 def _kubectl(cluster: Client, pods: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [KUBECTL, f"--kubeconfig={cluster.kubeconfig}", f"--namespace={pods.split('/')[-2]}", *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_running_pod_is_ready_and_has_an_address(cluster: Client, pods: str, machine: Machine) -> None:
@@ -146,12 +148,18 @@ def test_the_log_of_the_run_before_is_kept(cluster: Client, pods: str, machine: 
 def test_a_followed_log_ends_with_its_container(cluster: Client, pods: str, machine: Machine) -> None:
     cluster.create(pods, machine.pod("echo one; read -r line < /v/pipe; echo $line", **_pipe()))
     cluster.until(f"{pods}/p", _ready, "ready")
-    with closing(cluster.connect()) as connection:
-        connection.request("GET", f"{pods}/p/log?follow=true", headers=cluster.headers)
-        response = connection.getresponse()
-        assert response.readline() == b"one\n"
+    with _followed(cluster, pods, "p") as log:
+        assert log.readline() == b"one\n"
         _kubectl(cluster, pods, "exec", "p", "--", "sh", "-c", "echo two > /v/pipe")  # which may end with the container
-        assert response.read() == b"two\n"
+        assert log.read() == b"two\n"
+
+
+@contextmanager
+def _followed(cluster: Client, pods: str, name: str) -> Iterator[HTTPResponse]:
+    """The log of a pod that runs."""
+    with closing(cluster.connect()) as connection:
+        connection.request("GET", f"{pods}/{name}/log?follow=true", headers=cluster.headers)
+        yield connection.getresponse()
 
 
 def _pipe() -> dict[str, Any]:
@@ -176,12 +184,14 @@ def test_exec_carries_input_output_and_exit_status(cluster: Client, pods: str, m
 
 
 def test_a_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machine) -> None:
-    polite = machine.pod("trap 'exit 0' TERM; while :; do sleep 0.1; done", "polite")
+    polite = machine.pod("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done", "polite")
     polite["metadata"]["finalizers"] = ["example.org/hold"]
     cluster.create(pods, polite)
-    cluster.create(pods, machine.pod("trap '' TERM; while :; do sleep 0.1; done", "deaf"))
+    cluster.create(pods, machine.pod("trap '' TERM; echo up; while :; do sleep 0.1; done", "deaf"))
     for name in ("polite", "deaf"):
         cluster.until(f"{pods}/{name}", _ready, "ready")
+        with _followed(cluster, pods, name) as log:  # it is ready before its shell has set the trap
+            assert log.readline() == b"up\n"
     asked = time.monotonic()
     cluster.delete(f"{pods}/deaf", gracePeriodSeconds=2)
     assert cluster.delete(f"{pods}/polite")["metadata"]["deletionGracePeriodSeconds"] == 5

@@ -118,13 +118,13 @@ class Hub:
             self.join_real()
             module = ["dlspawner.devcluster.node", f"--kubeconfig={self.kubeconfig}"]
         self.run("cluster", sys.executable, "-m", *module, f"--state={self.state / 'cluster'}", *given)
-        wait_for(self.kubeconfig.exists, "the kubeconfig", 30)
+        wait_for(self.kubeconfig.exists, "the kubeconfig", 120)
         ready = [self.kubectl_program, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
 
         def nodes() -> bool:
             return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
 
-        wait_for(nodes, "the nodes", 30)
+        wait_for(nodes, "the nodes", 120)
         wanted = settings.load(self.templates / "jobs", self.config / "cluster.yaml", self.config / "teams.yaml")
         for team in wanted.teams.teams:
             for mount in team.mounts:
@@ -280,7 +280,9 @@ class Person:
     def stop(self, server: str) -> None:
         answer = self.api("DELETE", self.server_path(server))
         assert answer.status_code in {202, 204}, answer.text
-        wait_for(lambda: not self.server(server).get("ready") and not self.server(server).get("pending"), "it stopped")
+        wait_for(
+            lambda: not self.server(server).get("ready") and not self.server(server).get("pending"), "it stopped", 60
+        )
 
     def pod_name(self, server: str) -> str:
         return f"jupyter-{self.name}--{server}" if server else f"jupyter-{self.name}"

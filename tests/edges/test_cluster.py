@@ -97,7 +97,7 @@ async def cluster(server: Server, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def _changes(cluster: Cluster, count: int) -> list[tuple[str, str]]:
     seen: list[Change] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for change in cluster.watch(PODS, "here"):
             seen.append(change)
             if len(seen) == count:

@@ -81,7 +81,7 @@ def test_what_was_carried_out_is_the_fault_s(api: faults.Proxy, kind: type, done
     fault = Answer(504, done=done) if kind is Answer else kind(done=done)
     api.fail("create", "configmaps", fault)
     try:
-        assert create(api, name, 0.5).status_code == 504
+        assert create(api, name, 2 if kind is Lost else 30).status_code == 504
     except requests.RequestException:
         assert kind is not Answer
 
@@ -169,7 +169,7 @@ def test_who_is_away_refuses_connections_and_comes_back_at_the_same_place(api: f
 def test_who_is_silent_takes_connections_and_says_nothing(api: faults.Proxy) -> None:
     api.silent()
     with pytest.raises(requests.Timeout):
-        create(api, "silence", 0.3)
+        create(api, "silence", 2)
     api.heal()
 
     assert "silence" not in names(api)

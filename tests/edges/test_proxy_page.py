@@ -29,14 +29,14 @@ PAGE = ROOT / "templates" / "proxy" / "error.html"
 def answers_when(url: str) -> bool:
     try:
         return requests.get(f"{url}/_chp_healthz", timeout=5).status_code == 200
-    except requests.ConnectionError:
+    except requests.RequestException:
         return False
 
 
 @pytest.fixture
 def behind() -> Iterator[socket.socket]:
     """Where the Hub would be: a port that takes connections, and answers what a test makes it answer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", free_port())) as server:
         yield server
 
 

@@ -890,7 +890,11 @@ _VALUES = st.recursive(
 _JOB_KEYS = ["title", "who", "options", "command", "home", "endpoints", "mounts", "pods", "idle", "labels", "pod"]
 
 
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.dictionaries(st.sampled_from(_JOB_KEYS), _VALUES, max_size=4),
     st.dictionaries(st.sampled_from(["gpu_types", "cpu_only", "storage", "defaults", "x"]), _VALUES, max_size=3),

@@ -91,6 +91,7 @@ def test_a_pod_that_went_is_a_server_that_has_ended(hub: Hub, person: Person) ->
     launch(person, "plain")
     hub.kubectl("delete", "pod", f"jupyter-{person.name}", "--wait=false")
     wait_for(lambda: not person.server("").get("ready"), "the Hub has noticed", 60)
+    wait_for(lambda: not person.server("").get("pending"), "its stop is over", 60)
     assert Path(hub.state / "hub.log").read_text().count("ended: exit_code") >= 1
     shown = person.get(f"/user/{person.name}/")
     assert "removed from outside the Hub" in shown.text, "JupyterHub's own page says why"

@@ -32,6 +32,7 @@ def test_a_pod_that_a_finalizer_holds_is_told_of_and_not_counted(tmp_path: Path)
         hub.kubectl("patch", "pod", name, "--type=merge", "-p", holding)
         hub.kubectl("delete", "pod", name, "--wait=false")
         wait_for(lambda: not person.server("").get("ready"), "the Hub has noticed", 90)
+        wait_for(lambda: not person.server("").get("pending"), "its stop is over", 90)
 
         person.start("")
         told = [event["message"] for event in person.progress("") if event.get("failed")]

@@ -213,7 +213,7 @@ async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, tries = core.create_namespaced_pod, []
-    spawner = make(k8s_api_request_retry_timeout=3)
+    spawner = make(start_timeout=60, k8s_api_request_retry_timeout=30)
 
     async def refused_at_last(*given: Any, **named: Any) -> None:
         tries.append((given, named))

@@ -83,7 +83,8 @@ async def test_a_watch_that_never_begins_is_asked_for_again(
     api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listwatch, "BEGIN_SECONDS", 0.1)
-    api.watches = deque([Watched(ends=NEVER), Watched([event("ADDED", pod("a", 11))], ends=SILENT)])
+    begins = Watched([event("ADDED", pod("a", 11))], ends=SILENT)
+    api.watches = deque([Watched(ends=NEVER), *[begins] * 100])  # none that this process hears too late is the last
     await watch.start()
     await seen(watch, "a", 11)
 

@@ -92,7 +92,7 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
     return PodWatch()
 
 
-def pods(api: Api, all_seconds: float = 2) -> Pods:
+def pods(api: Api, all_seconds: float = 30) -> Pods:
     return Pods(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 from kubespawner import KubeSpawner
 from traitlets.config import Config
 
@@ -188,7 +189,7 @@ async def slow(spawner):
     if spawner.name.startswith("late"):
         await asyncio.sleep(1.5)
 c.Spawner.pre_spawn_hook = slow
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 30}  # longer than a refusal takes on a busy machine
 c.Spawner.consecutive_failure_limit = LIMIT
 c.KubeSpawner.profile_list = [
     {"display_name": "CPU", "profile_options": {
@@ -216,8 +217,13 @@ class TestThreeWaysIn:
 
     def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
         server = new_name("form")
-        answer = alice.post(f"/hub/spawn/alice/{server}", profile="cpu", **{"profile-option-cpu--size": "huge"})
 
+        def back() -> list[requests.Response]:
+            """JupyterHub waits a second for a start to fail, and leads to the page of a start that goes on then."""
+            answer = alice.post(f"/hub/spawn/alice/{server}", profile="cpu", **{"profile-option-cpu--size": "huge"})
+            return [answer] if answer.status_code != 302 else []
+
+        [answer] = wait_for(back, "the form")
         assert answer.status_code == 400
         assert SENTENCE in alert(answer.content.decode())
         assert 'id="profile-item-cpu"' in answer.text

@@ -178,6 +178,7 @@ async def test_a_start_whose_server_answers_is_over_for_the_next_restart(
     check: Check, api: ScriptedApi, port: int
 ) -> None:
     show(api, port)
+    check.spawner.start_timeout = check.spawner.http_timeout = 60
     await check.made({**STARTING, "dlspawner_begun": True})
 
     assert not {"dlspawner_starting", "dlspawner_begun"} & set(check.spawner.orm_spawner.state)

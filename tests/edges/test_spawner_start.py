@@ -21,6 +21,7 @@ import pytest
 
 from dlspawner.core import accounts
 from dlspawner.spawner import children
+from tests.ports import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
@@ -71,7 +72,7 @@ class Job:
 
     def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
         line = self.ssh_line(*command, terminal=terminal)
-        return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
 
     def listens(self) -> bool:
         try:
@@ -90,9 +91,7 @@ def job(tmp_path: Path) -> Job:
     files, home = tmp_path / "files", tmp_path / "home"
     for made in (files, home, tmp_path / "tmp"):
         made.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     key = children.make_host_key()
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
@@ -141,9 +140,9 @@ def running(job: Job) -> Iterator[Started]:
         "DLSPAWNER_LOG_DIR": str(job.home / "runs"),
     }
     with (job.home.parent / "log").open("wb") as log:
-        process = subprocess.Popen(job.command("sleep", "60", **env), stderr=log, start_new_session=True)
+        process = subprocess.Popen(job.command("sleep", "600", **env), stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not job.listens():
             assert process.poll() is None, (job.home.parent / "log").read_text()
             assert time.monotonic() < deadline, (job.home.parent / "log").read_text()
@@ -271,8 +270,8 @@ def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:
             "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{server.server_port}/services/jobs",
             "JUPYTERHUB_API_TOKEN": "hub-token",
         }
-        subprocess.run([sys.executable, str(job.files / "suggest_keys.py")], env=env, check=True, timeout=20)
-        answer.join(10)
+        subprocess.run([sys.executable, str(job.files / "suggest_keys.py")], env=env, check=True, timeout=60)
+        answer.join(60)
 
     keys = [
         {"key": "ssh-ed25519 AAAA alice@laptop", "source": "~/.ssh/id_ed25519.pub"},
@@ -282,7 +281,7 @@ def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:
 
 
 def run(job: Job, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(job.command(*command, **env), capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(job.command(*command, **env), capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_command_is_what_runs_in_the_end(job: Job) -> None:
@@ -383,36 +382,36 @@ def process_one(process: subprocess.Popen[str]) -> int:
 
 
 def test_the_login_proxy_ends_when_main_is_killed(pair: Callable[..., subprocess.Popen[str]]) -> None:
-    proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 60")
+    proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
     assert first_line(proxy) == "started\n"
-    main = pair("--main", "sh", "-c", "echo started; exec sleep 60")
+    main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
     assert first_line(main) == "started\n"
     assert proxy.poll() is None
 
     os.kill(process_one(main), signal.SIGKILL)
 
-    assert proxy.wait(10) == 0
+    assert proxy.wait(60) == 0
     assert "main has ended" in proxy.communicate()[1]
 
 
 def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
     pair: Callable[..., subprocess.Popen[str]],
 ) -> None:
-    assert pair("--main", "true").wait(10) == 0
-    assert pair("--login-proxy", "sleep", "60").wait(10) == 0
+    assert pair("--main", "true").wait(60) == 0
+    assert pair("--login-proxy", "sleep", "600").wait(60) == 0
 
 
 def test_a_login_proxy_that_is_started_once_more_waits_for_the_main_of_now(
     pair: Callable[..., subprocess.Popen[str]],
 ) -> None:
     for _ in range(2):  # the pod's containers start again, the proxy first
-        proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 60")
+        proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
         assert first_line(proxy) == "started\n"
-        main = pair("--main", "sh", "-c", "echo started; exec sleep 60")
+        main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
         assert first_line(main) == "started\n"
         assert proxy.poll() is None
         os.kill(process_one(main), signal.SIGKILL)
-        assert proxy.wait(10) == 0
+        assert proxy.wait(60) == 0
 
 
 def test_what_main_starts_does_not_inherit_the_lock(pair: Callable[..., subprocess.Popen[str]]) -> None:

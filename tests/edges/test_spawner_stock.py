@@ -45,7 +45,7 @@ class Api(Client):
 
 def spawner(monkeypatch: pytest.MonkeyPatch, **answers: list[Answered]) -> Any:
     """One whose API server answers so."""
-    made = make_spawner(monkeypatch, config={"k8s_api_request_retry_timeout": 1})
+    made = make_spawner(monkeypatch, config={"k8s_api_request_retry_timeout": 10})
     made.api = Api(**answers)
     return made
 

@@ -153,7 +153,7 @@ def left(person: Person, server: str) -> str:
     return " ".join(line for line in found if line.partition("/")[2].startswith(name))
 
 
-def wait_until_gone(person: Person, server: str, seconds: float = 30) -> None:
+def wait_until_gone(person: Person, server: str, seconds: float = 60) -> None:
     wait_for(lambda: not left(person, server), f"nothing is left of {server}", seconds)
 
 

@@ -62,9 +62,9 @@ class Job:
         if self.job.ssh_host_key:
             template = self.world.template(self.job.template)
             kube.create(f"/api/v1/namespaces/{namespace}/services", children.service(self.pod, self.job, template.ssh))
-        self.world.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=60s")
+        self.world.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=110s")
         if self.job.ssh_host_key:
-            wait_for(self._ssh_answers, "the job's sshd", 30)
+            wait_for(self._ssh_answers, "the job's sshd", 60)
         return self
 
     def _address(self) -> tuple[str, int]:
@@ -106,7 +106,7 @@ class Job:
         options = ["-F", "none", "-i", str(key), "-o", f"Port={port}", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         options += ["-o", f"UserKnownHostsFile={key}.known", "-o", "StrictHostKeyChecking=yes"]
         line = [program, *options, *before, f"{self.job.ssh_login}@{host}", *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False, input=given)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -178,7 +178,7 @@ def rules(kubernetes: Client, folder: Path) -> Iterator[None]:
         ):
             stack.enter_context(created(kubernetes, f"{path}/{kind}", {**named, **body}))
         for value in ("webhook", "down", "policy"):
-            wait_for(lambda value=value: refuses(kubernetes, value), f"the rule {value} applies", 20)
+            wait_for(lambda value=value: refuses(kubernetes, value), f"the rule {value} applies", 60)
         yield
 
 

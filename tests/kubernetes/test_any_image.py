@@ -96,9 +96,11 @@ def test_files_are_copied_by_sftp_scp_and_rsync(job: Running) -> None:
 
 def test_a_port_that_only_the_job_sees_is_forwarded(job: Running) -> None:
     here = 9000 + int(job.name.rpartition("-")[2])
+    wait_for(lambda: job.http("alice") == "200 theirs\n\n", "their page", 60)
+    forwards = f"-f -o ExitOnForwardFailure=yes -L {here}:127.0.0.1:8000"
     said = job.world.run(
         # ssh ends by itself, once the command has ended and the forward is not in use any more.
-        f"""{job.world.ssh(job)} -f -o ExitOnForwardFailure=yes -L {here}:127.0.0.1:8000 alice@{job.ip} sleep 3
+        f"""{job.world.ssh(job)} {forwards} alice@{job.ip} sleep 30 >/dev/null 2>&1
         python -c 'import urllib.request; print(urllib.request.urlopen("http://127.0.0.1:{here}/").read().decode())'"""
     )
     assert said == "theirs\n\n"

@@ -35,7 +35,9 @@ def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFacto
     kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
     state = tmp_path_factory.mktemp("hub")
     more = 'c.DLSpawner.http_expose = "nodeport"\n'
-    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60, more=more)
+    made = make_hub(
+        state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
+    )
     (made.templates / "jobs" / "lab.yaml").write_text(LAB)
     try:
         with running(made, cluster=False) as started:
@@ -62,7 +64,7 @@ def routes(hub: Hub, server: str) -> set[str]:
 
 
 def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> None:
-    alice.launch("train", template="lab")
+    alice.launch("train", 180, template="lab")
     pod = alice.pod_name("train")
     address = node_port(hub, pod)
     pod_address = hub.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIP}")
@@ -78,7 +80,7 @@ def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> Non
 
     hub.stop("hub")
     hub.start_hub()
-    wait_for(lambda: alice.server("train").get("ready"), "the Hub finds the job again")
+    wait_for(lambda: alice.server("train").get("ready"), "the Hub finds the job again", 60)
     assert alice.get("/user/alice/train/lab").status_code == 200
     assert routes(hub, "train") == {address}
     assert f"://{pod_address}" not in hub.log
@@ -95,7 +97,7 @@ def test_a_url_that_was_forgotten_is_found_again(hub: Hub, alice: Person) -> Non
     hub.stop("hub")
     hub.kubectl("delete", "service", f"{pod}-http")
     hub.start_hub()
-    wait_for(lambda: alice.server("again").get("ready"), "the Hub finds the job again")
+    wait_for(lambda: alice.server("again").get("ready"), "the Hub finds the job again", 60)
 
     after = node_port(hub, pod)
     assert after != before

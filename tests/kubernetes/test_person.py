@@ -72,7 +72,7 @@ def administer(kubectl: Kubectl, namespace: str, path: str, script: str) -> None
     spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(pod))
-    kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=60s")
+    kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=110s")
 
 
 CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "command": "sleep 60"}}
@@ -287,7 +287,9 @@ async def test_who_asks_for_another_node_than_their_homes_reads_it(
     job.create()
     world.kubernetes.until(job.path, lambda pod: bool(pod["spec"].get("nodeName")), "a node")
     other.create()
-    waiting = world.kubernetes.until(other.path, lambda pod: "conditions" in pod["status"], "a verdict")
+    waiting = world.kubernetes.until(  # a scheduler that has not heard of the other node yet says something else
+        other.path, lambda pod: "pod affinity rules" in str(pod["status"].get("conditions")), "a verdict"
+    )
     seen = trouble.of_pod(waiting, frozenset())
     for made in (job, other):
         world.kubernetes.request("DELETE", made.path, {"gracePeriodSeconds": 0})

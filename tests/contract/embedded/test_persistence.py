@@ -54,7 +54,7 @@ def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Serv
     threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
     for thread in threads:
         thread.start()
-    assert enough.wait(20)
+    assert enough.wait(60)
     server.kill()
     for thread in threads:
         thread.join()
@@ -144,7 +144,7 @@ def test_a_second_server_says_what_is_taken(
     state = server.state if what == "directory" else tmp_path_factory.mktemp("other")
     port = 0 if what == "directory" else server.port
     command = [sys.executable, "-m", "dlspawner.devcluster.api", "--state", str(state), "--port", str(port)]
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert second.returncode == 1
     assert (str(state) if what == "directory" else str(port)) in second.stderr
     assert "Traceback" not in second.stderr

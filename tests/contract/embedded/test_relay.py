@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.client import Client, pod
 from tests.contract.conftest import NodeMaker
+from tests.ports import free_port
 
 BIG = 8 * 1024 * 1024
 
@@ -95,7 +96,7 @@ def test_followed_logs_are_streamed(cluster: Client, running: str, kubelet: Kube
 
     def serve(connection: socket.socket, _: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
-        go_on.wait(10)
+        go_on.wait(60)
         connection.sendall(b"4\r\ntwo\n\r\n0\r\n\r\n")
 
     kubelet.serve = serve
@@ -110,9 +111,7 @@ def test_followed_logs_are_streamed(cluster: Client, running: str, kubelet: Kube
 
 def test_a_kubelet_that_does_not_answer_is_an_error(cluster: Client, running: str, kubelet: Kubelet) -> None:
     node = cluster.get(running)["spec"]["nodeName"]
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+    status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": free_port()}}}
     cluster.patched(f"/api/v1/nodes/{node}/status", {"status": status})
     for path, headers in (("log", {}), ("exec?command=true", {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"})):
         answer = cluster.request("GET", f"{running}/{path}", headers=headers)
@@ -121,7 +120,7 @@ def test_a_kubelet_that_does_not_answer_is_an_error(cluster: Client, running: st
 
 
 def _upgrade(cluster: Client, path: str) -> socket.socket:
-    raw = socket.create_connection((str(cluster.server.hostname), cluster.server.port or 0), timeout=10)
+    raw = socket.create_connection((str(cluster.server.hostname), cluster.server.port or 0), timeout=60)
     stream = cluster.context.wrap_socket(raw, server_hostname="localhost")
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: SPDY/3.1", "Content-Length: 0"]
     lines += ["X-Stream-Protocol-Version: v4.channel.k8s.io", f"Authorization: {cluster.headers['Authorization']}"]
@@ -142,7 +141,7 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: S
 def _exchange(stream: ssl.SSLSocket, payload: bytes) -> bytes:
     """Send and read at once, as much as was sent. In one thread: two may not use one TLS connection in Python 3.11."""
     stream.setblocking(False)
-    received, sent, deadline = bytearray(), 0, time.monotonic() + 30
+    received, sent, deadline = bytearray(), 0, time.monotonic() + 60
     while len(received) < len(payload):
         assert time.monotonic() < deadline, (sent, len(received))
         moved = False
@@ -193,7 +192,7 @@ def test_the_end_of_one_side_ends_the_other(cluster: Client, running: str, kubel
     kubelet.serve = serve
     with _upgrade(cluster, f"{running}/exec?command=true") as stream:
         assert _read(stream, len(SWITCH) + 3).endswith(b"bye")
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_a_reader_that_stops_reading_stops_the_kubelet(cluster: Client, running: str, kubelet: Kubelet) -> None:
@@ -212,5 +211,5 @@ def test_a_reader_that_stops_reading_stops_the_kubelet(cluster: Client, running:
     kubelet.serve = serve
     with _upgrade(cluster, f"{running}/exec?command=yes") as stream:
         _read(stream, len(SWITCH))
-        assert stuck.wait(20)
+        assert stuck.wait(60)
     assert sum(sent) < 5 * BIG

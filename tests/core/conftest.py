@@ -1,8 +1,0 @@
-"""Properties say nothing about time: a busy machine that makes examples slowly is no failure."""
-
-from __future__ import annotations
-
-from hypothesis import HealthCheck, settings
-
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")

@@ -401,9 +401,18 @@ def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
     assert pair("--login-proxy", "sleep", "600").wait(60) == 0
 
 
+@pytest.mark.parametrize("after_a_look", ["", "sleep 1"], ids=["", "which begins while it looks"])
 def test_a_login_proxy_that_is_started_once_more_waits_for_the_main_of_now(
-    pair: Callable[..., subprocess.Popen[str]],
+    pair: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_look: str
 ) -> None:
+    look = f"""#!/bin/sh
+{shutil.which("flock")} "$@"; status=$?
+case "$*" in *" true") {after_a_look} ;; esac
+exit $status
+"""
+    (tmp_path / "flock").write_text(look)
+    (tmp_path / "flock").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for _ in range(2):  # the pod's containers start again, the proxy first
         proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
         assert first_line(proxy) == "started\n"

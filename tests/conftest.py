@@ -7,9 +7,14 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.kubernetes import planes
+
+# What an example takes on a busy machine says nothing of the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 COMPLETE = "DLSPAWNER_TESTS_COMPLETE"  # set by the Makefile, which installs everything that tests need
 

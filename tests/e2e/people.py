@@ -15,7 +15,7 @@ import requests
 T = TypeVar("T")
 
 
-def wait_for(question: Callable[[], T], what: str, seconds: float = 30) -> T:
+def wait_for(question: Callable[[], T], what: str, seconds: float = 60) -> T:
     """The first true answer to `question`; an AssertionError naming `what` when there is none in time.
 
     A question that takes long is asked less often: whoever is asked has something to do.
@@ -115,7 +115,7 @@ class Person:
         path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
         return self.api("POST", path, {"user_options": options} if options else None)
 
-    def launch(self, server: str, seconds: float = 60, **options: object) -> dict[str, Any]:
+    def launch(self, server: str, seconds: float = 180, **options: object) -> dict[str, Any]:
         """Start a server and wait until it is ready; its model."""
         answer = self.start(server, **options)
         assert answer.status_code in {201, 202}, answer.text
@@ -130,7 +130,7 @@ class Person:
         model = self.server(server)
         return model if model.get("ready") else {}
 
-    def stop(self, server: str, seconds: float = 60) -> None:
+    def stop(self, server: str, seconds: float = 120) -> None:
         path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
         answer = self.api("DELETE", path)
         assert answer.status_code in {202, 204}, answer.text
@@ -175,7 +175,7 @@ class Ssh:
         return f"{self.person.name}+{server}" if server else self.person.name
 
     def run(
-        self, server: str, *command: str, options: tuple[str, ...] = (), text: str | None = None, seconds: float = 30
+        self, server: str, *command: str, options: tuple[str, ...] = (), text: str | None = None, seconds: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """`ssh alice+server@gateway command`."""
         return subprocess.run(

@@ -69,7 +69,7 @@ class Launched(Stack):
         cluster = [f"--kubeconfig={CLUSTER}"] if CLUSTER else []
         return [sys.executable, "-m", "dlspawner.local", f"--state={self.state}", *ports, *cluster, *self.more]
 
-    def start(self, seconds: float = 90) -> None:
+    def start(self, seconds: float = 180) -> None:
         """Start and wait for the banner."""
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(self.command(), cwd=ROOT, stdout=output, stderr=output)

@@ -65,7 +65,11 @@ def test_a_job_that_only_the_cluster_reaches_is_entered_at_its_services_address(
     done = client.run("within", "basename $DLSPAWNER_JOB_DIR; exit 7")
 
     assert (done.returncode, done.stdout.strip()) == (7, job), done.stderr
-    log = kubectl(SPACE, "logs", "-l", "app.kubernetes.io/name=gateway", "--tail=-1")
-    (entered,) = [line for line in log.splitlines() if "event=open" in line and f"job={job}" in line]
+
+    def opened() -> list[str]:
+        log = kubectl(SPACE, "logs", "-l", "app.kubernetes.io/name=gateway", "--tail=-1")
+        return [line for line in log.splitlines() if "event=open" in line and f"job={job}" in line]
+
+    (entered,) = wait_for(opened, "a container's log is written a moment later")
     address = f"{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
     assert f"pod={address}" in entered, entered

@@ -113,7 +113,7 @@ def came_back(desk: Ssh, client: str) -> list[bool]:
 @pytest.mark.parametrize("proof", ["token", "key"])
 def test_psftp(desk: Ssh, proof: str) -> None:
     stack = desk.person.stack
-    scanned = run(desk, "ssh-keyscan", "-t", "ed25519", "-p", str(stack.ssh_port), stack.ssh_host).stdout
+    scanned = run(desk, "ssh-keyscan", "-T", "60", "-t", "ed25519", "-p", str(stack.ssh_port), stack.ssh_host).stdout
     host_key = fingerprint(scanned.partition(" ")[2])
     if proof == "key":
         made = run(desk, "puttygen", str(desk.key), "-q", "-O", "private", "-o", f"{desk.key}.ppk")

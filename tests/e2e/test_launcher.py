@@ -62,7 +62,7 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         assert stack.processes() == []
 
         stack.start()
-        assert carol.ready("train"), "the job runs again, with the token from before"
+        wait_for(lambda: carol.ready("train"), "the job runs again, with the token from before")
         done = wait_for(
             lambda: (r := ssh.run("train", "cat ~/file; ls $DLSPAWNER_JOB_DIR")).returncode == 0 and r, "ssh again"
         )
@@ -96,9 +96,9 @@ def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -
             victim = stack.process_of(module)
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda module=module, old=victim: stack.process_of(module) not in {0, old}, f"{module} is back")
-        again = wait_for(lambda: ssh.run("train", "cat /proc/1/stat").stdout, "ssh works again")
+        again = wait_for(lambda: ssh.run("train", "cat /proc/1/stat").stdout, "ssh works again")  # also without the Hub
         assert again.split()[21] == boot.split()[21], "the same process, started at the same time"
-        wait_for(lambda: erin.ready("train"), "the Hub found the job again")
+        wait_for(lambda: erin.api("GET", "/user").ok and erin.ready("train"), "the Hub found the job again")
         erin.close()
 
 

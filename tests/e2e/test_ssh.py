@@ -46,7 +46,7 @@ def client(sara: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     return sara.ssh(tmp_path_factory.mktemp("sara"))
 
 
-def in_terminal(command: list[str], typed: bytes, until: bytes, seconds: float = 20) -> bytes:
+def in_terminal(command: list[str], typed: bytes, until: bytes, seconds: float = 60) -> bytes:
     """What a person sees who runs `command` in a terminal and types `typed`."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -75,7 +75,7 @@ def test_a_command_returns_its_output_and_exit_status(client: Ssh) -> None:
 
 def test_a_shell_has_a_terminal(client: Ssh) -> None:
     command = ["ssh", "-F", str(client.config), "-tt", "sara+train@gateway"]
-    seen = in_terminal(command, b"tty; echo $((40 + 2)); whoami\n", b"42")
+    seen = in_terminal(command, b"tty; echo $((40 + 2)); whoami\n", b"42\r\n")
     assert b"/dev/pts/" in seen
 
 
@@ -178,8 +178,8 @@ def test_a_local_forward_reaches_a_server_in_the_job(client: Ssh) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        assert "Directory listing" in requests.get(f"http://127.0.0.1:{port}/", timeout=10).text
-        assert process.wait(10) == 0
+        assert "Directory listing" in requests.get(f"http://127.0.0.1:{port}/", timeout=60).text
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

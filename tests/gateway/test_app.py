@@ -342,9 +342,9 @@ def activity(world: World) -> datetime | None:
 
 
 async def test_sigterm_ends_it_at_once_when_nobody_is_there(world: World, kubeconfig: Path, tmp_path: Path) -> None:
-    async with started(world, kubeconfig, tmp_path / "state") as gateway:
+    async with started(world, kubeconfig, tmp_path / "state", "--Gateway.drain_seconds=600") as gateway:
         gateway.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(gateway.process.wait(), 5) == 0
+        assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
         assert "event=stopped" in await gateway.read()
 
 

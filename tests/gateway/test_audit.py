@@ -329,6 +329,7 @@ async def test_forwards_files_and_jumps(
     done = await alice.ssh("-W", "127.0.0.1:1", "alice+train@gateway")
     assert done.status != 0
     assert of(logged, "forward")[-1] == {"channel": "0", "kind": "direct-tcpip", "to": "127.0.0.1:1"}
+    await closed(logged, 3)
     before = len(logged)
     assert (await alice.ssh("-J", "alice@gateway", "alice@train", "true")).status == 0
     await until(lambda: sum(one["event"] == "close" for one in logged[before:]) == 2)

@@ -321,18 +321,25 @@ async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
 async def loris(port: int, source: str) -> bytes:
     """A login a byte at a time, for as long as it is let."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
-    listening = asyncio.create_task(reader.read())
+    listening = asyncio.create_task(heard_by(reader))
     for byte in b"SSH-2.0-slow\r\n" + bytes([0, 0, 4, 0, 10, 20]) + bytes(10_000):
         if listening.done():
             break
         with contextlib.suppress(OSError):
             writer.write(bytes([byte]))
         await asyncio.sleep(0.02)
+    heard = await asyncio.wait_for(listening, 30)
+    writer.close()
+    return heard
+
+
+async def heard_by(reader: asyncio.StreamReader) -> bytes:
+    """All that is said until the connection ends, also when it is reset behind it."""
+    heard = b""
     with contextlib.suppress(OSError):
-        heard = await asyncio.wait_for(listening, 30)
-        writer.close()
-        return heard
-    return b""
+        while part := await reader.read(65536):
+            heard += part
+    return heard
 
 
 @pytest.mark.slow

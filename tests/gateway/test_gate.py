@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,7 +27,8 @@ HELD_UP = "too many failed or unfinished logins from your address: try again in 
 
 @pytest.fixture
 async def strict(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
-    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2)
+    # Time pays nothing meanwhile, however slow this machine is.
+    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2, rules=Rules(penalty_seconds=600.0))
     async with gateway(keys, people, places, limits=limits) as found:
         yield found
 
@@ -132,7 +132,6 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
     async def attack(source: str) -> None:
         await asyncio.gather(*(guess_if_let_in(source) for _ in range(1300)))
 
-    began = time.monotonic()
     attacking = [asyncio.create_task(attack(f"127.0.7.{last}")) for last in range(1, 11)]
     logins = 0
     while not all(task.done() for task in attacking):
@@ -143,8 +142,7 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
     await asyncio.gather(*attacking)
     assert logins >= 2
     assert sent_away > 12_000, "the others were let in, and guessed"
-    paid = (time.monotonic() - began) / Rules().penalty_seconds  # guesses that time pays for, however busy we are
-    assert strict.people.guesses <= 25 + paid, "of all of them"
+    assert strict.people.guesses <= 25, "of all of them"
     assert resident() - before < 64 * MIB
 
 

@@ -26,6 +26,7 @@ CONFIG = """
 defaults
     mode tcp
     timeout connect 30s
+    timeout check 30s
     timeout client 120s
     timeout server 120s
 listen ssh

@@ -162,10 +162,13 @@ async def test_wrong_credentials_are_answered_in_the_same_time(running: Running)
     running.people.tokens["mallorys"] = Bearer("mallory", everything)
     cases = [("alice+train", "wrong"), ("alice+train", "mallorys"), ("ghost+train", "wrong"), ("a/b", "wrong")]
     times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
-    for _ in range(5):
+    fastest: list[float] = []
+    for number in range(30):  # a busy machine only adds
         for case in cases:
             times[case].append(await guess(running, *case))
-    fastest = [min(found) for found in times.values()]  # a busy machine only adds
+        fastest = [min(found) for found in times.values()]
+        if number >= 4 and max(fastest) - min(fastest) < 0.02:
+            break
     assert min(fastest) >= 0.1
     assert max(fastest) - min(fastest) < 0.02, times
 

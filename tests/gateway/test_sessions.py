@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.peers import Client, Running, Sshd, finish, until
+from tests.gateway.peers import DEADLINE, Client, Running, Sshd, finish, listens, until
 from tests.ports import free_port
 
 MIB = 2**20
@@ -89,7 +89,7 @@ async def test_a_shell_has_a_terminal_that_follows_the_window(alice: Client) -> 
         await until(lambda: shows(b"size\r\n"))
         os.write(master, b"exit 5\n")
         await until(lambda: shows(b"closed"))
-        assert await asyncio.wait_for(process.wait(), 10) == 5
+        assert await asyncio.wait_for(process.wait(), DEADLINE) == 5
     finally:
         if process.returncode is None:
             process.kill()
@@ -258,7 +258,7 @@ async def test_a_unix_socket_forward_reaches_a_port_of_the_job(alice: Client, tm
     async with echo_server() as port:
         path = tmp_path / "forward"
         async with session(alice, "-N", "-L", f"{path}:127.0.0.1:{port}", "alice+train@gateway"):
-            await until(path.exists)
+            await until(lambda: listens(path))
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"via a path")
             assert await asyncio.wait_for(reader.readexactly(10), 15) == b"via a path"
@@ -291,10 +291,10 @@ async def test_a_script_on_standard_input_and_a_socks_port_as_vs_code_does_it(al
 
 
 async def test_keepalives_are_answered_by_the_job_and_before_there_is_one_by_the_gateway(alice: Client) -> None:
-    alive = ("-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1")
+    alive = ("-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3")  # seconds: a busy machine takes its time
     outer = f"ProxyCommand=ssh -F {alice.config} {' '.join(alive)} -W %h:22 alice@gateway"
     direct, jumped = await asyncio.gather(
-        alice.ssh(*alive, "alice+train@gateway", "sleep 2.5; echo alive"),
-        alice.ssh("-o", outer, "alice@train", "sleep 2.5; echo alive"),
+        alice.ssh(*alive, "alice+train@gateway", "sleep 4.5; echo alive"),
+        alice.ssh("-o", outer, "alice@train", "sleep 4.5; echo alive"),
     )
     assert (direct.text, jumped.text) == ("alive\n", "alive\n"), direct.err + jumped.err

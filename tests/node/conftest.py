@@ -21,7 +21,7 @@ NODES = (
     ),
     NodeDescription("cpu-1", cpu="8", memory="16Gi"),
 )
-SECONDS = 15.0
+SECONDS = 60.0  # a busy machine may need them; an idle one needs a fraction of one
 Json = dict[str, Any]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from dlspawner.cluster import PODS
 from dlspawner.devcluster.node import Agent
-from tests.node.conftest import NODES, World, is_ready, main_status
+from tests.node.conftest import NODES, SECONDS, World, is_ready, main_status
 
 
 async def test_a_pod_that_succeeds_says_so_in_every_field(world: World) -> None:
@@ -72,14 +72,15 @@ async def test_a_command_that_does_not_exist_is_a_start_error(world: World) -> N
 
 
 async def test_a_running_pod_is_ready_when_its_probe_says_so_and_not_when_it_stops_saying_so(world: World) -> None:
-    script = "sleep 0.3; touch /v/up; exec sleep 60"
     probe = {"exec": {"command": ["test", "-e", "/v/up"]}, "periodSeconds": 1, "failureThreshold": 1}
     volumes, mounts = [{"name": "v", "emptyDir": {}}], [{"name": "v", "mountPath": "/v"}]
-    await world.pod("probe", script, readinessProbe=probe, spec_volumes=volumes, volumeMounts=mounts)
+    await world.pod("probe", "exec sleep 60", readinessProbe=probe, spec_volumes=volumes, volumeMounts=mounts)
     running = await world.phase("probe", "Running")
     assert not is_ready(running)
-    pod = await world.ready("probe")
-    next((world.state / "node/pods" / pod["metadata"]["uid"] / "volumes/v").glob("up")).unlink()
+    up = world.state / "node/pods" / running["metadata"]["uid"] / "volumes/v/up"
+    up.touch()
+    await world.ready("probe")
+    up.unlink()
     await world.until("probe", lambda pod: not is_ready(pod))
     assert (await world.event("probe", "Unhealthy"))["message"].startswith("Readiness probe failed")
 
@@ -115,9 +116,9 @@ async def test_deletion_waits_for_the_grace_then_kills_and_cleans_up(world: Worl
     began = asyncio.get_running_loop().time()
     await world.cluster.delete(PODS, "stubborn", "jobs")
     await world.gone("stubborn")
-    assert 0.9 < asyncio.get_running_loop().time() - began < 15  # 30 are what nobody asked for
+    assert 0.9 < asyncio.get_running_loop().time() - began < 25  # 30 are what nobody asked for
     directory = world.state / "node/pods" / pod["metadata"]["uid"]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         while directory.exists() or world.agent.pods:  # noqa: ASYNC110  (files have no events)
             await asyncio.sleep(0.01)
 
@@ -134,6 +135,7 @@ async def test_a_pod_is_ready_within_moments_of_its_server(world: World) -> None
     pod = await world.until("fast", lambda pod: pod["status"].get("podIP"))
     ip = pod["status"]["podIP"]
     clock = asyncio.get_running_loop().time
+    began = clock()
     while True:
         try:
             _, writer = await asyncio.open_connection(ip, 8080)
@@ -143,7 +145,8 @@ async def test_a_pod_is_ready_within_moments_of_its_server(world: World) -> None
     up = clock()
     writer.close()
     await world.ready("fast")
-    assert clock() - up < 0.5  # about 0.05 on an idle machine
+    # About 0.05 on an idle machine. Where a server needs seconds to start, it is looked at less often.
+    assert clock() - up < max(0.5, up - began)
 
 
 async def test_checkpoints_of_several_threads_do_not_meet(world: World) -> None:

@@ -156,4 +156,4 @@ async def test_two_pods_may_use_one_port_and_see_only_themselves(world: World) -
     for address in addresses:
         _, writer = await asyncio.open_connection(address, 8080)
         writer.close()
-    assert int(world.log("one").split()[0]) <= 4
+    assert int((await world.said("one")).split()[0]) <= 4

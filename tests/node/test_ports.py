@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlspawner.cluster import SECRETS, SERVICES
-from tests.node.conftest import World, is_ready
+from tests.node.conftest import SECONDS, World, is_ready
 
 ECHO = """
 import os, socket
@@ -34,7 +34,7 @@ async def _service(world: World, app: str, target: int | str) -> int:
 
 
 async def _connect(ip: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while True:
             try:
                 return await asyncio.open_connection(ip, port)
@@ -53,7 +53,7 @@ async def test_a_node_port_works_at_every_node_in_bulk_and_with_half_close(world
         reader, writer = await _connect(node.ip, port)
         writer.write(bytes(size))
         writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             assert await reader.read() == str(size).encode()
         writer.close()
 
@@ -61,7 +61,7 @@ async def test_a_node_port_works_at_every_node_in_bulk_and_with_half_close(world
 async def test_a_node_port_without_a_ready_pod_is_closed_at_once(world: World) -> None:
     port = await _service(world, "nobody", 1)
     reader, writer = await _connect(world.agent.nodes[0].ip, port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         assert await reader.read() == b""
     writer.close()
 
@@ -71,7 +71,7 @@ async def test_a_deleted_service_gives_its_port_back(world: World) -> None:
     _, writer = await _connect(world.agent.nodes[0].ip, port)
     writer.close()
     await world.cluster.delete(SERVICES, "brief", "jobs")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         while True:
             try:
                 _, writer = await asyncio.open_connection(world.agent.nodes[0].ip, port)
@@ -169,7 +169,7 @@ async def _in_terminal(args: list[str]) -> tuple[int, list[str]]:
     process = await asyncio.create_subprocess_exec(*args, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     seen = b""
-    until = time.monotonic() + 15
+    until = time.monotonic() + SECONDS
     while True:
         try:
             seen += os.read(master, 4096)

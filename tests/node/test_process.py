@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from dlspawner.cluster import PODS, Cluster, Object
-from tests.node.conftest import is_ready
+from tests.node.conftest import SECONDS, is_ready
 
 NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"
 
@@ -44,7 +44,7 @@ async def devcluster(state: Path, *args: str) -> AsyncIterator[asyncio.subproces
 
 async def _ready(process: asyncio.subprocess.Process) -> str:
     assert process.stdout
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         line = (await process.stdout.readline()).decode()
     assert line.startswith("Cluster ready: https://127.0.0.1:"), line
     return line
@@ -67,7 +67,7 @@ async def _marked_pod(state: Path, marker: str) -> None:
         await cluster.create(
             PODS, {"metadata": {"name": "p", "namespace": "jobs"}, "spec": {"containers": [container]}}
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             async for change in cluster.watch(PODS, "jobs"):
                 if change.object and is_ready(change.object):
                     return
@@ -79,7 +79,7 @@ def _restarts(pod: Object) -> int:
 
 async def _until(wanted: Callable[[int], bool], marker: str) -> None:
     """A container is ready from its start on, before its shell has started anything."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         while not wanted(len(_with(marker))):  # noqa: ASYNC110  (processes of others have no events)
             await asyncio.sleep(0.02)
 
@@ -110,7 +110,7 @@ async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path
         assert not _with(marker)
     async with devcluster(state) as process:
         await _ready(process)
-        async with await Cluster.connect(state / "kubeconfig") as cluster, asyncio.timeout(10):
+        async with await Cluster.connect(state / "kubeconfig") as cluster, asyncio.timeout(SECONDS):
             # What was written before the stop stands until the node has looked at the pod again, as on any kubelet.
             async for change in cluster.watch(PODS, "jobs"):
                 if change.object and is_ready(change.object) and _restarts(change.object) == 1:

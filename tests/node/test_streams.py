@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.devcluster.node import spdy, websocket
-from tests.node.conftest import World, main_status
+from tests.node.conftest import SECONDS, World, main_status
 
 
 async def test_logs_can_be_read_in_every_way(world: World, kubectl: str) -> None:
@@ -49,6 +49,7 @@ async def test_the_log_of_the_run_before_is_kept(world: World, kubectl: str) -> 
     script = "echo x >> /v/n; echo run $(wc -l < /v/n); test $(wc -l < /v/n) = 2 && exec sleep 60; exit 1"
     await world.pod("again", script, spec_restartPolicy="Always", spec_volumes=volumes, volumeMounts=mounts)
     await world.until("again", lambda pod: main_status(pod).get("restartCount") == 1 and main_status(pod)["ready"])
+    assert await world.said("again") == "run 2"
     assert await world.kubectl("logs", "-p", "again", program=kubectl) == (0, "run 1\n")
     assert await world.kubectl("logs", "again", program=kubectl) == (0, "run 2\n")
 
@@ -89,7 +90,7 @@ async def test_exec_gives_a_terminal_of_the_containers_own(world: World, kubectl
         seen = await _read_until(master, b"/dev/pts/")
         os.write(master, b"word\n")
         seen += await _read_until(master, b"got word")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             assert await process.wait() == 5
     finally:
         os.close(master)
@@ -98,7 +99,7 @@ async def test_exec_gives_a_terminal_of_the_containers_own(world: World, kubectl
 
 async def _read_until(fd: int, wanted: bytes) -> bytes:
     seen = b""
-    until = time.monotonic() + 10
+    until = time.monotonic() + SECONDS
     while wanted not in seen:
         assert time.monotonic() < until, seen
         try:

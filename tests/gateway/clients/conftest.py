@@ -69,7 +69,7 @@ async def two(desk: Desk) -> Desk:
 @pytest.fixture
 async def watchful(keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path) -> AsyncIterator[Desk]:
     """A desk before a job whose sshd asks every second whether the client is there."""
-    settings = ("ClientAliveInterval 1", "ClientAliveCountMax 1")
+    settings = ("ClientAliveInterval 1", "ClientAliveCountMax 3")
     server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
     server.start()
     try:

@@ -76,8 +76,7 @@ async def both_at_once(desk: Desk, way: Way, *options: str) -> Renewed:
 
 async def renewed(desk: Desk, way: Way, options: tuple[str, ...], talk: Talk) -> Renewed:
     """How often keys were new meanwhile."""
-    log, outer = desk.sshd.directory / "log", desk.directory / "outer"
-    before = log.read_text().count(NEW_KEYS)
+    outer, before = desk.directory / "outer", desk.job_log.read_text()
     flags = {"Ciphers": "-c", "MACs": "-m"}
     chosen = [(flags[name], value) for name, value in map(str.split, desk.sshd.settings) if name in flags]
     alike = [word for one in chosen for word in one]
@@ -89,7 +88,7 @@ async def renewed(desk: Desk, way: Way, options: tuple[str, ...], talk: Talk) ->
         assert name in done.err, done.err[:5000]
     return Renewed(
         client=done.err.count(NEW_KEYS),
-        job=log.read_text().count(NEW_KEYS) - before,
+        job=(await desk.job_said(before)).count(NEW_KEYS),
         outer=outer.read_text().count(NEW_KEYS) if way is Way.JUMP else None,
     )
 
@@ -147,11 +146,10 @@ async def test_the_client_alone_wants_new_keys_while_both_send(restless: Desk) -
 @pytest.mark.parametrize("restless", [("RekeyLimit 1M", "Ciphers aes256-ctr")], indirect=True)
 async def test_the_job_wants_new_keys_while_paramiko_sends(restless: Desk) -> None:
     """It wants none itself: two that begin at once are too much for paramiko, directly as well."""
-    log = restless.sshd.directory / "log"
     for way in Way:
-        before = log.read_text().count(NEW_KEYS)
+        before = restless.job_log.read_text()
         assert await paramiko_does(restless, way, "sent_back") == [True, 0]
-        assert log.read_text().count(NEW_KEYS) - before > 3, way
+        assert (await restless.job_said(before)).count(NEW_KEYS) > 3, way
 
 
 @pytest.mark.parametrize("restless", every_cipher(quick="aes128-gcm@openssh.com"), indirect=True)
@@ -245,7 +243,7 @@ async def test_job_and_gateway_want_new_keys_while_another_client_copies(
 
     monkeypatch.setattr(desk.running.server._options, "rekey_bytes", 256 * 1024)
     monkeypatch.setattr(wire.ServerLeg, "send_newkeys", noting)
-    local, log = desk.directory / "local", desk.sshd.directory / "log"
+    local = desk.directory / "local"
     local.write_bytes(DATA[:MIB])
     for way in Way:
         back, there = desk.directory / f"back-{way.value}", desk.job_folder(way) / "copy"
@@ -256,10 +254,10 @@ async def test_job_and_gateway_want_new_keys_while_another_client_copies(
             "lftp": ("lftp", "--norc", "-c", f"{connect}put {local} -o {there}; get {there} -o {back}"),
             "psftp": ("psftp", *desk.putty(way), "-b", str(batch)),
         }
-        before, renewed = log.read_text().count(NEW_KEYS), 0
+        before, renewed = desk.job_log.read_text(), 0
         done = await desk.run(*words[client])
         assert (done.status, there.read_bytes(), back.read_bytes()) == (0, local.read_bytes(), local.read_bytes())
-        assert log.read_text().count(NEW_KEYS) - before > 4, way
+        assert (await desk.job_said(before)).count(NEW_KEYS) > 4, way
         assert renewed > 4 or way is Way.DIRECT, (way, renewed)
 
 

@@ -172,16 +172,15 @@ async def test_escapes_send_a_break_and_end_the_session(desk: Desk) -> None:
 
 @pytest.mark.parametrize("restless", [()], ids=["as it is"], indirect=True)
 async def test_a_break_that_was_typed_gets_to_the_job(restless: Desk) -> None:
-    log = restless.sshd.directory / "log"
     for way in Way:
-        before = log.read_text().count("request break reply 0")
+        before = restless.job_log.read_text()
         async with terminal(restless, "-t", way.value, "stty -echo; echo ready; cat") as screen:
             await screen.shows("ready")
             screen.write("\n~Bafter\n")
             await screen.shows("after")
             screen.write("~.")
             await screen.ends()
-        assert log.read_text().count("request break reply 0") - before == 1, way
+        assert (await restless.job_said(before)).count("request break reply 0") == 1, way
 
 
 async def test_who_hangs_up_hangs_up_there(desk: Desk) -> None:

@@ -20,7 +20,7 @@ from typing import TypeVar
 import asyncssh
 import pytest
 
-from tests.gateway.peers import DEADLINE, Done, Running, Sshd, finish
+from tests.gateway.peers import DEADLINE, Done, Running, Sshd, finish, until
 
 DEBIAN = Path(__file__).parents[3] / ".venv" / "debian"  # where the Makefile unpacks the distribution's packages
 LIBRARIES = ":".join(str(DEBIAN / folder / "x86_64-linux-gnu") for folder in ("usr/lib", "lib"))
@@ -176,6 +176,15 @@ class Desk:
         if way is Way.JUMP:
             return [*options, f"alice@127.0.0.1^{self.running.port},{user}@{host}^{port}"]
         return [*options, "-p", str(port), f"{user}@{host}"]
+
+    @property
+    def job_log(self) -> Path:
+        return self.sshd.directory / "log"
+
+    async def job_said(self, before: str) -> str:
+        """What a job's sshd has added to its log of a connection that ends: it does so a moment later."""
+        await until(lambda: "do_cleanup" in self.job_log.read_text().removeprefix(before))
+        return self.job_log.read_text().removeprefix(before)
 
     async def each(self, case: Callable[[Way], Awaitable[Outcome]]) -> Outcome:
         """The outcome of a case, which must be the same in every way."""

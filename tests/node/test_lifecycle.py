@@ -174,3 +174,16 @@ async def test_what_follows_a_stop_and_a_start_of_the_nodes(world: World) -> Non
     assert main_status(over)["restartCount"] == 0
     await world.cluster.delete(PODS, "over", "jobs")
     await world.gone("over")
+
+
+async def test_a_probe_that_is_given_up_while_it_starts_keeps_no_container_from_ending(world: World) -> None:
+    await world.pod("p", "exec sleep 600")
+    await world.ready("p")
+    (container,) = next(pod for node in world.agent.nodes for pod in node.pods).containers
+    for seconds in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):  # a start takes some such time, and is given up in its midst
+        probe = asyncio.create_task(container.execute(["sleep", "600"], 600))
+        await asyncio.sleep(seconds)
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+    async with asyncio.timeout(SECONDS):
+        await container.stop(0.1)

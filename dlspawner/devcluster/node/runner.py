@@ -22,6 +22,7 @@ from pathlib import Path
 START_SECONDS = 60.0
 # As a descriptor: the null device.
 NOTHING = subprocess.DEVNULL
+_unwanted: set[asyncio.Task[Process]] = set()  # being started, for nobody any more
 _PROGRAM = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import sandbox; sandbox.main()"
 
 
@@ -102,7 +103,11 @@ class Process:
 
 
 async def start(command: Command, *, stdin: int, stdout: int, stderr: int) -> Process:
-    """Execute a command; the three descriptors stay the caller's to close."""
+    """Execute a command; the three descriptors stay the caller's to close.
+
+    Who is cancelled leaves no process: what was begun is killed and reaped as soon as it is known. As a zombie that
+    nobody reaps it would keep its container from ever ending.
+    """
     source = os.memfd_create("sandbox")
     reader, writer = os.pipe()
     try:
@@ -122,6 +127,16 @@ async def start(command: Command, *, stdin: int, stdout: int, stderr: int) -> Pr
     finally:
         os.close(source)
         os.close(writer)
+    started = asyncio.create_task(_started(helper, reader))
+    try:
+        return await asyncio.shield(started)
+    except asyncio.CancelledError:
+        _unwanted.add(started)
+        started.add_done_callback(_end_unwanted)
+        raise
+
+
+async def _started(helper: subprocess.Popen[bytes], reader: int) -> Process:
     try:
         async with asyncio.timeout(START_SECONDS):
             report = await _read_all(reader)
@@ -132,6 +147,12 @@ async def start(command: Command, *, stdin: int, stdout: int, stderr: int) -> Pr
         os.close(reader)
         _reap_helper(helper)
     return await _process(report)
+
+
+def _end_unwanted(started: asyncio.Task[Process]) -> None:
+    _unwanted.discard(started)
+    if not started.cancelled() and started.exception() is None:
+        started.result().kill()
 
 
 async def _process(report: bytes) -> Process:

@@ -184,12 +184,14 @@ class QuotaHub(Hub):
     def refusal(self, user: str, answer: requests.Response) -> str:
         """The sentences with which the start of a default server, answered so, is refused.
 
-        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that.
+        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that, and 400 to
+        who asks how that gets on while it clears up after a start that has just failed: asked again then.
         """
         if answer.status_code in {403, 429}:
             return str(answer.json()["message"])
         assert answer.status_code in {201, 202}, answer.text
-        told = self.api("GET", f"/users/{user}/server/progress").text
+        path = f"/users/{user}/server/progress"
+        told = wait_for(lambda: (said := self.api("GET", path)).ok and said.text, "how the start has ended", 60)
         last = json.loads([line for line in told.splitlines() if line.startswith("data: ")][-1][len("data: ") :])
         assert last.get("failed"), told
         return str(last["message"]).removeprefix("Spawn failed: ")

@@ -166,8 +166,8 @@ def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, 
 
 def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full: str) -> None:
     hub.add_users(["plain", "other"])
-    hub.start_server("other", gpus=1)
-    hub.start_server("plain", gpus=2)
+    for user, gpus in (("other", 1), ("plain", 2)):
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=gpus))
     with Plain(hub, "plain") as person:
         page = person.place("plain")
         assert page.status_code == 200
@@ -212,7 +212,7 @@ def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, 
 def test_the_hub_s_page_of_a_start_that_had_to_wait_says_what_is_so_now(hub: QuotaHub, full: str) -> None:
     hub.add_users(["ahead", "behind"])
     for user in ("ahead", "behind"):
-        hub.start_server(user, gpus=1)
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
     with Plain(hub, "behind") as person:
         assert "It is number 2 in the queue" in person.visit("/user/behind/lab").text
         with Plain(hub, "ahead") as other:
@@ -307,7 +307,7 @@ def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> 
 
 def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:
     hub.add_users(["mine", "nosy"])
-    hub.start_server("mine", gpus=1)
+    assert "in the queue" in hub.refusal("mine", hub.start_server("mine", gpus=1))
     with Plain(hub, "nosy") as nosy:
         theirs, nothing, never = nosy.place("mine"), nosy.place("nosy"), nosy.place("nobody", "x")
         assert [theirs.status_code, nothing.status_code, never.status_code] == [404, 404, 404]
@@ -369,7 +369,8 @@ def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, brow
     PICTURES.mkdir(parents=True, exist_ok=True)
     hub.add_users(["some", "look"])
     hub.start_server("some", gpus=5)
-    hub.start_server("look", gpus=8)
+    wait_for(lambda: hub.ready() == ["some/"], "somebody has five", 60)
+    assert "in the queue" in hub.refusal("look", hub.start_server("look", gpus=8))
     enter(browser, hub, "look")
     card = browser.locator("section.job")
     expect(card).to_contain_text("waiting")

@@ -184,8 +184,8 @@ class QuotaHub(Hub):
     def refusal(self, user: str, answer: requests.Response) -> str:
         """The sentences with which the start of a default server, answered so, is refused.
 
-        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that. To who asks
-        how that gets on it answers 400 while it clears up after a start that has just failed: asked again then.
+        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that. While it
+        clears up after a start that has just failed it answers 400 to who asks how that gets on: asked again then.
         """
         if answer.status_code in {403, 429}:
             return str(answer.json()["message"])

@@ -118,13 +118,13 @@ class Hub:
             self.join_real()
             module = ["dlspawner.devcluster.node", f"--kubeconfig={self.kubeconfig}"]
         self.run("cluster", sys.executable, "-m", *module, f"--state={self.state / 'cluster'}", *given)
-        wait_for(self.kubeconfig.exists, "the kubeconfig", 30)
+        wait_for(self.kubeconfig.exists, "the kubeconfig", 120)
         ready = [self.kubectl_program, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s"]
 
         def nodes() -> bool:
             return subprocess.run(ready, env=self.env(), capture_output=True, check=False).returncode == 0
 
-        wait_for(nodes, "the nodes", 30)
+        wait_for(nodes, "the nodes", 120)
         wanted = settings.load(self.templates / "jobs", self.config / "cluster.yaml", self.config / "teams.yaml")
         for team in wanted.teams.teams:
             for mount in team.mounts:

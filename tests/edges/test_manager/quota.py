@@ -133,7 +133,7 @@ class QuotaHub(Hub):
             assert self.running[name].poll() is None, (self.state / f"{name}.log").read_text()[-3000:]
             return answers(health)
 
-        wait_for(up, f"{name} answers", 60)
+        wait_for(up, f"{name} answers", 120)
 
     def run_with(self, name: str, command: list[str], own: Mapping[str, str]) -> None:
         self.run(name, "env", *(f"{key}={value}" for key, value in own.items()), *command)
@@ -149,7 +149,7 @@ class QuotaHub(Hub):
             assert self.running["hub"].poll() is None, self.log[-3000:]
             return answers(f"{self.url}/hub/health")
 
-        wait_for(up, "the Hub", 90)
+        wait_for(up, "the Hub", 180)
 
     def kill(self, name: str) -> None:
         """SIGKILL, as by a node that loses power."""

@@ -141,5 +141,5 @@ class Killer(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._enough.set()
-        self.join(180)
+        self.join(240)
         assert self.failed is None

@@ -122,7 +122,7 @@ class LabStories:
             assert lab.holds() == {"bob": 1, "cho": 1}
             assert lab.pods()["cho"] == before["cho"]
         assert sampler.most == 2
-        assert "in the queue" in lab.home("dee")
+        lab.reads_at_home("dee", "in the queue")
 
     def test_priority_a_prod_job_stops_a_test_job_of_its_own_virtual_cluster_and_of_no_other(self, lab: LabHub) -> None:
         lab.starts("ann", priority="test")
@@ -138,7 +138,7 @@ class LabStories:
             lab.until_runs("bob")
             assert lab.pods().keys() == {"bob", "cho"}
             assert lab.pods()["cho"] == theirs
-            assert "stopped after notice, for one of your team with a higher priority" in lab.home("ann")
+            lab.reads_at_home("ann", "stopped after notice, for one of your team with a higher priority")
             assert lab.told("cho") == []
 
             lab.ends("bob")
@@ -165,7 +165,7 @@ class LabStories:
             assert lab.holds() == {"cho": 1, stays: 1}
             assert lab.pods()[stays] == before[stays]
             assert lab.pods()["cho"][0] == before[leaves][0], "on the node that was asked for"
-            assert "stopped after notice, because a team needed its GPUs back" in lab.home(leaves)
+            lab.reads_at_home(leaves, "stopped after notice, because a team needed its GPUs back")
             owner = lab.pods()["cho"]
 
             lab.ends(stays)

@@ -133,7 +133,7 @@ class QuotaHub(Hub):
             assert self.running[name].poll() is None, (self.state / f"{name}.log").read_text()[-3000:]
             return answers(health)
 
-        wait_for(up, f"{name} answers", 60)
+        wait_for(up, f"{name} answers", 120)
 
     def run_with(self, name: str, command: list[str], own: Mapping[str, str]) -> None:
         self.run(name, "env", *(f"{key}={value}" for key, value in own.items()), *command)
@@ -149,7 +149,7 @@ class QuotaHub(Hub):
             assert self.running["hub"].poll() is None, self.log[-3000:]
             return answers(f"{self.url}/hub/health")
 
-        wait_for(up, "the Hub", 90)
+        wait_for(up, "the Hub", 180)
 
     def kill(self, name: str) -> None:
         """SIGKILL, as by a node that loses power."""
@@ -184,12 +184,14 @@ class QuotaHub(Hub):
     def refusal(self, user: str, answer: requests.Response) -> str:
         """The sentences with which the start of a default server, answered so, is refused.
 
-        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that.
+        JupyterHub answers 201 or 202 to what takes longer than a moment, also where it is refused after that. While it
+        clears up after a start that has just failed it answers 400 to who asks how that gets on: asked again then.
         """
         if answer.status_code in {403, 429}:
             return str(answer.json()["message"])
         assert answer.status_code in {201, 202}, answer.text
-        told = self.api("GET", f"/users/{user}/server/progress").text
+        path = f"/users/{user}/server/progress"
+        told = wait_for(lambda: (said := self.api("GET", path)).ok and said.text, "how the start has ended", 60)
         last = json.loads([line for line in told.splitlines() if line.startswith("data: ")][-1][len("data: ") :])
         assert last.get("failed"), told
         return str(last["message"]).removeprefix("Spawn failed: ")

@@ -99,10 +99,11 @@ class RestHub(QuotaHub):
         return job
 
     def runs(self, user: str, gpus: int = 1, server: str = "", **options: Any) -> dict[str, Any]:
-        """A job of this user's that runs."""
+        """A job of this user's that runs, as the Hub knows as well: a start can still be cancelled."""
         path = f"/users/{user}/servers/{server}" if server else f"/users/{user}/server"
         answer = self.api("POST", path, {"user_options": {"template": "tiny", "gpus": gpus, **options}})
         assert answer.status_code in {201, 202}, answer.text
+        wait_for(lambda: f"{user}/{server}" in self.ready(), "its server answers", 60)
         return self.until(user, "running", server)
 
     def waits(self, user: str, gpus: int, server: str, state: str = "queued") -> str:

@@ -376,6 +376,7 @@ def test_a_request_that_is_refused_changes_nothing_of_what_waits_there(hub: Team
             assert waiting(other) == place
     hub.stop("hub")
     hub.start_hub()
+    wait_for(lambda: runs.server("").get("ready"), "the Hub has looked after what ran", 60)
     runs.stop("")
     has_started(other)
     assert live_jobs(other) == [place["job"]]

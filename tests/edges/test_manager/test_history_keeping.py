@@ -29,7 +29,6 @@ from tests.edges.test_manager.metrics import Gpu
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import desk, state
 
-BEGIN = datetime.now(UTC) - timedelta(minutes=5)
 HISTORY = [Gpu("jupyter-alice", "GPU-1", lambda _: 100), Gpu("jupyter-alice", "GPU-2", lambda _: 50)]
 MINUTE = timedelta(minutes=1)
 
@@ -37,7 +36,8 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("prometheus")
-    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=1))
+    begin = datetime.now(UTC) - timedelta(minutes=5)  # of now: tests may run hours after they were collected
+    metrics.write_history(folder, HISTORY, begin, begin + timedelta(hours=1))
     with metrics.prometheus(folder) as url:
         yield url
 

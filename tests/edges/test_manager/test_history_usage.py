@@ -106,7 +106,8 @@ def told_by_the_kubelet() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("prometheus")
-    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=3), told_by_the_kubelet())
+    end = BEGIN + timedelta(hours=12)  # tests may run hours after they were collected
+    metrics.write_history(folder, HISTORY, BEGIN, end, told_by_the_kubelet())
     with metrics.prometheus(folder) as url:
         yield url
 

@@ -65,8 +65,11 @@ def home(page: Page, hub: QuotaHub, person: Person) -> Locator:
 def test_while_the_manager_does_not_answer_no_waiting_job_is_called_stopped(hub: QuotaHub, page: Page) -> None:
     alice = Person(hub, "alice")
     waits(hub, alice, server="train")
-    card = home(page, hub, alice)
-    expect(card.locator(".badge")).to_have_text("waiting")
+
+    def answers() -> bool:
+        return home(page, hub, alice).locator(".badge").inner_text() == "waiting"
+
+    wait_for(answers, "the Manager answers in time", 60)
     away = page.get_by_role("status").filter(has_text="does not answer")
     expect(away).to_have_count(0)
 
@@ -85,8 +88,5 @@ def test_while_the_manager_does_not_answer_no_waiting_job_is_called_stopped(hub:
             wrong += [f"{view}: {one}" for one in found]
         assert not wrong, "\n".join(wrong)
 
-    def is_back() -> bool:
-        return home(page, hub, alice).locator(".badge").inner_text() == "waiting"
-
-    wait_for(is_back, "the Manager answers again", 60)
+    wait_for(answers, "the Manager answers again", 60)
     expect(away).to_have_count(0)

@@ -32,7 +32,6 @@ CULLING = (
     "idle: {window_seconds: %d, silent_ssh_seconds: 400, keep_alive_seconds: 3000, metrics_age_seconds: 100, "
     "dry_run: false}\n"
 )
-BEGIN = datetime.now(UTC) - timedelta(minutes=5)
 HISTORY = [
     Gpu("jupyter-idle", "GPU-1", lambda _: 0),
     Gpu("jupyter-idle", "GPU-2", lambda _: 4, memory_mib=70_000),
@@ -44,10 +43,16 @@ HISTORY = [
 ]
 
 
+def write_history(folder: Path, gpus: list[Gpu], hours: int) -> None:
+    """From a moment ago on: tests may run hours after they were collected."""
+    begin = datetime.now(UTC) - timedelta(minutes=5)
+    metrics.write_history(folder, gpus, begin, begin + timedelta(hours=hours))
+
+
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("prometheus")
-    metrics.write_history(folder, HISTORY, BEGIN, BEGIN + timedelta(hours=3))
+    write_history(folder, HISTORY, hours=3)
     with metrics.prometheus(folder) as url:
         yield url
 
@@ -176,7 +181,7 @@ async def test_without_prometheus_no_gpu_job_is_stopped_and_the_report_says_so(o
 async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path: Path) -> None:
     folder = tmp_path / "prometheus"
     folder.mkdir()
-    metrics.write_history(folder, HISTORY[:2], BEGIN, BEGIN + timedelta(hours=1))
+    write_history(folder, HISTORY[:2], hours=1)
     with metrics.prometheus(folder) as url:
         office.prometheus = Prometheus(url)
         async with office.manager() as acting:

@@ -111,6 +111,15 @@ class StoryHub(IdleHub):
         """What the latest round has found of a job."""
         return next((job for job in self.report()["jobs"] if (job["user"], job["server"]) == (user, server)), {})
 
+    def used(self, user: str) -> dict[str, Any]:
+        """What is found of a job that is kept because it is used, by the first round that knows."""
+
+        def kept() -> dict[str, Any]:
+            job = self.judged(user)
+            return job if (job.get("verdict"), job.get("why")) == ("keep", "used") else {}
+
+        return wait_for(kept, f"{user}'s job is used", 60)
+
     def report(self) -> dict[str, Any]:
         answer = self.manager(self.token("admin"), "GET", "idle")
         found: dict[str, Any] = answer.json() if answer.status_code == 200 else {"jobs": []}
@@ -240,9 +249,8 @@ def test_an_unused_job_is_told_at_50_and_90_percent_stopped_and_started_again_as
 
 def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
     wait_for(lambda: "erin/" not in hub.servers(), "a minute is over, as of who has no longer to live", SECONDS)
-    job = hub.judged("bob")
-    assert (job["verdict"], job["why"]) == ("keep", "used")
-    assert job["gpus"][0]["busy"] is not None
+    assert hub.used("bob")["gpus"][0]["busy"] is not None
+    assert "bob/" in hub.ready()
 
 
 def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
@@ -266,8 +274,7 @@ def test_the_end_of_its_lifetime_stops_a_job_that_is_used(hub: StoryHub) -> None
 
 def test_a_board_lives_as_long_as_somebody_writes_what_it_shows(hub: StoryHub) -> None:
     wait_for(lambda: "dan/" not in hub.servers(), "the one whose logs nobody writes is stopped", SECONDS)
-    job = hub.judged("frank")
-    assert (job["verdict"], job["why"]) == ("keep", "used")
+    hub.used("frank")
     assert {"frank/", "frank/train"} <= set(hub.ready())
 
 

@@ -56,9 +56,11 @@ async def test_the_gateway_is_recognised_while_the_hub_does_not_answer_and_nobod
             wire.hang()
         else:
             await wire.cut()
-        since = time.monotonic()
-        assert await status(portal, gateway) == 200
-        assert time.monotonic() - since < 2.5, "a login waits for it"
+        with monkeypatch.context() as patch:
+            patch.setattr(identity, "DEADLINE_SECONDS", 60.0)
+            since = time.monotonic()
+            assert await status(portal, gateway) == 200
+            assert time.monotonic() - since < 30, "a login waits for it"
         assert await status(portal, other) == 403, "what it may do is remembered as well"
         assert await status(portal, alice, "api/keys") == 503, "a person's token may have been taken back"
         assert await status(portal, "0" * 32) == 503

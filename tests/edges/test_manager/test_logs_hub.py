@@ -35,7 +35,16 @@ LogKeeper._read = slowly
 main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}
-ENDS = 'import os, threading; threading.Timer(8, lambda: (print("so much", flush=True), os._exit(3))).start()\n'
+# Ends when there is this file.
+ENDS = """
+import os, threading, time
+def end():
+    while not os.path.exists("/tmp/end"):
+        time.sleep(0.1)
+    print("so much", flush=True)
+    os._exit(3)
+threading.Thread(target=end).start()
+"""
 # Its node does not start it again: while the Hub is away it would, and the newest log would be of another run.
 LATER = {**TEMPLATE, "title": "Later", "command": ["python3", "-S", "-c", ENDS + RESPONDER]}
 LATER["pod"] = {"restartPolicy": "Never"}
@@ -63,6 +72,11 @@ def noisy(state: Path, program: str = "") -> Iterator[NoisyHub]:
         yield made
 
 
+def end(hub: NoisyHub, user: str) -> None:
+    """A job of the template that waits for it ends by itself."""
+    hub.kubectl("exec", f"jupyter-{user}", "-c", "notebook", "--", "touch", "/tmp/end")
+
+
 def test_its_log_outlives_a_job_and_holds_no_token(tmp_path: Path) -> None:
     with noisy(tmp_path) as hub:
         its_log_outlives_a_job_and_holds_no_token(hub)
@@ -74,6 +88,9 @@ def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(t
         for template, user in (("brief", "alice"), ("later", "bob")):
             answer = hub.api("POST", f"/users/{user}/server", {"user_options": {"template": template, "gpus": 1}})
             assert answer.ok or template == "brief", answer.text  # which has ended before the answer, or after it
+            if template == "later":
+                wait_for(lambda: hub.ready() == ["bob/"], "it runs", 60)
+                end(hub, user)
             job = hub.until(user, "ended", seconds=120)
             assert hub.ask(user, "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         assert "although not all of its log" not in hub.log
@@ -86,6 +103,7 @@ def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_i
         assert answer.ok, answer.text
         wait_for(lambda: hub.ready() == ["bob/"], "it runs", 60)
         hub.kill("manager")  # so that the Hub waits for it
+        end(hub, "bob")
         wait_for(lambda: "ended: exit_code=3" in hub.log, "the Hub has seen that it has ended", 60)
         hub.kill("hub")
         assert "jupyter-bob" in hub.kubectl("get", "pods")
@@ -93,8 +111,9 @@ def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_i
         hub.start_hub()
         wait_for(lambda: "/log-kept" in hub.log[before:], "the Hub asks for it again", 60)
         time.sleep(10)  # as long as another Manager may take to act when one has died
+        told = len((tmp_path / "manager.log").read_text())
         hub.start_manager()
-        wait_for(lambda: (tmp_path / "manager.log").read_text().count("acting: jobs=") == 2, "it acts", 60)
+        wait_for(lambda: "acting: jobs=" in (tmp_path / "manager.log").read_text()[told:], "it acts", 60)
         job = hub.until("bob", "ended", seconds=120)
         assert hub.ask("bob", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         wait_for(lambda: "jupyter-bob" not in hub.kubectl("get", "pods") and not hub.servers(), "nothing is left", 60)

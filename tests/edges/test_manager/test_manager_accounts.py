@@ -126,7 +126,7 @@ async def test_a_database_of_before_goes_on_after_its_largest(db_url: str) -> No
 
 
 def hub(world: World, token: str | None = None) -> Manager:
-    return Manager(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=5)
+    return Manager(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
 
 
 async def test_the_hub_asks(world: World, person: str) -> None:

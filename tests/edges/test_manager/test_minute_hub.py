@@ -194,7 +194,7 @@ def without_hub_and_database(cast: Cast, browser: Page) -> None:
         hub.start_hub()
     wait_for(lambda: place(ask(second, "GET")) == known, "the Manager acts again, and the place is as it was", 60)
     assert cast.pods() == pods
-    assert cast.holder.server("").get("ready")
+    wait_for(lambda: cast.holder.server("").get("ready"), "the Hub has looked after what ran", 60)
 
 
 def test_a_turn_that_runs_out_while_the_hub_is_away_comes_again_and_costs_nobody_the_place(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ MANY_TEAMS = TEAMS + "".join(
     f" borrow_limit: {number}, user_caps: {{soft: 1, hard: 4}}, admins: [lars, vera], members: [{PEOPLE}]}}\n"
     for number in range(30)
 )
-BEGIN = datetime.now(UTC) - timedelta(hours=1)
 
 
 # The page of somebody who waits in each state, with what only this one says.
@@ -127,7 +126,8 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         metrics.Gpu(pod, "GPU-1", lambda seconds: round(50 + 40 * math.sin(seconds / 300))),
         metrics.Gpu(pod, "GPU-2", lambda seconds: None if 2400 < seconds < 3000 else 30),
     ]
-    metrics.write_history(folder, gpus, BEGIN, BEGIN + timedelta(hours=3))
+    begin = datetime.now(UTC) - timedelta(hours=1)  # of now: tests may run hours after they were collected
+    metrics.write_history(folder, gpus, begin, begin + timedelta(hours=3))
     with metrics.prometheus(folder) as url:
         yield url
 

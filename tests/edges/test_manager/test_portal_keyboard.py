@@ -282,10 +282,10 @@ async def test_what_a_button_says_is_not_overwritten_by_a_change(portal: Portal)
         await runs(portal, "alice", "later")
 
         async def both() -> bool:
-            return bool(await page.evaluate("window.words.length === 2"))
+            return bool(await page.evaluate("window.words.length >= 2"))
 
         await until(both, "both are said")
-        first, second = await page.evaluate("window.times")
+        first, second, *_ = await page.evaluate("window.times")
     assert second - first >= 1000, (first, second)
 
 

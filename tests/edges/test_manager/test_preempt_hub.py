@@ -71,7 +71,7 @@ def test_a_manager_that_is_killed_after_its_decision_stops_the_job_when_it_is_ba
 
     shown = SENTENCE.replace("<b>", "&lt;b&gt;").replace("</b>", "&lt;/b&gt;")
     assert shown in page(hub, "/hub/user/alice/")
-    assert shown in page(hub, "/hub/home")
+    wait_for(lambda: shown in page(hub, "/hub/home"), "the Manager has answered the page in time", 60)
 
     (hub.config / "teams.yaml").write_text("teams: [broken]\n")
     wait_for(

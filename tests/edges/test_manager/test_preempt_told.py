@@ -235,8 +235,8 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
         expect(told).to_contain_text(re.compile(f"{WHY} at .*{announced:%H:%M}"))
         expect(told).to_be_visible()
         assert WHY in str(hub.in_jupyterlab("borrower"))
-        for text in (hub.home("borrower"), hub.portal("borrower")):
-            assert WHY in text
+        hub.reads_at_home("borrower", WHY)
+        assert WHY in hub.portal("borrower")
 
         hub.kill("manager")
         assert {"borrower/", "lead/"} == set(hub.ready())
@@ -246,7 +246,7 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
         expect(told).to_have_count(1)
         assert wait_for(lambda: hub.ending("borrower"), "it is stopped", SECONDS) == GRACE, "its template's"
         wait_for(lambda: "owner/" in hub.ready(), "the owner has them", SECONDS)
-        assert "work was saved" in log.read_text()
+        wait_for(lambda: "work was saved" in log.read_text(), "what it said last is shown", 60)
         assert len(re.findall(re.escape(WHY), shown.read_text())) == 1, "one line"
     assert sampler.most == GPUS
     stopped, gone = (dict(hub.events("borrower"))[reason] for reason in ("preempted", "gone"))
@@ -257,5 +257,5 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
     assert announced <= dict(hub.events("borrower"))["preempted"] < announced + NOTICE
     assert set(hub.ready()) == {"lead/", "owner/"}
     assert hub.told("lead") == []
-    assert "stopped after notice" in hub.home("borrower")
+    hub.reads_at_home("borrower", "stopped after notice")
     assert "Traceback" not in hub.log + (hub.state / "manager.log").read_text()

@@ -154,6 +154,16 @@ class Plain:
         return self.http.post(self.hub.url + action, data=hidden, timeout=30)
 
 
+def until_read(person: Plain, path: str, words: str) -> str:
+    """A page of the Hub that says these words, once the Manager has answered it in time: it waits for two seconds."""
+
+    def read() -> str:
+        text = person.visit(path).text
+        return text if words in text else ""
+
+    return wait_for(read, f"{path} says {words}", 60)
+
+
 def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, full: str) -> None:
     hub.add_users(["rest"])
     assert hub.refusal("rest", hub.start_server("rest", gpus=1)) == (
@@ -166,8 +176,8 @@ def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, 
 
 def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full: str) -> None:
     hub.add_users(["plain", "other"])
-    hub.start_server("other", gpus=1)
-    hub.start_server("plain", gpus=2)
+    for user, gpus in (("other", 1), ("plain", 2)):
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=gpus))
     with Plain(hub, "plain") as person:
         page = person.place("plain")
         assert page.status_code == 200
@@ -190,10 +200,10 @@ def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, 
     hub.start_hub()
     bookmarks = ("/user/marks/lab", "/hub/spawn-pending/marks")
     with Plain(hub, "marks") as owner, Plain(hub, "admin", ADMIN) as admin, Plain(hub, "guest") as guest:
-        for page in (*map(owner.visit, bookmarks), *map(admin.visit, bookmarks)):
-            assert "The job waits" in page.text
-            assert "It is number 1 in the queue and starts by itself. Team Everybody uses 8 of its 8 GPUs" in page.text
-            assert 'data-waits href="/services/jobs/wait/marks/"' in page.text
+        for person, path in ((person, path) for person in (owner, admin) for path in bookmarks):
+            text = until_read(person, path, "The job waits")
+            assert "It is number 1 in the queue and starts by itself. Team Everybody uses 8 of its 8 GPUs" in text
+            assert 'data-waits href="/services/jobs/wait/marks/"' in text
         told = guest.visit(bookmarks[0]).text
         assert "The job is not running" in told
         assert "GPUs" not in told
@@ -204,7 +214,7 @@ def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, 
                 assert page.elapsed.total_seconds() < 10
         finally:
             hub.start_manager()
-        wait_for(lambda: "The job waits" in owner.visit(bookmarks[0]).text, "the new Manager decides", 60)
+        until_read(owner, bookmarks[0], "The job waits")  # the new Manager decides
         owner.press(owner.place("marks"), r"/cancel$")
         assert "The job is not running" in owner.visit(bookmarks[0]).text
 
@@ -212,12 +222,12 @@ def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, 
 def test_the_hub_s_page_of_a_start_that_had_to_wait_says_what_is_so_now(hub: QuotaHub, full: str) -> None:
     hub.add_users(["ahead", "behind"])
     for user in ("ahead", "behind"):
-        hub.start_server(user, gpus=1)
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
     with Plain(hub, "behind") as person:
-        assert "It is number 2 in the queue" in person.visit("/user/behind/lab").text
+        until_read(person, "/user/behind/lab", "It is number 2 in the queue")
         with Plain(hub, "ahead") as other:
             assert other.press(other.place("ahead"), r"/cancel$").ok
-        assert "It is number 1 in the queue" in person.visit("/user/behind/lab").text
+        until_read(person, "/user/behind/lab", "It is number 1 in the queue")
         person.press(person.place("behind"), r"/cancel$")
         over = person.visit("/user/behind/lab").text
         assert "The job is not running" in over
@@ -307,7 +317,7 @@ def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> 
 
 def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:
     hub.add_users(["mine", "nosy"])
-    hub.start_server("mine", gpus=1)
+    assert "in the queue" in hub.refusal("mine", hub.start_server("mine", gpus=1))
     with Plain(hub, "nosy") as nosy:
         theirs, nothing, never = nosy.place("mine"), nosy.place("nosy"), nosy.place("nobody", "x")
         assert [theirs.status_code, nothing.status_code, never.status_code] == [404, 404, 404]
@@ -369,10 +379,16 @@ def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, brow
     PICTURES.mkdir(parents=True, exist_ok=True)
     hub.add_users(["some", "look"])
     hub.start_server("some", gpus=5)
-    hub.start_server("look", gpus=8)
+    wait_for(lambda: hub.ready() == ["some/"], "somebody has five", 60)
+    assert "in the queue" in hub.refusal("look", hub.start_server("look", gpus=8))
     enter(browser, hub, "look")
     card = browser.locator("section.job")
-    expect(card).to_contain_text("waiting")
+
+    def waits() -> bool:
+        browser.goto(f"{hub.url}/hub/home")
+        return "waiting" in card.inner_text()
+
+    wait_for(waits, "the Manager has answered in time", 60)
     expect(card).to_contain_text(
         "It is number 1 in the queue and starts by itself. Team Everybody uses 5 of its 8 GPUs"
     )

@@ -76,6 +76,6 @@ def test_every_type_has_a_quota_of_its_own_however_many_ask_at_once(hub: QuotaHu
         assert found["spec"]["nodeName"] == f"{kind}-node"
         assert found["spec"]["containers"][0]["resources"]["limits"][RESOURCE[kind]] == "1"
     waits = next(user for user in wanted if user.startswith("mi300") and f"{user}/" not in hub.servers())
-    said = hub.start_server(waits, gpus=1, gpu_type="mi300").json()["message"]
+    said = hub.refusal(waits, hub.start_server(waits, gpus=1, gpu_type="mi300"))
     assert said.startswith("Team Everybody uses 2 of its 2 GPUs of type mi300; this job needs 1.")
     assert "Traceback" not in hub.log

@@ -156,7 +156,7 @@ def test_the_button_of_its_page_cancels_a_job_whose_pod_runs_already(hub: QuotaH
         page = reader.place(person.name)
         (hub.state / "wait-before-ready").touch()
         (hub.state / "wait-before-admission").unlink()
-        wait_for(lambda: states(hub)[person.name] == "running", "its pod runs", 20)
+        wait_for(lambda: states(hub)[person.name] == "running", "its pod runs", 60)
         assert reader.press(page, r"/cancel$").status_code == 200
     check_cancelled(hub, person)
 
@@ -166,7 +166,7 @@ def test_a_job_that_is_ready_cannot_be_cancelled_and_the_answer_says_what_to_do(
     with Plain(hub, person.name) as reader:
         page = reader.place(person.name)
         release(hub)
-        wait_for(lambda: hub.ready() == ["ready/"], "it runs", 30)
+        wait_for(lambda: hub.ready() == ["ready/"], "it runs", 60)
         wait_for(lambda: states(hub)[person.name] == "running", "the Manager knows", 20)
         assert ask(person, "GET").status_code == 404
         late, pressed = ask(person, "DELETE"), reader.press(page, r"/cancel$")

@@ -121,7 +121,7 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
     """Until `condition()` is true; an unanswered request is not."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with contextlib.suppress(requests.ConnectionError, KeyError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout, KeyError):
             if condition():
                 return
         time.sleep(0.05)

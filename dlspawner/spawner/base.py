@@ -70,7 +70,7 @@ class BaseSpawner(RestartedSpawner):
 
     async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
-        if pod is not None and self._undoes_start() and not await self._undone(pod):
+        if self._undoes_start() and not await self._undone(pod):
             return None
         # What the person stopped, or never started, needs no explanation; and the first one is the true one.
         if not (self._ended or self._stop_pending or self._start_pending):
@@ -111,7 +111,7 @@ class BaseSpawner(RestartedSpawner):
         self._spawn_future = ended
 
     def _undoes_start(self) -> bool:
-        """Whether a start has failed and the Hub has the pod stopped: then it must not hear that the pod has ended.
+        """Whether a start has failed and the Hub clears up after it: then it must not hear that it has ended.
 
         JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
         yet, and show "Internal Server Error" for the sentence that it is about to get.
@@ -119,14 +119,14 @@ class BaseSpawner(RestartedSpawner):
         starting = self._spawn_future
         return bool(self._stop_pending) and starting is not None and not starting.done()
 
-    async def _undone(self, pod: PodDict) -> bool:
+    async def _undone(self, pod: PodDict | None) -> bool:
         """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on.
 
         It need not wait for a pod that is an earlier job's, nor for one that nobody has asked to go yet.
         """
         starting: asyncio.Future[Any] = self._spawn_future
         if asyncio.current_task() is starting:
-            return self._unasked or not pod["metadata"].get("deletionTimestamp")
+            return pod is None or self._unasked or not pod["metadata"].get("deletionTimestamp")
         await asyncio.wait({starting}, timeout=self.start_timeout)
         return starting.done()
 

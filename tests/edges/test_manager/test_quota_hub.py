@@ -16,6 +16,7 @@ from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
 
 pytestmark = pytest.mark.real
 MORE = """
+import asyncio
 from copy import deepcopy
 from kubernetes_asyncio.client import V1EnvVar
 
@@ -41,6 +42,11 @@ def profiles(spawner):
     more = {"extra_containers": [beside]} if spawner.user.name.startswith("profiled") else {}
     return [{"display_name": "Everything", "default": True, "kubespawner_override": more}]
 c.KubeSpawner.profile_list = profiles
+
+async def tidies_up(spawner):
+    if spawner.user.name.startswith("tidy"):
+        await asyncio.sleep(4)
+c.Spawner.post_stop_hook = tidies_up
 """
 
 
@@ -105,6 +111,14 @@ def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> No
     said = hub.refusal("very-greedy", hub.start_server("very-greedy", gpus=1))
     assert said == "A job may have 8 GPUs of type gpu; this one asks for 9."
     assert hub.held() == 7
+
+
+def test_a_refusal_is_told_although_the_hub_takes_long_to_clear_up_after_it(hub: QuotaHub) -> None:
+    """After a second it looks what became of the start, and of an end without a reason it makes an internal error."""
+    hub.add_users(["tidy-very-greedy"])
+    answer = hub.start_server("tidy-very-greedy", gpus=1)
+    said = "A job may have 8 GPUs of type gpu; this one asks for 9."
+    assert (answer.status_code, answer.json()["message"]) == (403, said)
 
 
 def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
+
+import pytest
 
 from ssh_gateway.access import Bearer, everything
 from tests.gateway.peers import Client, Running, Sshd
@@ -85,7 +88,10 @@ async def test_a_jump_to_one_job_opens_no_other(running: Running, alice: Client)
     assert "this connection leads to train only" in done.err
 
 
-async def test_a_shell_and_a_jump_share_one_connection(running: Running, alice: Client, sshd: Sshd) -> None:
+async def test_a_shell_and_a_jump_share_one_connection(
+    running: Running, alice: Client, sshd: Sshd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
     running.places.targets["alice", ""] = sshd.target("")
     control = alice.directory / "c"
     options = ("-S", str(control), "-o", "ControlMaster=auto", "-o", "ControlPersist=3")
@@ -94,4 +100,5 @@ async def test_a_shell_and_a_jump_share_one_connection(running: Running, alice: 
     jump = await alice.ssh("-o", proxy, "alice@train", "echo jump")
     again = await alice.ssh("-S", str(control), "alice@gateway", "echo again")
     assert (shell.text, jump.text, again.text) == ("shell\n", "jump\n", "again\n"), jump.err
+    assert ["through=" in line for line in caplog.messages if "event=connect " in line] == [False, True]
     await alice.ssh("-S", str(control), "-O", "exit", "alice@gateway")

@@ -80,7 +80,7 @@ def iris(stack: Stack) -> Iterator[Person]:
     person.start("waits", template="custom", image=stack.image, gpus=8)
     yield person
     for pod in stack.kubectl("get", "pods", "-o", "name", "-l", "dlspawner.dev/server=stops").split():
-        stack.kubectl("delete", pod, "--grace-period=0", "--force")
+        stack.kubectl("delete", pod, "--grace-period=0", "--force", "--ignore-not-found")
     headers, jobs = {"Authorization": f"token {person.token}"}, f"{stack.url}/services/jobs/api/jobs"
     for job in requests.get(jobs, headers=headers, params={"server": "waits"}, timeout=60).json()["items"]:
         requests.delete(f"{jobs}/{job['id']}", headers=headers, timeout=60)  # or it has its turn when the others stop

@@ -29,13 +29,22 @@ PodDict = Mapping[str, Any]
 _STOP_SECONDS = 30
 
 _PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, which looks at the pod for itself
+# In the task of a start that has failed, and in those of the hooks that it calls: that start.
+_CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
 
 
 class BaseSpawner(RestartedSpawner):
     """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
 
+    _cleared_up: asyncio.Future[Any] | None = None  # the start that has failed, from the moment the Hub clears up
+
     async def poll(self) -> int | None:
+        if self._stop_pending and asyncio.current_task() is self._spawn_future:
+            self._cleared_up = self._spawn_future
+            _CLEARS_UP.set(self._spawn_future)
         if self._unasked and not self._sees_pods():
+            if self._is_cleared_up() and not await self._undone(None):
+                return None
             return verdict.judge_gone(None).exit_code  # a start that could not begin: there is nothing to wait for
         try:
             await self._start_watching_pods()
@@ -70,10 +79,12 @@ class BaseSpawner(RestartedSpawner):
 
     async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
-        if self._undoes_start() and not await self._undone(pod):
+        undone = self._is_cleared_up()
+        if undone and not await self._undone(pod):
             return None
-        # What the person stopped, or never started, needs no explanation; and the first one is the true one.
-        if not (self._ended or self._stop_pending or self._start_pending):
+        # What the person stopped, or never started, needs no explanation, and a start that failed has its own; and the
+        # first one is the true one.
+        if not (undone or self._ended or self._stop_pending or self._start_pending):
             self._ended = await self._why_ended(pod, judged)
             self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
             if not self._ended.startswith(verdict.FINISHED):
@@ -110,25 +121,25 @@ class BaseSpawner(RestartedSpawner):
         ended.exception()  # asyncio complains of one that nobody has looked at
         self._spawn_future = ended
 
-    def _undoes_start(self) -> bool:
+    def _is_cleared_up(self) -> bool:
         """Whether a start has failed and the Hub clears up after it: then it must not hear that it has ended.
 
         JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
         yet, and show "Internal Server Error" for the sentence that it is about to get.
         """
-        starting = self._spawn_future
-        return bool(self._stop_pending) and starting is not None and not starting.done()
+        failed = self._cleared_up
+        return bool(self._stop_pending) and failed is not None and failed is self._spawn_future and not failed.done()
 
     async def _undone(self, pod: PodDict | None) -> bool:
-        """Wait until that has come to its end, so that whoever asks can be told why; the start's own task goes on.
+        """Wait until that has come to its end, so that whoever asks can be told why; who clears up goes on.
 
         It need not wait for a pod that is an earlier job's, nor for one that nobody has asked to go yet.
         """
-        starting: asyncio.Future[Any] = self._spawn_future
-        if asyncio.current_task() is starting:
+        failed: asyncio.Future[Any] = self._spawn_future
+        if _CLEARS_UP.get() is failed:
             return pod is None or self._unasked or not pod["metadata"].get("deletionTimestamp")
-        await asyncio.wait({starting}, timeout=self.start_timeout)
-        return starting.done()
+        await asyncio.wait({failed}, timeout=self.start_timeout)
+        return failed.done()
 
     async def stop(self, now: bool = False) -> None:
         """End the pod with its grace period, and return when it is gone.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +43,29 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
+@contextlib.asynccontextmanager
+async def clears_up(spawner: Any) -> AsyncIterator[asyncio.Event]:
+    """After a failed start, until the event, the Hub clears up: it has asked for itself, and so has a hook of it."""
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def start() -> None:
+        spawner._stop_pending = True
+        await spawner.poll()
+        await asyncio.ensure_future(spawner.poll())
+        asked.set()
+        await over.wait()
+        spawner._stop_pending = False
+        raise Refused("This is why.", reason="test")
+
+    spawner._spawn_future = failed = asyncio.ensure_future(start())
+    await asyncio.wait_for(asked.wait(), 10)
+    yield over
+    over.set()
+    with pytest.raises(Refused, match="This is why"):
+        await failed
+    assert (spawner._spawn_future, spawner._ended) == (failed, None), "why it failed is what it says itself"
+
+
 async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: Any) -> None:
     spawner._spawn_future = asyncio.current_task()
     spawner._stop_pending = True
@@ -48,16 +73,28 @@ async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: A
     assert await spawner.poll() is None
 
 
-async def test_who_else_asks_hears_it_when_the_failed_start_is_over(spawner: Any) -> None:
-    spawner._spawn_future = over = asyncio.get_running_loop().create_future()
-    spawner._stop_pending = True
-    asked = asyncio.ensure_future(spawner.poll())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not asked.done()
-    over.set_result(None)
+@pytest.mark.parametrize("pod", [GOING, GONE], ids=["its pod goes", "without a pod"])
+async def test_who_else_asks_hears_it_when_the_failed_start_is_over(pod: dict[str, Any] | None, spawner: Any) -> None:
+    spawner.shown = pod
+    async with clears_up(spawner) as over:
+        asked = asyncio.ensure_future(spawner.poll())
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        over.set()
+        assert await asked == 1
 
-    assert await asked == 1
+
+async def test_who_else_asks_hears_it_then_also_where_nothing_was_asked_for(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DLSpawner, "_sees_pods", lambda _spawner: False)
+    spawner._unasked = True
+    async with clears_up(spawner) as over:
+        asked = asyncio.ensure_future(spawner.poll())
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        over.set()
+        assert await asked == 1
 
 
 @pytest.mark.parametrize(
@@ -65,7 +102,8 @@ async def test_who_else_asks_hears_it_when_the_failed_start_is_over(spawner: Any
     [
         pytest.param(False, True, GOING, id="a job that ran and is stopped"),
         pytest.param(True, False, GOING, id="a pod that somebody else removes while it starts"),
-        pytest.param(True, True, GONE, id="a failed start whose pod is gone"),
+        pytest.param(True, True, GONE, id="a start whose server is stopped before it has failed"),
+        pytest.param(True, True, GOING, id="a start whose pod is stopped before it has failed"),
         pytest.param(None, True, GOING, id="a job that an earlier Hub started"),
     ],
 )
@@ -133,14 +171,12 @@ async def test_a_pod_that_has_ended_in_its_start_is_kept_where_that_is_configure
 
 async def test_who_else_asks_of_such_a_pod_hears_it_when_the_failed_start_is_over(ended: Ended) -> None:
     ended.show("Running", 3)
-    ended.spawner._spawn_future = over = asyncio.get_running_loop().create_future()
-    ended.spawner._stop_pending = True
-    asked = asyncio.ensure_future(ended.spawner.poll())
-    await asyncio.sleep(0.01)
-    assert not asked.done()
-    over.set_result(None)
-
-    assert await asked == 3
+    async with clears_up(ended.spawner) as over:
+        asked = asyncio.ensure_future(ended.spawner.poll())
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        over.set()
+        assert await asked == 3
 
 
 ASKED = [pytest.param(True, [], id="it is kept"), pytest.param(False, ["jupyter-alice"], id="it can not be kept")]

@@ -19,6 +19,7 @@ MORE = """
 import asyncio
 from copy import deepcopy
 from kubernetes_asyncio.client import V1EnvVar
+from tornado import web
 
 async def hook(spawner, pod):
     name, (first, *_) = spawner.user.name, pod.spec.containers
@@ -47,6 +48,11 @@ async def tidies_up(spawner):
     if spawner.user.name.startswith("tidy"):
         await asyncio.sleep(4)
 c.Spawner.post_stop_hook = tidies_up
+
+async def unlucky(spawner):
+    if spawner.user.name.endswith("unlucky"):
+        raise web.HTTPError(403, "The hook says no.")
+c.Spawner.pre_spawn_hook = unlucky
 """
 
 
@@ -113,12 +119,24 @@ def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> No
     assert hub.held() == 7
 
 
-def test_a_refusal_is_told_although_the_hub_takes_long_to_clear_up_after_it(hub: QuotaHub) -> None:
-    """After a second it looks what became of the start, and of an end without a reason it makes an internal error."""
-    hub.add_users(["tidy-very-greedy"])
-    answer = hub.start_server("tidy-very-greedy", gpus=1)
-    said = "A job may have 8 GPUs of type gpu; this one asks for 9."
-    assert (answer.status_code, answer.json()["message"]) == (403, said)
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ("tidy-very-greedy", "A job may have 8 GPUs of type gpu; this one asks for 9."),
+        ("tidy-waits", "is number 1 in the queue"),
+        ("tidy-unlucky", "The hook says no."),
+    ],
+    ids=["refused", "in the queue", "refused by a hook"],
+)
+def test_why_nothing_started_is_told_although_the_hub_takes_long_to_clear_up(
+    hub: QuotaHub, user: str, sentence: str
+) -> None:
+    """After a second it looks what became of the start: of an end without a reason it makes an internal error."""
+    hub.add_users([user, "modest"])
+    modest(hub, gpus=8)
+    assert sentence in hub.refusal(user, hub.start_server(user, gpus=1))
+    path = f"/users/{user}/server/progress"
+    assert sentence in wait_for(lambda: (told := hub.api("GET", path)).ok and told.text, "it is told", 60), "later, too"
 
 
 def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:

@@ -309,5 +309,20 @@ def alert(page: str) -> str:
     return " ".join((found.group(1) if found else "").split())
 
 
+def form_back(person: Person, server: str, **fields: str) -> requests.Response:
+    """The form that comes back of a start that fails at once.
+
+    JupyterHub waits a second for that, and leads to the page of a start that goes on where a machine is busy: then it
+    is sent again once that start is over.
+    """
+
+    def back() -> list[requests.Response]:
+        answer = person.post(f"/hub/spawn/{person.name}/{server}", **fields)
+        return [] if answer.status_code == 302 or "is pending" in answer.text else [answer]
+
+    [answer] = wait_for(back, "the form")
+    return answer
+
+
 def new_name(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(3)}"

@@ -18,7 +18,7 @@ import requests
 
 from dlspawner.core import naming
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Hub, Person, alert, new_name, running
+from tests.edges.spawner_hub import Hub, Person, alert, form_back, new_name, running
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:{os.environ.get('DEVCLUSTER_PATH', '')}")
 EXTRA = """
@@ -32,7 +32,7 @@ async def hook(spawner):
 
 c.Spawner.pre_spawn_hook = hook
 c.Spawner.poll_interval = 1
-c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 30}}  # longer than a refusal takes on a busy machine
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 10}}  # longer than a refusal takes on a busy machine
 c.Spawner.consecutive_failure_limit = {limit}
 """
 
@@ -86,7 +86,7 @@ class TestRefusal:
 
     def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
         server = new_name("form")
-        answer = alice.post(f"/hub/spawn/alice/{server}", template="ssh", **{"ssh--gpus": "77"})
+        answer = form_back(alice, server, template="ssh", **{"ssh--gpus": "77"})
 
         assert answer.status_code == 400
         assert "GPUs must be between 0 and 8; you asked for 77." in alert(page(answer))

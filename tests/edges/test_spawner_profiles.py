@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
 from kubespawner import KubeSpawner
 from traitlets.config import Config
 
 from dlspawner.spawner import Refused
 from tests.e2e.people import wait_for
 from tests.edges.spawner_builders import make_spawner
-from tests.edges.spawner_hub import Hub, Person, alert, new_name, running
+from tests.edges.spawner_hub import Hub, Person, alert, form_back, new_name, running
 
 
 def image(name: str) -> dict[str, Any]:
@@ -217,13 +216,7 @@ class TestThreeWaysIn:
 
     def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
         server = new_name("form")
-
-        def back() -> list[requests.Response]:
-            """JupyterHub waits a second for a start to fail, and leads to the page of a start that goes on then."""
-            answer = alice.post(f"/hub/spawn/alice/{server}", profile="cpu", **{"profile-option-cpu--size": "huge"})
-            return [answer] if answer.status_code != 302 else []
-
-        [answer] = wait_for(back, "the form")
+        answer = form_back(alice, server, profile="cpu", **{"profile-option-cpu--size": "huge"})
         assert answer.status_code == 400
         assert SENTENCE in alert(answer.content.decode())
         assert 'id="profile-item-cpu"' in answer.text

@@ -25,6 +25,9 @@ from tests.gateway.peers import DEADLINE, Done, Running, Sshd, finish, until
 DEBIAN = Path(__file__).parents[3] / ".venv" / "debian"  # where the Makefile unpacks the distribution's packages
 LIBRARIES = ":".join(str(DEBIAN / folder / "x86_64-linux-gnu") for folder in ("usr/lib", "lib"))
 
+# With which a sshd says that a connection is over; it may say more, but no more of what was asked for.
+_ENDS = re.compile(r"Disconnected from user|Connection closed by")
+
 Outcome = TypeVar("Outcome")
 
 
@@ -183,7 +186,7 @@ class Desk:
 
     async def job_said(self, before: str) -> str:
         """What a job's sshd has added to its log of a connection that ends: it does so a moment later."""
-        await until(lambda: "do_cleanup" in self.job_log.read_text().removeprefix(before))
+        await until(lambda: _ENDS.search(self.job_log.read_text().removeprefix(before)))
         return self.job_log.read_text().removeprefix(before)
 
     async def each(self, case: Callable[[Way], Awaitable[Outcome]]) -> Outcome:

@@ -1,10 +1,13 @@
 """How containers start, fail, are probed, restarted and stopped, and what the status says about it."""
 
 import asyncio
+from pathlib import Path
 
 from dlspawner.cluster import PODS
 from dlspawner.devcluster.node import Agent
 from tests.node.conftest import NODES, SECONDS, World, is_ready, main_status
+
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 async def test_a_pod_that_succeeds_says_so_in_every_field(world: World) -> None:
@@ -180,10 +183,13 @@ async def test_a_probe_that_is_given_up_while_it_starts_keeps_no_container_from_
     await world.pod("p", "exec sleep 600")
     await world.ready("p")
     (container,) = next(pod for node in world.agent.nodes for pod in node.pods).containers
+    before = len(list(DESCRIPTORS.iterdir()))
     for seconds in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):  # a start takes some such time, and is given up in its midst
         probe = asyncio.create_task(container.execute(["sleep", "600"], 600))
         await asyncio.sleep(seconds)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
     async with asyncio.timeout(SECONDS):
+        while len(list(DESCRIPTORS.iterdir())) > before:  # noqa: ASYNC110  (descriptors have no events)
+            await asyncio.sleep(0.02)
         await container.stop(0.1)

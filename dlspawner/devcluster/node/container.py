@@ -135,6 +135,9 @@ class Container:
         except StartError as error:
             os.close(reader)
             return 126, str(error)
+        except asyncio.CancelledError:
+            os.close(reader)
+            raise
         finally:
             os.close(writer)
         done = logs.pump(reader, lambda data: output.extend(data[: max(0, 10240 - len(output))]))

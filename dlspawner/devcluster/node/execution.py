@@ -50,14 +50,13 @@ async def execute(request: Request, container: Command, pid: int, channels: Chan
     """Run the command to its end and tell the client how it ended."""
     session = _Session(request, channels)
     try:
-        process = await session.start(container, pid)
-    except (StartError, OSError) as error:
-        message = f"error executing command in container: {error}"
-        with contextlib.suppress(Disconnected):
-            await channels.finish(_failure("InternalError", message, code=500))
-        session.close()
-        return
-    try:
+        try:
+            process = await session.start(container, pid)
+        except (StartError, OSError) as error:
+            message = f"error executing command in container: {error}"
+            with contextlib.suppress(Disconnected):
+                await channels.finish(_failure("InternalError", message, code=500))
+            return
         code = await session.relay(process)
         with contextlib.suppress(Disconnected):
             await channels.finish(SUCCESS if code == 0 else _exit(code))

@@ -127,7 +127,7 @@ async def start(command: Command, *, stdin: int, stdout: int, stderr: int) -> Pr
     finally:
         os.close(source)
         os.close(writer)
-    started = asyncio.create_task(_started(helper, reader))
+    started = asyncio.create_task(_started(helper, reader), name=f"start of {' '.join(command.args)[:100]}")
     try:
         return await asyncio.shield(started)
     except asyncio.CancelledError:
@@ -140,6 +140,9 @@ async def _started(helper: subprocess.Popen[bytes], reader: int) -> Process:
     try:
         async with asyncio.timeout(START_SECONDS):
             report = await _read_all(reader)
+    except asyncio.CancelledError:  # the loop itself ends
+        helper.kill()
+        raise
     except TimeoutError:
         helper.kill()
         raise StartError(f"the sandbox did not come up within {START_SECONDS:.0f} s") from None

@@ -21,7 +21,7 @@ from typing import Any
 
 from dlspawner.client import login, submission, text
 from dlspawner.client.service import ClientProblem, Refused, Service, part
-from dlspawner.client.ssh import KNOWN_HOSTS, login_words, pins
+from dlspawner.client.ssh import login_words, pins
 
 _ID = re.compile(r"j-[a-z2-7]{12}")
 _LOOK_SECONDS = 2.0
@@ -298,8 +298,8 @@ def ssh(given: Given, service: Service) -> int:
     words, program = login_words(command), shutil.which("ssh")
     if program is None:
         raise ClientProblem(f"There is no ssh on this machine. The command is: {command}", 1)
-    pinned = pins(service, login.kept_file(os.environ).with_name(KNOWN_HOSTS))
     rest = given.rest[1:] if given.rest[:1] == ["--"] else given.rest
+    pinned = pins(service, login.kept_file(os.environ).parent, rest)
     sys.stdout.flush()
     os.execv(program, ["ssh", *pinned, *words, *rest])  # noqa: S606 - no shell is wanted
 

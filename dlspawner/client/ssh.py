@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from dlspawner import ssh_config
 from dlspawner.client.service import ClientProblem, Service, Unreachable
 from dlspawner.ssh_config import Access, Unwritable
 
-KNOWN_HOSTS = "known_hosts"  # of `dlspawner ssh`, beside the login
-# What OpenSSH reads unless it is told otherwise (ssh_config(5)).
+# OpenSSH's option for the host keys that everybody on a machine knows, and what it reads without one (ssh_config(5)).
+GLOBAL = "GlobalKnownHostsFile"
 SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Host or Match.\n" + ssh_config.INCLUDE
 
@@ -37,24 +38,28 @@ def login_words(command: str) -> list[str]:
     raise ClientProblem(f"The Hub's way in is more than a login, and is not run for you. It says: {command}", 1)
 
 
-def pins(service: Service, file: Path) -> list[str]:
+def pins(service: Service, folder: Path, words: Sequence[str]) -> list[str]:
     """The options with which ``ssh`` knows the gateway by the host keys that the Hub tells; none where it tells none.
 
-    They are written to the file, which comes before what every account of this machine knows: a person's own
-    known hosts, and options, stay theirs.
+    They are in a file of this gateway's in the folder, read beside a person's own known hosts in place of whatever
+    `GLOBAL` a configuration names; with one among the words for ``ssh``, that stays.
     """
+    if any(GLOBAL.lower() in word.lower() for word in words) or '"' in str(folder):
+        return []
     try:
-        known = ssh_config.known_hosts(_read(service.get("ssh-config")))
+        access = _read(service.get("ssh-config"))
+        known = ssh_config.known_hosts(access)
     except (ClientProblem, Unwritable):
         return []
-    if not known or '"' in str(file):
+    file = folder / f"known_hosts-{access.host}-{access.port}"
+    if not known:
         return []
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _replace(file, known)
     except OSError:
         return []
-    return ["-o", f'GlobalKnownHostsFile="{file}" {SYSTEM_KNOWN_HOSTS}']
+    return ["-o", f'{GLOBAL}="{file}" {SYSTEM_KNOWN_HOSTS}']
 
 
 def _is_port(word: str) -> bool:

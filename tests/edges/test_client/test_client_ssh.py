@@ -22,6 +22,7 @@ ANSWER = {"user": "alice", "host": "h.example.org", "port": 2222, "servers": ["t
 def home(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {"HOME": str(tmp_path), "DLSPAWNER_URL": server.url, "DLSPAWNER_TOKEN": "secret"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     server.answers = [(200, ANSWER)]
     return tmp_path
 
@@ -156,17 +157,27 @@ def test_a_hub_has_ssh_run_nothing_else(server: Scripted, home: Path, program: P
 LOGIN = "ssh -p 2222 alice+train@h.example.org"
 
 
-def test_ssh_knows_the_gateway_by_the_keys_that_the_hub_tells(server: Scripted, home: Path, program: Path) -> None:
+@pytest.mark.parametrize("folder", [".config", "my own %d"])
+def test_ssh_knows_the_gateway_by_the_keys_that_the_hub_tells(
+    server: Scripted, home: Path, program: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / folder))
     done = log_in(server, home, LOGIN, "nvidia-smi", access=ANSWER)
     assert (done.returncode, done.stderr) == (0, "")
     *options, port, number, place, command = program.read_text().splitlines()
     assert [port, number, place, command] == ["-p", "2222", "alice+train@h.example.org", "nvidia-smi"]
-    file = home / ".config" / "dlspawner" / "known_hosts"
+    file = home / folder / "dlspawner" / "known_hosts-h.example.org-2222"
     assert (file.read_text(), file.stat().st_mode & 0o777) == (f"[h.example.org]:2222 {KEY}\n", 0o600)
     shown = subprocess.run(
         ["ssh", "-G", "-F", "none", *options, "h"], capture_output=True, text=True, check=True, timeout=20
     )
     assert f"globalknownhostsfile {file} /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2\n" in shown.stdout
+
+
+def test_another_file_that_its_user_names_stays(server: Scripted, home: Path, program: Path) -> None:
+    done = log_in(server, home, LOGIN, "-oglobalknownhostsfile=/mine", "nvidia-smi", access=ANSWER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert program.read_text().splitlines()[:2] == ["-p", "2222"]
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["spec"]), VALUES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_whatever_the_manifest_is_the_answer_is_a_charge_or_a_refusal(manifest: dict[str, Any]) -> None:
     charged = charge([manifest], CLUSTER)
 
@@ -281,7 +281,7 @@ def test_whatever_the_manifest_is_the_answer_is_a_charge_or_a_refusal(manifest: 
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "init", "sidecar"])), max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_pod_costs_no_less_than_any_container_and_no_more_than_all(parts: list[tuple[int, str]]) -> None:
     containers = [box({NVIDIA: gpus}) for gpus, kind in parts if not kind]
     inits = [

@@ -131,7 +131,7 @@ LONG = st.lists(st.integers(1, 3000), min_size=LEAST, max_size=30)
 
 
 @given(LONG, st.lists(st.tuples(st.integers(1, 8), st.integers(1, 600)), max_size=4), st.integers(2, 5), st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_who_is_later_in_a_queue_never_starts_earlier(
     lengths: list[int], running: list[tuple[int, int]], waiting: int, preemptible: bool
 ) -> None:
@@ -154,7 +154,7 @@ def test_who_is_later_in_a_queue_never_starts_earlier(
 
 
 @given(LONG)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_same_seed_says_the_same(lengths: list[int]) -> None:
     here = world(VISION, node("n1"), FULL, NEXT, queues("p", "vision", 2))
     assert estimated(here, lasted(lengths)) == estimated(here, lasted(lengths))

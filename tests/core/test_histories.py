@@ -119,7 +119,7 @@ EVENTS = st.one_of(
 
 @given(st.lists(EVENTS, max_size=40), st.sampled_from([(8, 12), (2, 2)]))
 @example([("submit", "b", 1, False, 10), ("submit", "b", 2, False, 100)], (2, 2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[Any], quotas: tuple[int, int]) -> None:
     history = History()
     history.change_quotas(*quotas)
@@ -143,7 +143,7 @@ def _held(of: str, history: History) -> int:
 
 
 @given(st.lists(EVENTS, max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_when_all_is_well_again_nobody_waits_who_could_start(events: list[Any]) -> None:
     history = History()
     for name, *more in events:

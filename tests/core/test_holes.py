@@ -81,14 +81,14 @@ def _shape(tree: Any) -> Any:
     return [_shape(value) for value in tree] if isinstance(tree, list) else "leaf"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(_TREES, st.text(alphabet="${}()v: \n-[]'\"&*!|>%@`", max_size=20))
 def test_no_value_changes_the_structure(tree: Any, value: str) -> None:
     names = {hole.name: value for hole in holes.find(tree)}
     assert _shape(holes.fill(tree, {**names, "": value, **_every_token(tree, value)})) == _shape(tree)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.text(alphabet="$()AB", max_size=12))
 def test_kubernetes_gives_a_typed_value_back_as_it_was(value: str) -> None:
     assert _kubernetes_expands(holes.as_typed(value)) == value

@@ -305,7 +305,7 @@ ACTIVITIES = st.builds(
 
 
 @given(ACTIVITIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: Activity) -> None:
     verdict = judge(activity, POLICY, NOW)
     if isinstance(verdict, Stop):
@@ -317,7 +317,7 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
 
 
 @given(ACTIVITIES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: Activity) -> None:
     """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
     activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, tells_ssh=False, warned=())

@@ -102,7 +102,7 @@ def test_guaranteed_again_is(name: str) -> None:
     st.integers(0, 16),
     st.integers(0, 16),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_quota_that_is_lowered_and_raised_leaves_no_more_guaranteed_than_there_is_and_nobody_out_who_fits(
     sizes: list[tuple[int, str, bool]], lowered: int, raised: int
 ) -> None:

@@ -181,7 +181,7 @@ _POD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_POD, _POD, _POD)
 def test_it_does_not_matter_which_two_fragments_are_merged_first(one: Any, two: Any, three: Any) -> None:
     left = merge_pod(merge_pod(one, two), three)

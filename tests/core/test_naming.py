@@ -84,7 +84,7 @@ def test_tensorboard_server(server: str, expected: str) -> None:
     assert re.fullmatch(expected, naming.tensorboard_server(server))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=70) | st.from_regex(r"[a-z0-9-]{0,66}", fullmatch=True), unique=True, max_size=8))
 def test_every_name_has_valid_names_of_its_own(names: list[str]) -> None:
     for make, pattern, longest in (
@@ -97,7 +97,7 @@ def test_every_name_has_valid_names_of_its_own(names: list[str]) -> None:
         assert all(pattern.fullmatch(one) and len(one) <= longest for one in made)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=300))
 def test_a_hashed_name_can_not_be_picked_by_somebody_else(name: str) -> None:
     taken = naming.slug(name)

@@ -218,7 +218,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from([option.name for option in NOTEBOOK.options]) | st.text(max_size=12), _JSON))
 def test_no_json_at_all_makes_choosing_crash(wishes: dict[str, Any]) -> None:
     choices = choose(NOTEBOOK, CLUSTER, wishes, [VISION])

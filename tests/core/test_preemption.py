@@ -314,7 +314,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.integers(1, 8), st.randoms())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job], gpus: int, chance: Any) -> None:
     here = world(*TEAMS, *jobs)
     request = wants("x", "a", gpus)
@@ -333,7 +333,7 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
 
 
 @given(JOBS, st.integers(1, 8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus: int) -> None:
     teams = (team("a", 8, preempts_own=True), *TEAMS[1:])
     here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
@@ -354,7 +354,7 @@ def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus:
 
 
 @given(JOBS, st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_after_the_victims_are_gone_the_job_starts(jobs: list[Job], gpus: int) -> None:
     here = world(*TEAMS, *jobs, cluster=HURRIED)
     decision = admit(wants("x", "a", gpus), here, NOW)

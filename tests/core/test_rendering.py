@@ -273,7 +273,7 @@ def test_other_endpoints_are_ports_of_the_container_that_works() -> None:
     assert {"name": "metrics", "containerPort": 9090} in ports
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="${}()abnote: \n[]'\"&*!|>%@`\\", max_size=30))
 def test_no_typed_text_changes_the_pod(text: str) -> None:
     template = replace(CUSTOM, annotations=(("note", "<${note}>"),), options=(*CUSTOM.options,))

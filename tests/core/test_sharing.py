@@ -46,7 +46,7 @@ def test_layout(name: str) -> None:
 
 
 @given(st.lists(st.integers(0, 8), max_size=6), st.lists(st.integers(0, 20), max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_layout_gives_everybody_their_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
     sizes = {f"n{number}": size for number, size in enumerate(nodes)}
     wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
@@ -100,7 +100,7 @@ def private(of: str, quotas: tuple[int, ...]) -> World:
 
 
 @given(loads())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
     quotas, coming = load
@@ -115,7 +115,7 @@ def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[in
 
 
 @given(loads())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_starts(
     load: tuple[tuple[int, ...], list[Comes]],
 ) -> None:
@@ -138,7 +138,7 @@ def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_
 
 
 @given(loads())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_quotas_and_nodes_hold_at_every_moment(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     quotas, coming = load
     teams = [team(name, quota, borrow_limit=6) for name, quota in zip("abc", quotas, strict=True)]

@@ -158,7 +158,7 @@ def crowds_beside(draw: st.DrawFn) -> tuple[list[Comes], bool]:
 
 
 @given(crowds_beside(), st.sampled_from([0.0, 0.01, 5.0, 1000.0]), st.integers(1, 2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_big_job(
     crowd: tuple[list[Comes], bool], hours: float, nodes: int
 ) -> None:
@@ -203,7 +203,7 @@ def queued(draw: st.DrawFn, preemptible: int = 9) -> list[Job]:
     st.one_of(queued(), queued(preemptible=0)),
     st.sampled_from([0.0, 9.0]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_on_an_idle_cluster_those_who_wait_never_all_wait_for_each_other(
     nodes: list[tuple[int, bool]], quotas: tuple[int, int], jobs: list[Job], hours: float
 ) -> None:
@@ -230,7 +230,7 @@ def crowds(draw: st.DrawFn) -> tuple[tuple[int, int, int], int, bool, int, list[
 
 
 @given(crowds(), st.integers(0, 8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_inside_its_quota_nobody_waits_longer_than_for_those_who_are_there(
     crowd: tuple[tuple[int, int, int], int, bool, int, list[Comes]], there: int
 ) -> None:

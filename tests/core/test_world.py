@@ -134,7 +134,7 @@ def change(here: World, what: Job | Node | tuple[str, str]) -> None:
 
 
 @given(CHANGES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: list[Any]) -> None:
     here = world(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
     counted(here)  # so that pools exist and must be kept up
@@ -145,7 +145,7 @@ def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: 
 
 
 @given(CHANGES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_both_decide_alike(changes: list[Any]) -> None:
     here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
     here.usage = {"a": Usage(GPU_HOUR, NOW)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssh_gateway.packets import (
@@ -92,7 +92,6 @@ def test_replies_and_names_are_read() -> None:
     assert request_name(global_request(b"x")) == b"x"
 
 
-@settings(deadline=None)
 @given(st.sampled_from([80, 90, 98]), st.binary(max_size=80), st.booleans())
 def test_no_bytes_make_the_gateway_stumble(kind: int, rest: bytes, allowed: bool) -> None:
     payload = bytes([kind]) + rest

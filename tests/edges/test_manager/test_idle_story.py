@@ -116,6 +116,7 @@ class StoryHub(IdleHub):
 
         def kept() -> dict[str, Any]:
             job = self.judged(user)
+            assert job.get("verdict") in {None, "keep"}, job
             return job if (job.get("verdict"), job.get("why")) == ("keep", "used") else {}
 
         return wait_for(kept, f"{user}'s job is used", 60)

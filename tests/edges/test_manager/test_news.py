@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.cluster import PODS, Change
@@ -101,7 +101,7 @@ async def test_too_many_that_wait_are_written_down_before_more_are_taken() -> No
 _CHANGES = st.lists(st.tuples(st.sampled_from(["MODIFIED", "DELETED", "SYNCED"]), st.sampled_from("abc")), max_size=30)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(told=_CHANGES, free=st.sets(st.sampled_from("abc")))
 def test_the_last_of_each_pod_is_written_down_and_nothing_overtakes_an_end(
     told: list[tuple[str, str]], free: set[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.cluster import NODES
@@ -108,7 +108,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
     made.dispose()
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(nodes=st.lists(_NODES, max_size=4, unique_by=lambda node: node.name), missed=st.booleans())
 def test_what_is_read_is_what_was_written(engine, nodes: list[Node], missed: bool) -> None:  # type: ignore[no-untyped-def]
     since = datetime(2026, 1, 1, tzinfo=UTC) if missed else None

@@ -188,6 +188,15 @@ class StartingSpawner(WatchedSpawner):
             self._gives_up(Refused(verdict.judge_gone(last).reason, reason="job-failed"))
         return bool(super().pod_has_uid(pod))
 
+    def is_pod_running(self, pod: Any) -> bool:
+        # The parent waits once more for a pod that we have seen running, and would for one that has ended since.
+        seen = pod or self._last_seen()
+        if self._created is not None and self._in_start and uid(seen) == uid(self._created):
+            ended = verdict.judge(pod) if pod else verdict.judge_gone(seen)
+            if isinstance(ended, verdict.Ended):
+                self._gives_up(Refused(ended.reason, reason="job-failed", status=JOB_ENDED))
+        return super().is_pod_running(pod)
+
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence
         self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)

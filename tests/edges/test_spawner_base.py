@@ -32,12 +32,26 @@ c.KubeSpawner.pvc_name_template = "claim-{user_server}"
 c.KubeSpawner.delete_pvc = True
 async def told(spawner, pod):
     spawner.log.info("hook: %s has a uid: %s", pod["metadata"]["name"], bool(pod["metadata"]["uid"]))
+SOON, ONCE = "sleep 1; exit 4", {"restart_policy": "Never"}
 c.KubeSpawner.profile_list = [
     {"display_name": "Plain"},
     {"display_name": "Hook", "kubespawner_override": {"after_pod_created_hook": lambda spawner: told}},
     {"display_name": "Service", "kubespawner_override": {"services_enabled": True, "slow_spawn_message_threshold": 0}},
     {"display_name": "Fails", "kubespawner_override": {"cmd": ["sh", "-c", "echo no such data >&2; exit 3"]}},
+    {"display_name": "Soon", "kubespawner_override": {"cmd": ["sh", "-c", SOON], "extra_pod_config": ONCE}},
 ]
+
+import asyncio
+from dlspawner.spawner.waiting import Waiting
+until_running = Waiting.until_running
+async def until_ended(waiting, created):
+    # Between our wait for a pod that runs and KubeSpawner's, the one of this profile ends.
+    await until_running(waiting, created)
+    while created["spec"]["containers"][0]["args"][-1] == SOON and all(
+        one["ready"] for one in waiting.pods.watch.pods[waiting.pods.key]["status"]["containerStatuses"]
+    ):
+        await asyncio.sleep(0.05)
+Waiting.until_running = until_ended
 """
 
 
@@ -79,9 +93,10 @@ def test_a_service_is_made_and_belongs_to_the_pod(hub: Hub, person: Person) -> N
     person.api("DELETE", person.server_path(""))
 
 
-def test_a_server_that_cannot_run_says_why(hub: Hub, person: Person) -> None:
-    assert person.start("", profile="fails").status_code in {202, 422}  # the start is told, or under way
-    wait_for(lambda: "failed with exit code 3" in hub.log, "the reason is logged", 90)
+@pytest.mark.parametrize(("profile", "code"), [("fails", 3), ("soon", 4)], ids=["at once", "when it was seen running"])
+def test_a_server_that_cannot_run_says_why(hub: Hub, person: Person, profile: str, code: int) -> None:
+    assert person.start("", profile=profile).status_code in {202, 422}  # the start is told, or under way
+    wait_for(lambda: f"failed with exit code {code}" in hub.log, "the reason is logged", 30)
     wait_for(lambda: not person.server("").get("pending"), "the start has ended")
     assert "Traceback" not in hub.log
 

@@ -66,6 +66,17 @@ async def clears_up(spawner: Any) -> AsyncIterator[asyncio.Event]:
     assert (spawner._spawn_future, spawner._ended) == (failed, None), "why it failed is what it says itself"
 
 
+async def told_when_over(spawner: Any) -> int | None:
+    """What somebody else is told who asks meanwhile: not before that is over."""
+    async with clears_up(spawner) as over:
+        asked = asyncio.ensure_future(spawner.poll())
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        over.set()
+        told: int | None = await asked
+    return told
+
+
 async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: Any) -> None:
     spawner._spawn_future = asyncio.current_task()
     spawner._stop_pending = True
@@ -76,12 +87,7 @@ async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: A
 @pytest.mark.parametrize("pod", [GOING, GONE], ids=["its pod goes", "without a pod"])
 async def test_who_else_asks_hears_it_when_the_failed_start_is_over(pod: dict[str, Any] | None, spawner: Any) -> None:
     spawner.shown = pod
-    async with clears_up(spawner) as over:
-        asked = asyncio.ensure_future(spawner.poll())
-        await asyncio.sleep(0.01)
-        assert not asked.done()
-        over.set()
-        assert await asked == 1
+    assert await told_when_over(spawner) == 1
 
 
 async def test_who_else_asks_hears_it_then_also_where_nothing_was_asked_for(
@@ -89,12 +95,7 @@ async def test_who_else_asks_hears_it_then_also_where_nothing_was_asked_for(
 ) -> None:
     monkeypatch.setattr(DLSpawner, "_sees_pods", lambda _spawner: False)
     spawner._unasked = True
-    async with clears_up(spawner) as over:
-        asked = asyncio.ensure_future(spawner.poll())
-        await asyncio.sleep(0.01)
-        assert not asked.done()
-        over.set()
-        assert await asked == 1
+    assert await told_when_over(spawner) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,12 +172,7 @@ async def test_a_pod_that_has_ended_in_its_start_is_kept_where_that_is_configure
 
 async def test_who_else_asks_of_such_a_pod_hears_it_when_the_failed_start_is_over(ended: Ended) -> None:
     ended.show("Running", 3)
-    async with clears_up(ended.spawner) as over:
-        asked = asyncio.ensure_future(ended.spawner.poll())
-        await asyncio.sleep(0.01)
-        assert not asked.done()
-        over.set()
-        assert await asked == 3
+    assert await told_when_over(ended.spawner) == 3
 
 
 ASKED = [pytest.param(True, [], id="it is kept"), pytest.param(False, ["jupyter-alice"], id="it can not be kept")]

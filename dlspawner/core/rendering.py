@@ -20,7 +20,6 @@ from dlspawner.core.model import TeamMount
 from dlspawner.core.options import HTTP_PORT, Choices, Rejected
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Access, Kind, Template
 
-__all__ = ["Facts", "hide_gpus", "hole_names", "log_dir", "merge_pod", "render"]
 
 JOB_FILES = "/etc/dlspawner"
 JOB_DIRECTORY = "/job"  # how a path option says it

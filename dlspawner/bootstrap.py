@@ -93,7 +93,9 @@ def manifest(name: str, values: Values) -> cluster.Object:
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
 
 
-async def make(client: cluster.Cluster, namespace: str, making: Mapping[str, Callable[[], Values]]) -> dict[str, bool]:
+async def make(
+    client: cluster.KubernetesClient, namespace: str, making: Mapping[str, Callable[[], Values]]
+) -> dict[str, bool]:
     """Create what is missing. Name of each Secret -> whether it was made now; the first failure is raised."""
     made: dict[str, bool] = {}
     for name, values in making.items():
@@ -107,7 +109,7 @@ async def make(client: cluster.Cluster, namespace: str, making: Mapping[str, Cal
 
 
 async def run(namespace: str, kubeconfig: Path | None, making: Mapping[str, Callable[[], Values]]) -> dict[str, bool]:
-    async with await cluster.Cluster.connect(kubeconfig) as client:
+    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
         return await make(client, namespace or client.namespace, making)
 
 
@@ -129,7 +131,7 @@ def main(given: argparse.Namespace) -> int:
     """Exit code 0 when all Secrets exist, 1 with a sentence when they could not be made."""
     try:
         made = asyncio.run(run(given.namespace, given.kubeconfig, wanted(given.login, given.database)))
-    except cluster.ClusterError as error:
+    except cluster.KubernetesError as error:
         print(f"The secrets could not be made: {error}", file=sys.stderr)
         return 1
     for name, new in made.items():

@@ -51,8 +51,8 @@ from dlspawner.kinds import (
     SERVICE_ACCOUNTS,
     SERVICES,
     VOLUMES,
-    Kind,
-    Printed,
+    LogRequest,
+    ResourceKind,
 )
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,20 @@ log = logging.getLogger(__name__)
 # Of `kinds`; what else there is to import is made here.
 # fmt: off
 __all__ = [
-    "CLAIMS", "CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "NODES", "PODS", "PRIORITY_CLASSES",
-    "SECRETS", "SERVICES", "SERVICE_ACCOUNTS", "VOLUMES", "Kind", "Printed",
+    "CLAIMS",
+    "CONFIG_MAPS",
+    "EVENTS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "PRIORITY_CLASSES",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "VOLUMES",
+    "LogRequest",
+    "ResourceKind",
 ]
 # fmt: on
 
@@ -82,7 +94,7 @@ _PATCH_TYPES = {
 }
 
 
-class ClusterError(Exception):
+class KubernetesError(Exception):
     """Something the Kubernetes API did not do; the message is for operators."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
@@ -91,28 +103,28 @@ class ClusterError(Exception):
         self.reason = reason
 
 
-class NotFound(ClusterError):
+class ObjectNotFound(KubernetesError):
     """There is no such object (or no such namespace or kind)."""
 
 
-class Conflict(ClusterError):
+class Conflict(KubernetesError):
     """The object exists already, or was changed in between."""
 
 
-class Expired(ClusterError):
+class ResourceVersionExpired(KubernetesError):
     """The resourceVersion is no longer kept: list again."""
 
 
-class Refused(ClusterError):
+class KubernetesRejected(KubernetesError):
     """The API server understood the request and refused it; asking again in the same words will not help."""
 
 
-class Unavailable(ClusterError):
+class KubernetesUnavailable(KubernetesError):
     """No answer, or an answer that says nothing about the request: it may or may not have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WatchEvent:
     """What a watch says. ``SYNCED`` (no object) follows every complete list: what came before it is the whole truth.
 
     A ``DELETED`` found out by listing again carries only the object's namespace, name and uid.
@@ -122,7 +134,7 @@ class Change:
     object: Object
 
 
-class Cluster:
+class KubernetesClient:
     """One connection pool to one API server. Use as an async context manager, or call `close`."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
@@ -151,7 +163,7 @@ class Cluster:
             return cls(configuration, namespace)
         except (kubernetes_config.ConfigException, OSError, yaml.YAMLError) as error:
             where = f"kubeconfig {path}" if path else "no KUBECONFIG, and not inside a cluster"
-            raise Unavailable(f"cannot configure the Kubernetes client ({where}): {error}") from error
+            raise KubernetesUnavailable(f"cannot configure the Kubernetes client ({where}): {error}") from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,10 +180,12 @@ class Cluster:
         value = str(self._api.configuration.api_key.get("BearerToken", ""))
         return value.removeprefix("Bearer ")
 
-    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+    async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
         return await self._call("GET", kind.path(namespace, name))
 
-    async def list(self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
+    async def list(
+        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Objects:
         """Every object that matches, in the server's order."""
         items: Objects = []
         async for page, _ in self._pages(kind, namespace, labels, fields):
@@ -180,7 +194,7 @@ class Cluster:
 
     async def create(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         manifest: Mapping[str, Any],
         namespace: str | None = None,
         *,
@@ -192,13 +206,18 @@ class Cluster:
         return await self._call("POST", kind.path(namespace, name, subresource), body=manifest)
 
     async def replace(
-        self, kind: Kind, name: str, manifest: Mapping[str, Any], namespace: str | None = None, subresource: str = ""
+        self,
+        kind: ResourceKind,
+        name: str,
+        manifest: Mapping[str, Any],
+        namespace: str | None = None,
+        subresource: str = "",
     ) -> Object:
         return await self._call("PUT", kind.path(namespace, name, subresource), body=manifest)
 
     async def patch(  # noqa: PLR0913  (a patch names an object, a part of it and a dialect)
         self,
-        kind: Kind,
+        kind: ResourceKind,
         name: str,
         patch: Mapping[str, Any] | Objects,
         namespace: str | None = None,
@@ -211,7 +230,7 @@ class Cluster:
         )
 
     async def delete(
-        self, kind: Kind, name: str, namespace: str | None = None, *, grace: int | None = None, uid: str = ""
+        self, kind: ResourceKind, name: str, namespace: str | None = None, *, grace: int | None = None, uid: str = ""
     ) -> None:
         """``grace=None`` leaves the grace period to the object; ``uid`` guards against deleting a namesake."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
@@ -221,7 +240,7 @@ class Cluster:
             options["preconditions"] = {"uid": uid}
         await self._call("DELETE", kind.path(namespace, name), body=options)
 
-    async def log(self, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+    async def log(self, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
         """What a container has printed, piece by piece. The next piece is read when the last one was taken.
 
         Refused where there is nothing yet, or no earlier run; Unavailable when `seconds` are over before the end.
@@ -239,8 +258,8 @@ class Cluster:
             response.close()
 
     async def watch(
-        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[Change]:
+        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[WatchEvent]:
         """First everything there is, then every change, for ever: failures are logged, waited out and made up for."""
         known: dict[str, Object] = {}
         version = ""
@@ -255,11 +274,11 @@ class Cluster:
                             # Known from here on, or what goes before a list that fails half-way is listed again would
                             # never be told to be gone.
                             seen[item["metadata"]["uid"]] = known[item["metadata"]["uid"]] = _identity(item)
-                            yield Change("MODIFIED" if before else "ADDED", item)
+                            yield WatchEvent("MODIFIED" if before else "ADDED", item)
                     for uid in known.keys() - seen.keys():
-                        yield Change("DELETED", known[uid])
+                        yield WatchEvent("DELETED", known[uid])
                     known, version = seen, listed
-                    yield Change("SYNCED", {})
+                    yield WatchEvent("SYNCED", {})
                 async for event in self._events(kind, namespace, labels, fields, version):
                     waits = delays()
                     item = event["object"]
@@ -270,16 +289,16 @@ class Cluster:
                         known.pop(item["metadata"]["uid"], None)
                     else:
                         known[item["metadata"]["uid"]] = _identity(item)
-                    yield Change(event["type"], item)
-            except Expired:
+                    yield WatchEvent(event["type"], item)
+            except ResourceVersionExpired:
                 version = ""
-            except ClusterError as error:
+            except KubernetesError as error:
                 wait = next(waits)
                 log.warning("watch kind=%s error=%s retry_in=%.1fs", kind.plural, error, wait)
                 await asyncio.sleep(wait)
 
     async def _pages(
-        self, kind: Kind, namespace: str | None, labels: str, fields: str
+        self, kind: ResourceKind, namespace: str | None, labels: str, fields: str
     ) -> AsyncIterator[tuple[Objects, str]]:
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE), "continue": ""}
         while True:
@@ -293,7 +312,7 @@ class Cluster:
                 return
 
     async def _events(
-        self, kind: Kind, namespace: str | None, labels: str, fields: str, version: str
+        self, kind: ResourceKind, namespace: str | None, labels: str, fields: str, version: str
     ) -> AsyncIterator[Object]:
         query = {
             "watch": "true",
@@ -311,7 +330,7 @@ class Cluster:
                 buffer += chunk
                 *lines, buffer = buffer.split(b"\n")
                 if len(buffer) > LONGEST_EVENT:
-                    raise Unavailable(f"an event of {kind.plural} is longer than {LONGEST_EVENT} bytes")
+                    raise KubernetesUnavailable(f"an event of {kind.plural} is longer than {LONGEST_EVENT} bytes")
                 for line in lines:
                     if line.strip():
                         yield _event(bytes(line))
@@ -332,9 +351,9 @@ class Cluster:
         try:
             answer = json.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+            raise KubernetesUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
         if not isinstance(answer, dict):
-            raise Unavailable(f"{method} {path}: the answer is not an object")
+            raise KubernetesUnavailable(f"{method} {path}: the answer is not an object")
         return answer
 
     async def _send(  # noqa: PLR0913, PLR0917  (one private seam to the foreign client)
@@ -361,19 +380,19 @@ class Cluster:
             if response.status >= 400:
                 raise _refusal(response.status, f"{method} {path}", await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, OpenApiException) as error:
-            raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+            raise KubernetesUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
         return response
 
 
-def _refusal(status: int, what: str, body: bytes) -> ClusterError:
+def _refusal(status: int, what: str, body: bytes) -> KubernetesError:
     try:
         answer = json.loads(body)
         message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
     except (ValueError, AttributeError):
         message, reason = body[:300].decode(errors="replace"), ""
-    kinds: dict[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Expired}
+    kinds: dict[int, type[KubernetesError]] = {404: ObjectNotFound, 409: Conflict, 410: ResourceVersionExpired}
     # 408 and 429 say "not now": as little is decided as by a 5xx.
-    kind = kinds.get(status, Unavailable if status >= 500 or status in {408, 429} else Refused)
+    kind = kinds.get(status, KubernetesUnavailable if status >= 500 or status in {408, 429} else KubernetesRejected)
     return kind(f"{what}: {message or f'HTTP {status}'}", status=status, reason=reason)
 
 
@@ -385,7 +404,7 @@ def _event(line: bytes) -> Object:
             raise _refusal(int(item.get("code", 500)), "watch", json.dumps(item).encode())
         item["metadata"].pop("managedFields", None)
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"a watch event that cannot be read: {line[:120]!r}") from error
+        raise KubernetesUnavailable(f"a watch event that cannot be read: {line[:120]!r}") from error
     return event
 
 
@@ -394,7 +413,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unavailable(f"the answer broke off: {error or type(error).__name__}") from error
+        raise KubernetesUnavailable(f"the answer broke off: {error or type(error).__name__}") from error
 
 
 def _identity(item: Object) -> Object:

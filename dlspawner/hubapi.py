@@ -47,7 +47,7 @@ class HubFailed(HubUnavailable):
     """The Hub is there and answered 500 to what is not repeated: what is wrong may be wrong with this request alone."""
 
 
-class HubRefused(HubError):
+class HubRejected(HubError):
     """The Hub answered no."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -65,24 +65,24 @@ class HubRefused(HubError):
         return self.status == 400 and bool(re.search(r" is (already running|pending \w+)\W*$", str(self)))
 
 
-class Kind(Enum):
+class IdentityKind(Enum):
     USER = "user"
     SERVICE = "service"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class HubIdentity:
     """Who a token belongs to, and what this token (not its owner) may do, as the Hub's expanded scopes."""
 
     name: str
-    kind: Kind
+    kind: IdentityKind
     scopes: frozenset[str]
     admin: bool = False
     groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class HubServer:
     """One of a user's servers, as the Hub sees it; `name` is "" for the default one."""
 
     name: str
@@ -97,7 +97,7 @@ class Server:
 @dataclass(frozen=True, slots=True)
 class HubUser:
     name: str
-    servers: Mapping[str, Server]
+    servers: Mapping[str, HubServer]
     admin: bool = False
     groups: frozenset[str] = frozenset()
 
@@ -123,17 +123,17 @@ def has_scope(
     return not wanted.isdisjoint(scopes)
 
 
-def may_access_server(identity: Identity, user: str, server: str) -> bool:
+def may_access_server(identity: HubIdentity, user: str, server: str) -> bool:
     """Whether the token may enter this server: what SSH and the browser both need."""
     return has_scope(identity.scopes, "access:servers", user=user, server=server)
 
 
-def may_start_server(identity: Identity, user: str, server: str) -> bool:
+def may_start_server(identity: HubIdentity, user: str, server: str) -> bool:
     """Whether the token may start this server; JupyterHub 5.5 has no scope for that alone."""
     return any(has_scope(identity.scopes, base, user=user, server=server) for base in ("start:servers", "servers"))
 
 
-def own_server(identity: Identity) -> str | None:
+def own_server(identity: HubIdentity) -> str | None:
     """The name of the server whose own token this is; None for every other token.
 
     A server's token may enter that one server and no other of its user. A token that a person narrowed to one server
@@ -141,7 +141,7 @@ def own_server(identity: Identity) -> str | None:
     """
     prefix = f"access:servers!server={identity.name}/"
     servers = [scope.removeprefix(prefix) for scope in identity.scopes if scope.startswith(prefix)]
-    if identity.kind is not Kind.USER or len(servers) != 1 or may_access_server(identity, identity.name, "*"):
+    if identity.kind is not IdentityKind.USER or len(servers) != 1 or may_access_server(identity, identity.name, "*"):
         return None
     return servers[0]
 
@@ -149,12 +149,12 @@ def own_server(identity: Identity) -> str | None:
 # The Hub's JSON. A Hub, or whatever answers in its place, that sends something else is unavailable.
 
 
-def read_identity(model: Any) -> Identity:
+def read_identity(model: Any) -> HubIdentity:
     """The answer of GET /user (also what HubAuth hands out)."""
     try:
-        return Identity(
+        return HubIdentity(
             name=_text(model["name"]),
-            kind=Kind(model.get("kind", "user")),
+            kind=IdentityKind(model.get("kind", "user")),
             scopes=frozenset(map(_text, model["scopes"])),
             admin=bool(model.get("admin", False)),
             groups=frozenset(map(_text, model.get("groups") or ())),
@@ -179,13 +179,13 @@ def read_user(model: Any) -> HubUser:
         raise HubUnavailable("The Hub's answer could not be understood.") from error
 
 
-def _read_server(model: Any) -> Server:
+def _read_server(model: Any) -> HubServer:
     options = model.get("user_options") or {}
     # JupyterHub 5.5 stores a body written for 6.x as it came: {"user_options": {…}}.
     if set(options) == {"user_options"} and isinstance(options["user_options"], dict):
         options = options["user_options"]
     seen = model.get("last_activity")
-    return Server(
+    return HubServer(
         name=_text(model["name"]),
         ready=bool(model.get("ready")),
         pending=model.get("pending") or None,
@@ -202,7 +202,7 @@ def _text(value: object) -> str:
     return value
 
 
-class _Again(Enum):
+class _RetryRule(Enum):
     """Whether a request that brought no answer is made again."""
 
     ALWAYS = "always"
@@ -210,7 +210,7 @@ class _Again(Enum):
     NEVER = "never"
 
 
-class HubApi:
+class HubClient:
     """The Hub's REST API with one token; an async context manager that owns its connections.
 
     `url` ends in /hub/api. `deadline_seconds` bounds a whole call with its retries.
@@ -230,7 +230,9 @@ class HubApi:
         self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
         self._major: int | None = None
-        self.heard: Callable[[bool], None] = lambda answers: None  # called with whether the Hub answered, of each try
+        self.on_answer: Callable[[bool], None] = lambda answers: (
+            None
+        )  # called with whether the Hub answered, of each try
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,7 +248,7 @@ class HubApi:
         if session is not None:
             await session.close()
 
-    async def whoami(self, token: str) -> Identity | None:
+    async def whoami(self, token: str) -> HubIdentity | None:
         """Whom `token` belongs to; None when the Hub does not know it."""
         if not fits_header(token):
             return None
@@ -259,7 +261,7 @@ class HubApi:
         """What our own token may do, expanded."""
         identity = await self.whoami(self._token)
         if identity is None:
-            raise HubRefused(401, "The Hub does not know this token.")
+            raise HubRejected(401, "The Hub does not know this token.")
         return identity.scopes
 
     async def user(self, name: str) -> HubUser | None:
@@ -319,7 +321,7 @@ class HubApi:
         content: Mapping[str, object] | None = None
         if options is not None:
             content = {"user_options": options} if await self._major_version() >= 6 else options
-        status, body = await self._call("POST", _known(server_path(user, server)), content, again=_Again.IF_UNSENT)
+        status, body = await self._call("POST", _known(server_path(user, server)), content, again=_RetryRule.IF_UNSENT)
         _expect(status, body, 201, 202)
         return status == 201
 
@@ -329,11 +331,11 @@ class HubApi:
         HubUnavailable at the first trouble, and not after many tries: by then another job may run on this server, and
         whoever asks again has to see whose it is.
         """
-        status, body = await self._call("DELETE", _known(server_path(user, server)), again=_Again.NEVER)
+        status, body = await self._call("DELETE", _known(server_path(user, server)), again=_RetryRule.NEVER)
         _expect(status, body, 202, 204)
         return status == 204
 
-    async def greet(self) -> None:
+    async def check_reachable(self) -> None:
         """What costs the Hub least; HubUnavailable when it does not answer."""
         await self._call("GET", "/")
 
@@ -354,7 +356,7 @@ class HubApi:
         content: Mapping[str, object] | None = None,
         *,
         token: str | None = None,
-        again: _Again = _Again.ALWAYS,
+        again: _RetryRule = _RetryRule.ALWAYS,
     ) -> tuple[int, bytes]:
         """Status and body of one request, made again while it may be and the deadline allows."""
         try:
@@ -363,17 +365,17 @@ class HubApi:
                     answer = await self._try(method, path, content, token or self._token, again)
                     if answer is not None:
                         return answer
-                    if again is _Again.NEVER:
+                    if again is _RetryRule.NEVER:
                         raise HubUnavailable("The Hub does not answer.")
                     await self._sleep(delay)
         except TimeoutError:
-            if again is _Again.ALWAYS:  # JupyterHub waits as long for a slow start or stop before it answers 202
-                self.heard(False)
+            if again is _RetryRule.ALWAYS:  # JupyterHub waits as long for a slow start or stop before it answers 202
+                self.on_answer(False)
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
         raise AssertionError("delays never end")
 
     async def _try(
-        self, method: str, path: str, content: Mapping[str, object] | None, token: str, again: _Again
+        self, method: str, path: str, content: Mapping[str, object] | None, token: str, again: _RetryRule
     ) -> tuple[int, bytes] | None:
         """One request; None when it may be made again."""
         body = None if content is None else json.dumps(content).encode()
@@ -382,17 +384,17 @@ class HubApi:
             async with self._client().request(
                 method, URL(self._url + path, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as response:
-                if again is _Again.ALWAYS and response.status in RETRIED:
+                if again is _RetryRule.ALWAYS and response.status in RETRIED:
                     return None
                 found = response.status, await response.read()
-                self.heard(True)
+                self.on_answer(True)
                 return found
         except aiohttp.ClientConnectorError:
-            self.heard(False)
+            self.on_answer(False)
             return None  # nothing was sent
         except (aiohttp.ClientError, OSError) as error:
-            self.heard(False)
-            if again is _Again.ALWAYS:
+            self.on_answer(False)
+            if again is _RetryRule.ALWAYS:
                 return None
             raise HubUnavailable("The connection to the Hub broke; it may have begun what was asked.") from error
 
@@ -414,7 +416,7 @@ def _expect(status: int, body: bytes, *wanted: int) -> Any:
         if status > 500:
             raise HubUnavailable(f"The Hub failed (status {status}).")
         message = content.get("message") if isinstance(content, dict) else None
-        raise HubRefused(status, str(message or f"The Hub refused (status {status}).")[:2000])
+        raise HubRejected(status, str(message or f"The Hub refused (status {status}).")[:2000])
     return content
 
 
@@ -425,5 +427,5 @@ def fits_header(token: str) -> bool:
 
 def _known(path: str | None) -> str:
     if path is None:
-        raise HubRefused(404, "There is no such user or server.")
+        raise HubRejected(404, "There is no such user or server.")
     return path

@@ -9,7 +9,7 @@ DEADLINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """A resource as the API's paths name it."""
 
     group_version: str
@@ -26,22 +26,22 @@ class Kind:
         return "/".join(parts)
 
 
-PODS = Kind("v1", "pods")
-SERVICES = Kind("v1", "services")
-SECRETS = Kind("v1", "secrets")
-CONFIG_MAPS = Kind("v1", "configmaps")
-EVENTS = Kind("v1", "events")
-SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts")
-CLAIMS = Kind("v1", "persistentvolumeclaims")
-VOLUMES = Kind("v1", "persistentvolumes", namespaced=False)
-NODES = Kind("v1", "nodes", namespaced=False)
-PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
-NAMESPACES = Kind("v1", "namespaces", namespaced=False)
-LEASES = Kind("coordination.k8s.io/v1", "leases")
+PODS = ResourceKind("v1", "pods")
+SERVICES = ResourceKind("v1", "services")
+SECRETS = ResourceKind("v1", "secrets")
+CONFIG_MAPS = ResourceKind("v1", "configmaps")
+EVENTS = ResourceKind("v1", "events")
+SERVICE_ACCOUNTS = ResourceKind("v1", "serviceaccounts")
+CLAIMS = ResourceKind("v1", "persistentvolumeclaims")
+VOLUMES = ResourceKind("v1", "persistentvolumes", namespaced=False)
+NODES = ResourceKind("v1", "nodes", namespaced=False)
+PRIORITY_CLASSES = ResourceKind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
+NAMESPACES = ResourceKind("v1", "namespaces", namespaced=False)
+LEASES = ResourceKind("coordination.k8s.io/v1", "leases")
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class LogRequest:
     """What of a container's log is wanted: at most `most` bytes from its beginning, or that of its last lines.
 
     `since`: from this time on, to the second; `seconds`: for how long to read, and with `follow` to wait for more.

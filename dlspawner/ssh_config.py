@@ -35,7 +35,7 @@ class Unwritable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SshAccessConfig:
     """Who, through which gateway, to which servers; ``host_keys`` are its public keys, as ``type base64``."""
 
     user: str
@@ -64,7 +64,7 @@ def vscode_link(server: str) -> str | None:
     return f"vscode://vscode-remote/ssh-remote+{quote(host)}?windowId=_blank" if host else None
 
 
-def config(access: Access) -> str:
+def config(access: SshAccessConfig) -> str:
     """The file, or Unwritable."""
     user, host = _checked(access)
     # The part behind the last plus names the server: a name with a plus of its own cannot leave that open.
@@ -83,7 +83,7 @@ def config(access: Access) -> str:
     )
 
 
-def known_hosts(access: Access) -> str:
+def known_hosts(access: SshAccessConfig) -> str:
     """The gateway's host keys, one a line; empty when nobody knows them."""
     _checked(access)
     read = [_KEY.fullmatch(key.strip()) for key in access.host_keys]
@@ -99,12 +99,12 @@ def _word(text: str) -> str:
     return f'"{text}"' if " " in text else text
 
 
-def _place(access: Access) -> str:
+def _place(access: SshAccessConfig) -> str:
     """What OpenSSH calls the gateway in a file of known hosts."""
     return access.host if access.port == 22 else f"[{access.host}]:{access.port}"
 
 
-def _checked(access: Access) -> tuple[str, str]:
+def _checked(access: SshAccessConfig) -> tuple[str, str]:
     if not _USER.fullmatch(access.user):
         raise Unwritable("Your user name has characters that a configuration of OpenSSH cannot hold.")
     if not _HOST.fullmatch(access.host) or not 0 < access.port < 65536:

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from traitlets import Bool, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application, Config
 
-from dlspawner.cluster import Cluster, ClusterError
-from dlspawner.hubapi import HubApi
+from dlspawner.cluster import KubernetesClient, KubernetesError
+from dlspawner.hubapi import HubClient
 from dlspawner.known_settings import Float
 from dlspawner.looplag import watch_loop
 from ssh_gateway import keys, listening
@@ -301,11 +301,11 @@ class Gateway(Application):
     async def _serve(self, found: keys.Keys, files: Files, worker: Worker | None = None) -> None:
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
-            hub = await stack.enter_async_context(HubApi(hub_url, token))
+            hub = await stack.enter_async_context(HubClient(hub_url, token))
             people = await stack.enter_async_context(contextlib.aclosing(HubAndManager(hub, self.manager_url, token)))
             try:
-                cluster = await stack.enter_async_context(await Cluster.connect())
-            except ClusterError as error:
+                cluster = await stack.enter_async_context(await KubernetesClient.connect())
+            except KubernetesError as error:
                 raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
             sessions = Sessions(people, self.activity_seconds)
             activity = Activity(people, self.activity_seconds, sessions=sessions)

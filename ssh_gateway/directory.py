@@ -152,7 +152,7 @@ class Places(Protocol):
 class HubAndManager:
     """`People`, by the Hub's and the Manager's REST APIs; owns its connections to the Manager."""
 
-    def __init__(self, hub: hubapi.HubApi, manager_url: str, token: str, deadline_seconds: float = 10.0) -> None:
+    def __init__(self, hub: hubapi.HubClient, manager_url: str, token: str, deadline_seconds: float = 10.0) -> None:
         self._hub = hub
         self._url = manager_url.rstrip("/")
         self._token = token
@@ -183,7 +183,7 @@ class HubAndManager:
         return Bearer(
             identity.name,
             lambda server: hubapi.may_access_server(identity, identity.name, server),
-            person=identity.kind is hubapi.Kind.USER,
+            person=identity.kind is hubapi.IdentityKind.USER,
             starts=lambda server: hubapi.may_start_server(identity, identity.name, server),
         )
 
@@ -245,7 +245,7 @@ class HubAndManager:
             one = len(set(users)) == 1  # is asked about itself, and not by the list of everybody
             listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
-        except hubapi.HubRefused as error:
+        except hubapi.HubRejected as error:
             raise Unavailable("the Hub lists no users: this service lacks the scope list:users") from error
         except hubapi.HubError as error:
             raise Unavailable("the Hub does not answer: try again later") from error

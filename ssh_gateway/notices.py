@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from dlspawner.core.telling import told
+from dlspawner.core.telling import with_time
 from ssh_gateway.directory import Notice, NoticeList, Unavailable
 from ssh_gateway.logs import say
 
@@ -89,7 +89,7 @@ def line(notice: Notice, now: datetime) -> bytes:
 
 def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
     """A line of its own, whatever stands on the screen; nothing in it but visible ASCII, cut where it is too long."""
-    text = escaped(told(sentence, until, now))
+    text = escaped(with_time(sentence, until, now))
     shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"\r\n*** {shown} ***\r\n".encode("ascii")
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from dlspawner.cluster import PODS, SERVICES, ClusterError, Kind, NotFound
+from dlspawner.cluster import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
 from dlspawner.core import naming
 from ssh_gateway.directory import Target, Unavailable
 from ssh_gateway.logs import say
@@ -26,11 +26,11 @@ class Cluster(Protocol):
     """The two calls to Kubernetes that the gateway makes: it lists pods and reads a Service."""
 
     async def list(
-        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Object]:
         """Every object that matches."""
 
-    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+    async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
         """One object, or NotFound."""
 
 
@@ -62,9 +62,9 @@ class ClusterPlaces:
             return None
         try:
             service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
-        except NotFound:
+        except ObjectNotFound:
             return None
-        except ClusterError as error:
+        except KubernetesError as error:
             raise _no_cluster(error) from error
         return read_target(pod, service, job)
 
@@ -79,11 +79,11 @@ class ClusterPlaces:
         try:
             asked = [self._cluster.list(PODS, namespace, labels=selector) for namespace in self._namespaces]
             return [pod for found in await asyncio.gather(*asked) for pod in found]
-        except ClusterError as error:
+        except KubernetesError as error:
             raise _no_cluster(error) from error
 
 
-def condition(pod: Mapping[str, Any], job: naming.Job) -> Condition:
+def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> Condition:
     """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
     if job.ssh_host_key is None or job.ssh_login is None:
         return Condition.WITHOUT_SSH
@@ -93,7 +93,7 @@ def condition(pod: Mapping[str, Any], job: naming.Job) -> Condition:
     return Condition.READY if phase == "Running" and pod["status"].get("hostIP") else Condition.STARTING
 
 
-def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.Job) -> Target | None:
+def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.PodIdentity) -> Target | None:
     """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
 
     A Service of type ClusterIP is for a gateway inside the cluster.
@@ -111,13 +111,13 @@ def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.
     return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key, job.team)
 
 
-def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.Job]]:
+def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.PodIdentity]]:
     for pod in pods:
         job = naming.read_job(pod["metadata"])
         if job is not None and job.user == user:
             yield pod, job
 
 
-def _no_cluster(error: ClusterError) -> Unavailable:
+def _no_cluster(error: KubernetesError) -> Unavailable:
     say("directory", level=logging.WARNING, source="cluster", result="failed", why=error)
     return Unavailable("the cluster does not answer: try again later")

@@ -17,7 +17,7 @@ from typing import Any
 
 from dlspawner import ssh_config
 from dlspawner.client.service import ClientProblem, Service, Unreachable
-from dlspawner.ssh_config import Access, Unwritable
+from dlspawner.ssh_config import SshAccessConfig, Unwritable
 
 # OpenSSH's option for the host keys that everybody on a machine knows, and what it reads without one (ssh_config(5)).
 GLOBAL = "GlobalKnownHostsFile"
@@ -83,7 +83,7 @@ def print_config(given: argparse.Namespace, service: Service) -> int:
     return 0
 
 
-def _read(answer: Any) -> Access:
+def _read(answer: Any) -> SshAccessConfig:
     try:
         lists = [answer["servers"], answer["host_keys"]]
         if not all(isinstance(one, list) and all(isinstance(word, str) for word in one) for one in lists):
@@ -93,7 +93,7 @@ def _read(answer: Any) -> Access:
             raise TypeError("a user, a host and a port expected")
     except (KeyError, TypeError):
         raise Unreachable("The Hub's answer about SSH is not one that this program knows.") from None
-    return Access(user, host, port, *map(tuple, lists))
+    return SshAccessConfig(user, host, port, *map(tuple, lists))
 
 
 def _write(config: str, known_hosts: str) -> None:

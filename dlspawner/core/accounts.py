@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class UnixGroup:
     """A unix group; ``name`` is whatever its source calls it until it is in an ``Account``."""
 
     name: str
@@ -33,28 +33,28 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class UnixIds:
     """What files belong to: uid, own group, and further groups."""
 
     uid: int
     gid: int
-    groups: tuple[Group, ...] = ()
+    groups: tuple[UnixGroup, ...] = ()
 
-    def joining(self, teams: Iterable[Group]) -> Numbers:
+    def joining(self, teams: Iterable[UnixGroup]) -> UnixIds:
         """The same with groups that are not there yet, by number."""
         known = {group.gid for group in self.groups}
         new = {group.gid: group for group in teams if group.gid not in known}
-        return Numbers(self.uid, self.gid, (*self.groups, *new.values()))
+        return UnixIds(self.uid, self.gid, (*self.groups, *new.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UnixAccount:
     """The person inside the container. A group with the number ``gid`` only tells how the own group is called."""
 
     name: str
     uid: int
     gid: int
-    groups: tuple[Group, ...]
+    groups: tuple[UnixGroup, ...]
     home: str
 
 
@@ -70,7 +70,7 @@ class UidRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class AuthStateKeys:
     """Where the numbers are in an authenticator's ``auth_state``; dots lead into inner objects."""
 
     uid: str = "uid"
@@ -79,13 +79,13 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class InvalidIds:
     """Why what an authenticator says cannot be an account; a phrase for the operator's log."""
 
     why: str
 
 
-def read_numbers(state: Mapping[str, object], keys: Keys, least_uid: int) -> Numbers | Unusable | None:
+def read_unix_ids(state: Mapping[str, object], keys: AuthStateKeys, least_uid: int) -> UnixIds | InvalidIds | None:
     """The numbers in an ``auth_state``; ``None`` when it says nothing of them.
 
     A number may be an int, its digits, or a list of one of these, as LDAP answers. Without a gid it is the uid's.
@@ -94,17 +94,17 @@ def read_numbers(state: Mapping[str, object], keys: Keys, least_uid: int) -> Num
     uid, gid, groups = (_at(state, path) for path in (keys.uid, keys.gid, keys.groups))
     if uid is None:
         said = [path for path, value in ((keys.gid, gid), (keys.groups, groups)) if value is not None]
-        return Unusable(f"auth_state has {' and '.join(said)} but no {keys.uid}") if said else None
+        return InvalidIds(f"auth_state has {' and '.join(said)} but no {keys.uid}") if said else None
     number = _number(uid)
     if number is None or number < least_uid:
-        return Unusable(f"auth_state's {keys.uid} is {_shown(uid)}, not a uid of {least_uid} or more")
+        return InvalidIds(f"auth_state's {keys.uid} is {_shown(uid)}, not a uid of {least_uid} or more")
     own = number if gid is None else _number(gid)
     if own is None:
-        return Unusable(f"auth_state's {keys.gid} is {_shown(gid)}, not a gid")
+        return InvalidIds(f"auth_state's {keys.gid} is {_shown(gid)}, not a gid")
     more = _groups(groups)
     if more is None:
-        return Unusable(f"auth_state's {keys.groups} is {_shown(groups)}, not a list of gids or an object name: gid")
-    return Numbers(number, own, more)
+        return InvalidIds(f"auth_state's {keys.groups} is {_shown(groups)}, not a list of gids or an object name: gid")
+    return UnixIds(number, own, more)
 
 
 def _at(state: object, path: str) -> object:
@@ -124,7 +124,7 @@ def _number(value: object) -> int | None:
     return value
 
 
-def _groups(value: object) -> tuple[Group, ...] | None:
+def _groups(value: object) -> tuple[UnixGroup, ...] | None:
     if value is None:
         return ()
     if isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def _groups(value: object) -> tuple[Group, ...] | None:
         pairs = [("", _number(gid)) for gid in value]
     else:
         return None
-    found = {gid: Group(name, gid) for name, gid in pairs if gid is not None}
+    found = {gid: UnixGroup(name, gid) for name, gid in pairs if gid is not None}
     return tuple(found.values()) if all(gid is not None for _, gid in pairs) else None
 
 
@@ -141,7 +141,7 @@ def _shown(value: object) -> str:
     return repr(value)[:60]
 
 
-def account(user: str, numbers: Numbers, home: str) -> Account:
+def account(user: str, numbers: UnixIds, home: str) -> UnixAccount:
     """The account of a user of the Hub; group names become safe in ``/etc/group`` and different from each other."""
     name, groups, taken = naming.unix_name(user), [], set(_TAKEN_GROUPS)
     if all(group.gid != numbers.gid for group in numbers.groups):
@@ -151,11 +151,11 @@ def account(user: str, numbers: Numbers, home: str) -> Account:
         if called in taken:
             called = f"{called[:20]}-{group.gid}"
         taken.add(called)
-        groups.append(Group(called, group.gid))
-    return Account(name, numbers.uid, numbers.gid, tuple(groups), home)
+        groups.append(UnixGroup(called, group.gid))
+    return UnixAccount(name, numbers.uid, numbers.gid, tuple(groups), home)
 
 
-def passwd(who: Account, shell: str = "/bin/bash") -> str:
+def passwd(who: UnixAccount, shell: str = "/bin/bash") -> str:
     """The accounts in the container: root, whose the image's files are, the person with their shell, nobody.
 
     A person who is root (a special permission) logs in by their own name all the same; a sshd that root runs wants an
@@ -169,7 +169,7 @@ def passwd(who: Account, shell: str = "/bin/bash") -> str:
     return "\n".join(lines) + "\n"
 
 
-def group(who: Account) -> str:
+def group(who: UnixAccount) -> str:
     """The groups in the container. Without a group tty sshd gives terminals to the person, which needs no privilege."""
     lines = ["root:x:0:"]
     if who.gid and all(one.gid != who.gid for one in who.groups):
@@ -179,12 +179,12 @@ def group(who: Account) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_groups(groups: Iterable[Group]) -> str:
+def write_groups(groups: Iterable[UnixGroup]) -> str:
     """Names and numbers of groups as the text of an annotation: a pod's own fields know only the numbers."""
     return json.dumps({group.name: group.gid for group in groups if group.name}, separators=(",", ":"))
 
 
-def read_groups(text: str) -> tuple[Group, ...]:
+def read_groups(text: str) -> tuple[UnixGroup, ...]:
     """What ``write_groups`` wrote; nothing of a text that it did not write."""
     try:
         found = json.loads(text)

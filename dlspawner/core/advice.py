@@ -6,20 +6,20 @@ from dataclasses import replace
 from datetime import datetime
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.charge import PodRequest, ResourceRequest
 from dlspawner.core.decisions import Admit, Alternative
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, GpuType
-from dlspawner.core.quota import decide
-from dlspawner.core.world import World
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import ClusterConfig, GpuType
+from dlspawner.core.quota import evaluate
+from dlspawner.core.world import ClusterState
 
 
-def advise(request: Job, world: World, now: datetime) -> tuple[Alternative, ...]:
+def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:
     """What would start at once instead: fewer GPUs, another type, preemptible; nothing for jobs of several pods."""
-    kind = request.charge.gpu_type
-    if kind is None or len(request.charge.pods) != 1 or request.charge.gpus % GPU:
+    kind = request.request.gpu_type
+    if kind is None or len(request.request.pods) != 1 or request.request.gpus % GPU:
         return ()
-    asked = request.charge.gpus
+    asked = request.request.gpus
     kinds = {one.name: one for one in world.cluster.gpu_types}
     if kind not in kinds:
         return ()
@@ -37,17 +37,17 @@ def advise(request: Job, world: World, now: datetime) -> tuple[Alternative, ...]
             continue
         other = replace(
             request,
-            charge=_resized(request.charge, kinds[name], gpus, world.cluster),
+            request=_resized(request.request, kinds[name], gpus, world.cluster),
             preemptible=preemptible or request.preemptible,
-            state=State.SUBMITTED,
+            state=JobState.SUBMITTED,
             nodes=(),
         )
-        if isinstance(decide(other, world, now), Admit):
+        if isinstance(evaluate(other, world, now), Admit):
             found[name, preemptible] = Alternative(name, gpus, other.preemptible)
     return tuple(found.values())
 
 
-def _resized(charge: Charge, kind: GpuType, gpus: int, cluster: Cluster) -> Charge:
+def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: ClusterConfig) -> ResourceRequest:
     """The same job with so many GPUs of that type, and the CPU and memory that belong to them."""
     share, pod = kind.per_gpu.times(gpus // GPU), charge.pods[0]
     old = cluster.gpu_type(charge.gpu_type or "")
@@ -55,5 +55,5 @@ def _resized(charge: Charge, kind: GpuType, gpus: int, cluster: Cluster) -> Char
     tolerations = pod.placement.tolerations + kind.tolerations
     selector = tuple(sorted(dict((*kept, *kind.node_selector)).items()))
     placement = replace(pod.placement, selector=selector, tolerations=tolerations)
-    resized = PodCharge(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement)
-    return Charge(kind.name, (resized,))
+    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement)
+    return ResourceRequest(kind.name, (resized,))

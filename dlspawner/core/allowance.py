@@ -11,7 +11,7 @@ from dlspawner.core.amounts import GPU, counted, shown
 from dlspawner.core.model import GpuType, Team
 
 
-def allowance(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptible: bool) -> str:
+def quota_hint(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptible: bool) -> str:
     """Empty where nothing limits the team. ``quotas``: some team has one; ``preemptible``: such jobs are offered."""
     words = []
     if quotas:

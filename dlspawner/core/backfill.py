@@ -8,19 +8,19 @@ from datetime import datetime
 
 from dlspawner.core import limits, queueing
 from dlspawner.core.amounts import counted
-from dlspawner.core.charge import Charge
+from dlspawner.core.charge import ResourceRequest
 from dlspawner.core.decisions import Reason
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
-from dlspawner.core.placing import Nodes, first, ranked
-from dlspawner.core.rooms import Room, Space
-from dlspawner.core.world import Lane, World, key, lane
+from dlspawner.core.placing import Nodes, place_best, place_first
+from dlspawner.core.rooms import NodeInfo, Resources
+from dlspawner.core.world import ClusterState, QueueKey, job_order_key, queue_key
 
 _Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
 
 
 @dataclass(frozen=True, slots=True)
-class _Overdue:
+class _PastMaxWait:
     """Those of a lane that teams share whom nobody may pass any more.
 
     ``starved``: of each priority, the one that wants the most GPUs; it is heeded by whoever came late and wants less,
@@ -37,38 +37,42 @@ class _OfTeam:
     """Those of a team there: the first with its rank, and of each priority the first that wants the most GPUs."""
 
     first: Job
-    rank: queueing.Rank
+    rank: queueing.OrderKey
     largest: tuple[tuple[_Size, Job], ...]
 
 
-def head(request: Job, world: World, now: datetime) -> Job | None:
+def blocking_job(request: Job, world: ClusterState, now: datetime) -> Job | None:
     """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
-    where = lane(request)
+    where = queue_key(request)
     if where[0]:
-        own = first_overdue(where, request.team, world, now)
-        return own if own is not None and key(own) < key(request) else None
-    overdue = _overdue(where, world, now)
-    if _heeds(request, overdue.starved, world):
+        own = first_past_max_wait(where, request.team, world, now)
+        return own if own is not None and job_order_key(own) < job_order_key(request) else None
+    overdue = _past_max_wait(where, world, now)
+    if _must_yield(request, overdue.starved, world):
         return overdue.starved[request.priority]
     one = overdue.first
-    return one if one is not None and queueing.rank(one, world, now) < queueing.rank(request, world, now) else None
+    return (
+        one
+        if one is not None and queueing.order_key(one, world, now) < queueing.order_key(request, world, now)
+        else None
+    )
 
 
-def _overdue(where: Lane, world: World, now: datetime) -> _Overdue:
-    known: tuple[datetime, _Overdue] | None = world.memo.get(("overdue", where))
+def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _PastMaxWait:
+    known: tuple[datetime, _PastMaxWait] | None = world.memo.get(("overdue", where))
     if known is None or known[0] != now:
         found = [_of_team(where, team, world, now) for team in world.queues.get(where, {})]
         teams = [one for one in found if one is not None]
-        starved = _starved(teams)
+        starved = _starving(teams)
         ahead: _OfTeam | None = None
         for one in teams:
-            if (ahead is None or one.rank < ahead.rank) and not _heeds(one.first, starved, world):
+            if (ahead is None or one.rank < ahead.rank) and not _must_yield(one.first, starved, world):
                 ahead = one
-        known = world.memo["overdue", where] = (now, _Overdue(ahead.first if ahead else None, starved))
+        known = world.memo["overdue", where] = (now, _PastMaxWait(ahead.first if ahead else None, starved))
     return known[1]
 
 
-def _starved(teams: Iterable[_OfTeam]) -> dict[int, Job]:
+def _starving(teams: Iterable[_OfTeam]) -> dict[int, Job]:
     """By priority, the one that wants the most GPUs; of several who came first."""
     sizes: dict[int, tuple[_Size, Job]] = {}
     for team in teams:
@@ -79,103 +83,108 @@ def _starved(teams: Iterable[_OfTeam]) -> dict[int, Job]:
     return {priority: job for priority, (_, job) in sizes.items()}
 
 
-def _heeds(job: Job, starved: dict[int, Job], world: World) -> bool:
+def _must_yield(job: Job, starved: dict[int, Job], world: ClusterState) -> bool:
     """Whether a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
     one = starved.get(job.priority)
-    if one is None or job.charge.gpus >= one.charge.gpus:
+    if one is None or job.request.gpus >= one.request.gpus:
         return False
-    return job.submitted >= one.submitted + world.cluster.scheduling.patience
+    return job.submitted >= one.submitted + world.cluster.scheduling.max_backfill_wait
 
 
-def _of_team(where: Lane, team: str, world: World, now: datetime) -> _OfTeam | None:
-    memo = world.memo_of(team)
+def _of_team(where: QueueKey, team: str, world: ClusterState, now: datetime) -> _OfTeam | None:
+    memo = world.team_cache(team)
     known: tuple[datetime, _OfTeam | None] | None = memo.get(("overdue of team", where))
     if known is None or known[0] != now:
-        one = first_overdue(where, team, world, now)
-        rank = None if one is None else queueing.rank(one, world, now)
-        found = _OfTeam(one, rank, _largest_overdue(where, team, world, now)) if one and rank else None
+        one = first_past_max_wait(where, team, world, now)
+        rank = None if one is None else queueing.order_key(one, world, now)
+        found = _OfTeam(one, rank, _largest_past_max_wait(where, team, world, now)) if one and rank else None
         known = memo["overdue of team", where] = (now, found)
     return known[1]
 
 
-def _largest_overdue(where: Lane, team: str, world: World, now: datetime) -> tuple[tuple[_Size, Job], ...]:
+def _largest_past_max_wait(
+    where: QueueKey, team: str, world: ClusterState, now: datetime
+) -> tuple[tuple[_Size, Job], ...]:
     most: dict[int, Job] = {}
 
     def larger() -> Iterator[Job]:
         for job in _late(where, team, world, now):
             other = most.get(job.priority)
-            if other is None or other.charge.gpus < job.charge.gpus:
+            if other is None or other.request.gpus < job.request.gpus:
                 yield job
 
-    for job in waiting_for_others(larger(), world):
+    for job in jobs_blocked_by_others(larger(), world):
         most[job.priority] = job
-    return tuple(((-job.charge.gpus, job.submitted, job.id), job) for job in most.values())
+    return tuple(((-job.request.gpus, job.submitted, job.id), job) for job in most.values())
 
 
-def first_overdue(where: Lane, team: str, world: World, now: datetime) -> Job | None:
+def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
     """The first of a team in a lane that nobody may pass any more."""
-    memo = world.memo_of(team)
+    memo = world.team_cache(team)
     known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
     if known is None or known[0] != now:
-        waiting = waiting_for_others(_late(where, team, world, now), world)
+        waiting = jobs_blocked_by_others(_late(where, team, world, now), world)
         known = memo["overdue", where] = (now, next(waiting, None))
     return known[1]
 
 
-def _late(where: Lane, team: str, world: World, now: datetime) -> Iterator[Job]:
+def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Iterator[Job]:
     keys = world.queues.get(where, {}).get(team, [])
-    late = queueing.waiting_since(keys, now - world.cluster.scheduling.patience)
+    late = queueing.waiting_since(keys, now - world.cluster.scheduling.max_backfill_wait)
     return (world.jobs[one[-1]] for one in late)
 
 
-def waiting_for_others(jobs: Iterable[Job], world: World) -> Iterator[Job]:
+def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator[Job]:
     """A team's jobs, in its order, that wait for what others hold, for nothing of their own, and have no promise.
 
     Many jobs of somebody who holds as much as one may are passed over at once.
     """
     capped: dict[str, int] = {}  # by user: who may not have so many GPUs may have no more either
     for job in jobs:
-        gpus, most = job.charge.gpus, capped.get(job.user)
-        if job.promised or (most is not None and gpus >= most and not job.approved):
+        gpus, most = job.request.gpus, capped.get(job.user)
+        if job.reserved or (most is not None and gpus >= most and not job.approved):
             continue
-        if waits_for_others(job, world):
+        if is_blocked_by_others(job, world):
             yield job
         elif limits.caps(job, world) is not None and not job.approved:
             capped[job.user] = min(gpus, gpus if most is None else most)
 
 
-def waits_for_others(job: Job, world: World) -> bool:
+def is_blocked_by_others(job: Job, world: ClusterState) -> bool:
     """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
-    if limits.caps(job, world) is not None or limits.never(job, world) is not None:
+    if limits.caps(job, world) is not None or limits.inadmissible(job, world) is not None:
         return False
-    return world.lasting(("on open nodes", job.charge), lambda: _could_be_on_open_nodes(job.charge, world))
+    return world.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, world))
 
 
-def _could_be_on_open_nodes(charge: Charge, world: World) -> bool:
+def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
     pods = charge.pods
     pools = [world.pool(pod.resource, pod.placement) for pod in pods]
     if len(pods) == 1:
-        return any(room.whole(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())
+        return any(room.allocatable(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())
     rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
-    return ranked(pods, rooms.values(), lambda room, pod: room.whole(pod.resource), lambda _, left: left) is not None
+    return (
+        place_best(pods, rooms.values(), lambda room, pod: room.allocatable(pod.resource), lambda _, left: left)
+        is not None
+    )
 
 
-def kept_for_head(request: Job, world: World, now: datetime) -> tuple[Job | None, frozenset[str]]:
+def nodes_kept_for_blocking_job(request: Job, world: ClusterState, now: datetime) -> tuple[Job | None, frozenset[str]]:
     """Who may not be passed any more, and the nodes that come closest to holding it."""
-    ahead = head(request, world, now)
-    return (None, frozenset()) if ahead is None else (ahead, nearest(ahead, world))
+    ahead = blocking_job(request, world, now)
+    return (None, frozenset()) if ahead is None else (ahead, closest_nodes(ahead, world))
 
 
-def nearest(job: Job, world: World) -> frozenset[str]:
+def closest_nodes(job: Job, world: ClusterState) -> frozenset[str]:
     """The nodes that come closest to holding a job."""
     known: frozenset[str] | None = world.memo.get(("kept", job.id))
     if known is None:
-        kind = job.charge.gpu_type
+        kind = job.request.gpu_type
         if kind is None or job.preemptible:
-            nodes = first(
-                job.charge.pods,
-                lambda pod: world.pool(pod.resource, pod.placement).emptiest(),
-                lambda room, pod: room.whole(pod.resource),
+            nodes = place_first(
+                job.request.pods,
+                lambda pod: world.pool(pod.resource, pod.placement).least_allocated(),
+                lambda room, pod: room.allocatable(pod.resource),
             )
         else:
             nodes = _nearest_of_guaranteed(job, kind, world)
@@ -183,22 +192,24 @@ def nearest(job: Job, world: World) -> frozenset[str]:
     return known
 
 
-def _nearest_of_guaranteed(job: Job, kind: str, world: World) -> Nodes | None:
+def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | None:
     """Borrowers are in nobody's way, for they leave; where there is a choice it is not from the shares of others."""
-    largest = max(job.charge.pods, key=lambda pod: pod.gpus)
-    pools = (world.pool(pod.resource, pod.placement) for pod in job.charge.pods)
+    largest = max(job.request.pods, key=lambda pod: pod.gpus)
+    pools = (world.pool(pod.resource, pod.placement) for pod in job.request.pods)
     rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
-    shares = world.shares(kind)
+    shares = world.quota_by_node(kind)
 
-    def rank(room: Room, _: Space) -> tuple[object, ...]:
-        name, whole = room.node.name, room.whole(largest.resource)
+    def rank(room: NodeInfo, _: Resources) -> tuple[object, ...]:
+        name, whole = room.node.name, room.allocatable(largest.resource)
         others = sum(milli for team, milli in shares.get(name, {}).items() if team != job.team)
-        return (whole.gpus - others < largest.gpus, room.staying(largest.resource), name)
+        return (whole.gpus - others < largest.gpus, room.guaranteed_and_reserved(largest.resource), name)
 
-    return ranked(job.charge.pods, rooms.values(), lambda room, _: room.whole(largest.resource), rank)
+    return place_best(job.request.pods, rooms.values(), lambda room, _: room.allocatable(largest.resource), rank)
 
 
-def behind(ahead: Job | None) -> Blocked:
+def blocked_by(ahead: Job | None) -> Blocked:
     """The answer to somebody who would pass a job that may not be passed."""
-    whose = f"{counted(ahead.charge.gpus)}" if ahead and ahead.charge.gpus else "CPU and memory"
-    return Blocked(Reason.TURN, f"A job that wants {whose} has waited for so long that nobody passes it any more.")
+    whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
+    return Blocked(
+        Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} has waited for so long that nobody passes it any more."
+    )

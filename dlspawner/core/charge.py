@@ -22,8 +22,8 @@ from dlspawner.core import quantity
 from dlspawner.core.amounts import GPU, counted
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.manifest import Manifest
-from dlspawner.core.model import Amount, Cluster, GpuType
-from dlspawner.core.nodes import Holding, Placement, read_placement
+from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType
+from dlspawner.core.nodes import ForeignUsage, NodePlacement, read_placement
 from dlspawner.core.values import show
 
 MOST_GPUS = 1_000_000
@@ -38,22 +38,22 @@ _Amounts = dict[str, Fraction]
 
 
 @dataclass(frozen=True, slots=True)
-class PodCharge:
+class PodRequest:
     """What one pod asks of its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs."""
 
     resource: str = ""
     gpus: int = 0
     cpu_milli: int = 0
     memory_bytes: int = 0
-    placement: Placement = field(default_factory=Placement)
+    placement: NodePlacement = field(default_factory=NodePlacement)
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class ResourceRequest:
     """What a job costs: the GPU type's name, ``None`` without GPUs, and what each of its pods asks."""
 
     gpu_type: str | None = None
-    pods: tuple[PodCharge, ...] = (PodCharge(),)
+    pods: tuple[PodRequest, ...] = (PodRequest(),)
     gpus: int = field(init=False, repr=False, compare=False)  # of all pods, in milli-GPUs; asked for everywhere
 
     def __post_init__(self) -> None:
@@ -71,14 +71,14 @@ class _Wrong(Exception):
         self.refuse = Refuse(reason, sentence, maximum)
 
 
-def charge(pods: Sequence[Manifest], cluster: Cluster) -> Charge | Refuse:
+def request_of(pods: Sequence[Manifest], cluster: ClusterConfig) -> ResourceRequest | Refuse:
     """What the pods of one job cost, or why they can not be charged. Malformed manifests are refused as well."""
     try:
         read = [_read(pod, cluster) for pod in pods]
         found = _one_type(read, cluster)
-        charged = Charge(
+        charged = ResourceRequest(
             found.name if found else None,
-            tuple(_pod_charge(one, found) for one in read),
+            tuple(_pod_request(one, found) for one in read),
         )
         _check(charged, read, found, cluster)
     except _Wrong as wrong:
@@ -88,7 +88,7 @@ def charge(pods: Sequence[Manifest], cluster: Cluster) -> Charge | Refuse:
     return charged
 
 
-def held_by_others(pods: Iterable[Manifest]) -> Holding:
+def foreign_usage(pods: Iterable[Manifest]) -> ForeignUsage:
     """What pods that are no jobs hold of their node together, for ``Node.others``; pods that have ended hold nothing.
 
     Kubernetes has taken these pods, so nothing is refused; what can not be read counts as nothing.
@@ -104,7 +104,7 @@ def held_by_others(pods: Iterable[Manifest]) -> Holding:
             continue
     gpus = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
     cpu, memory = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
-    return Holding(gpus, quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
+    return ForeignUsage(gpus, quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class _Pod:
 
     needs: _Amounts
     limits: _Amounts
-    placement: Placement
+    placement: NodePlacement
 
-    def resources(self, cluster: Cluster) -> list[str]:
+    def resources(self, cluster: ClusterConfig) -> list[str]:
         return sorted(name for name in cluster.gpu_resources if self.needs.get(name))
 
 
-def _read(pod: Manifest, cluster: Cluster) -> _Pod:
+def _read(pod: Manifest, cluster: ClusterConfig) -> _Pod:
     spec: Mapping[str, Any] = pod.get("spec") or {}
     if spec.get("resourceClaims"):
         raise _Wrong(
@@ -196,7 +196,7 @@ def _amounts(written: Mapping[str, object]) -> _Amounts:
 def _amount(name: str, value: object) -> Fraction:
     counted = "/" in name
     if isinstance(value, int | float | str) and not isinstance(value, bool):
-        parsed = quantity.parse(str(value))
+        parsed = quantity.parse_quantity(str(value))
         if parsed is not None and counted and parsed.denominator != 1:
             raise _Wrong(Reason.MALFORMED, f"GPUs ({name}) must be a whole number; the pod asks for {show(value)}.")
         if parsed is not None and not (counted and parsed > MOST_GPUS):
@@ -209,7 +209,7 @@ def _amount(name: str, value: object) -> Fraction:
     raise _Wrong(Reason.MALFORMED, f"{must}; the pod asks for {show(value)}.")
 
 
-def _check_names(container: Manifest, cluster: Cluster) -> None:
+def _check_names(container: Manifest, cluster: ClusterConfig) -> None:
     resources = container.get("resources") or {}
     if resources.get("claims"):
         raise _Wrong(Reason.NOT_ALLOWED, "Devices can not be claimed here (claims); ask for GPUs by their type.")
@@ -223,7 +223,7 @@ def _check_names(container: Manifest, cluster: Cluster) -> None:
                 )
 
 
-def _is_unknown_gpu(name: str, cluster: Cluster) -> bool:
+def _is_unknown_gpu(name: str, cluster: ClusterConfig) -> bool:
     """Whether a resource may be a GPU, or a share of one, that nobody counts: all there is of a known vendor may be."""
     if "/" not in name or name in cluster.gpu_resources:
         return False
@@ -232,14 +232,14 @@ def _is_unknown_gpu(name: str, cluster: Cluster) -> bool:
     return bool(_ACCELERATOR.search(name.lower())) or (vendor in vendors and not _NETWORK.search(resource))
 
 
-def _one_type(pods: Sequence[_Pod], cluster: Cluster) -> GpuType | None:
+def _one_type(pods: Sequence[_Pod], cluster: ClusterConfig) -> GpuType | None:
     found = {kind.name: kind for kind in (_type(pod, cluster) for pod in pods) if kind is not None}
     if len(found) > 1:
         raise _Wrong(Reason.NOT_ALLOWED, f"A job has GPUs of one type; this one asks for {' and '.join(found)}.")
     return next(iter(found.values()), None)
 
 
-def _type(pod: _Pod, cluster: Cluster) -> GpuType | None:
+def _type(pod: _Pod, cluster: ClusterConfig) -> GpuType | None:
     resources = pod.resources(cluster)
     if not resources:
         return None
@@ -261,13 +261,13 @@ def _type(pod: _Pod, cluster: Cluster) -> GpuType | None:
     )
 
 
-def _contradicts(placement: Placement, kind: GpuType) -> bool:
+def _contradicts(placement: NodePlacement, kind: GpuType) -> bool:
     return any(
         (allowed := _values(placement, key)) is not None and value not in allowed for key, value in kind.node_selector
     )
 
 
-def _values(placement: Placement, key: str) -> set[str] | None:
+def _values(placement: NodePlacement, key: str) -> set[str] | None:
     """The values of a label that the pod's nodes may have; ``None`` for any. A term that leaves it open opens all."""
     selected = {value for name, value in placement.selector if name == key}
     if selected:
@@ -281,9 +281,9 @@ def _values(placement: Placement, key: str) -> set[str] | None:
     return allowed if placement.terms else None
 
 
-def _pod_charge(pod: _Pod, kind: GpuType | None) -> PodCharge:
+def _pod_request(pod: _Pod, kind: GpuType | None) -> PodRequest:
     gpus = GPU * int(pod.needs.get(kind.resource, Fraction(0))) if kind else 0
-    return PodCharge(
+    return PodRequest(
         resource=kind.resource if kind and gpus else "",
         gpus=gpus,
         cpu_milli=quantity.cpu_milli(pod.needs.get("cpu", Fraction(0))),
@@ -292,31 +292,31 @@ def _pod_charge(pod: _Pod, kind: GpuType | None) -> PodCharge:
     )
 
 
-def _check(charged: Charge, pods: Sequence[_Pod], kind: GpuType | None, cluster: Cluster) -> None:
+def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None, cluster: ClusterConfig) -> None:
     """The limits of a job of any team: GPUs per job, CPU and memory per GPU."""
     if kind is not None and charged.gpus > kind.max_per_job * GPU:
         raise _Wrong(
-            Reason.TOO_MANY,
+            Reason.EXCEEDS_LIMIT,
             f"A job may have {counted(kind.max_per_job * GPU)} of type {kind.name}; this one asks for "
             f"{charged.gpus // GPU}.",
             kind.max_per_job * GPU,
         )
     without = sum(1 for pod in charged.pods if not pod.gpus)
-    share = kind.per_gpu.times(charged.gpus // GPU) if kind else Amount(0, 0)
+    share = kind.per_gpu.times(charged.gpus // GPU) if kind else CpuMemory(0, 0)
     more = cluster.cpu_only_max.times(without)
-    limit = Amount(share.cpu_milli + more.cpu_milli, share.memory_bytes + more.memory_bytes)
+    limit = CpuMemory(share.cpu_milli + more.cpu_milli, share.memory_bytes + more.memory_bytes)
     basis = f"{charged.gpus // GPU} × {kind.name}" if kind else "a job without GPUs"
     asked = _sum(pod.limits for pod in pods)
     cpu = quantity.cpu_milli(asked.get("cpu", Fraction(0)))
     memory = quantity.memory_bytes(asked.get("memory", Fraction(0)))
     if cpu > limit.cpu_milli:
         raise _Wrong(
-            Reason.SHARE,
+            Reason.NODE_TOO_SMALL,
             f"CPUs must be at most {quantity.cpu(limit.cpu_milli)} for {basis}; the pod asks for {quantity.cpu(cpu)}.",
         )
     if memory > limit.memory_bytes:
         raise _Wrong(
-            Reason.SHARE,
+            Reason.NODE_TOO_SMALL,
             f"Memory must be at most {quantity.memory(limit.memory_bytes)} for {basis}; "
             f"the pod asks for {quantity.memory(memory)}.",
         )

@@ -17,7 +17,7 @@ JOB_ENDED = 422
 class Reason(Enum):
     """Why; the values are what the log line, the metrics and the API say."""
 
-    FITS = "fits"
+    ADMITTED = "fits"
     # it can start when others are stopped
     PREEMPTION = "preemption"
     # it waits
@@ -26,9 +26,9 @@ class Reason(Enum):
     TEAM_CAP = "team-cap"
     TEAM_QUOTA = "team-quota"
     BORROW_LIMIT = "borrow-limit"
-    NO_NODE = "no-node"
-    ENDING = "ending"
-    TURN = "turn"
+    NO_FIT = "no-node"
+    VICTIMS_TERMINATING = "ending"
+    BLOCKED_BY_EARLIER = "turn"
     # it can never start as things are; a job that is in the queue already waits for these, too
     BLOCKED = "blocked"
     UNKNOWN_TEAM = "unknown-team"
@@ -36,8 +36,8 @@ class Reason(Enum):
     UNKNOWN_TEMPLATE = "unknown-template"
     MALFORMED = "malformed"
     NOT_ALLOWED = "not-allowed"
-    SHARE = "share"
-    TOO_MANY = "too-many"
+    NODE_TOO_SMALL = "share"
+    EXCEEDS_LIMIT = "too-many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Admit:
     """The job may start. ``nodes``: where each of its pods fits; what else is decided assumes that they go there."""
 
     nodes: tuple[str, ...]
-    reason: Reason = Reason.FITS
+    reason: Reason = Reason.ADMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class MustWait:
     """The job waits. ``position`` counts from 1 among those that wait for the same; ``until``: not before then."""
 
     reason: Reason
@@ -85,4 +85,4 @@ class Alternative:
     preemptible: bool
 
 
-Decision = Admit | Preempt | Wait | Refuse
+Decision = Admit | Preempt | MustWait | Refuse

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 from dlspawner.core.jobs import Job
 
-LEAST = 10  # ended jobs that ran as long, before anything is said
+LEAST_RUNS = 10  # ended jobs that ran as long, before anything is said
 _MOST = 2000  # of one kind that are remembered, the first that are told
-Kind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
+RunKind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
 SPREAD = 0.3  # of all lengths, those that one play takes; measured (tests/bench/README.md)
 Pick = Callable[[int], int]  # one of the numbers from 0 to below that, each as likely as the others
 
 
-def alike(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
+def similar(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
     """The picks of one play: jobs that run together are alike, so they are short together, or long.
 
     Of all plays together every number is as likely as the others; in one they are within a part of all numbers, which
@@ -33,7 +33,7 @@ def alike(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Lasted:
+class RunTime:
     """An ended job: whose, from which template, and for how many seconds it ran."""
 
     team: str
@@ -42,13 +42,13 @@ class Lasted:
 
 
 @dataclass(slots=True)
-class Durations:
+class RunTimes:
     """Seconds that jobs ran, by kind, in order."""
 
-    _known: dict[Kind, list[float]] = field(default_factory=dict)
+    _known: dict[RunKind, list[float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ended: Iterable[Lasted]) -> Durations:
+    def from_run_times(cls, ended: Iterable[RunTime]) -> RunTimes:
         """What these come to; the newest are told first."""
         found = cls()
         for one in ended:
@@ -60,29 +60,29 @@ class Durations:
             known.sort()
         return found
 
-    def add(self, one: Lasted) -> None:
+    def add(self, one: RunTime) -> None:
         """One more."""
         for kind in _kinds(one.team, one.template):
             insort(self._known.setdefault(kind, []), one.seconds)
 
-    def like(self, job: Job, age: float = 0.0) -> tuple[float, ...] | list[float]:
+    def similar_runs(self, job: Job, age: float = 0.0) -> tuple[float, ...] | list[float]:
         """Seconds that jobs of its like ran which ran at least as long, in order; none when that is not known."""
         for kind in _kinds(job.team, job.template):
             known = self._known.get(kind, ())
             first = bisect_left(known, age)
-            if len(known) - first >= LEAST:
+            if len(known) - first >= LEAST_RUNS:
                 return known[first:]
         return ()
 
-    def left(self, job: Job, age: float, pick: Pick) -> float | None:
+    def seconds_left(self, job: Job, age: float, pick: Pick) -> float | None:
         """How many seconds a job of this age may have left; another answer each time."""
-        known = self.like(job, age)
+        known = self.similar_runs(job, age)
         return known[pick(len(known))] - age if known else None
 
     def count(self, job: Job) -> int:
         """How many ended jobs say how long such a job runs."""
-        return len(self.like(job))
+        return len(self.similar_runs(job))
 
 
-def _kinds(team: str, template: str) -> tuple[Kind, ...]:
+def _kinds(team: str, template: str) -> tuple[RunKind, ...]:
     return ((team, template), (None, template), (None, None))

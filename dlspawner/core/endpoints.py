@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from dlspawner.core.template import Endpoint, Protocol
+from dlspawner.core.template import Endpoint, EndpointProtocol
 
 Target = tuple[str, int]  # the gateway's host and port as people type them
 
@@ -35,7 +35,9 @@ def forward(user: str, server: str, target: Target, endpoint: Endpoint) -> Forwa
     """An endpoint that is no SSH, through the job's sshd; on one's own machine only root listens below 1024."""
     port = endpoint.port if endpoint.port >= 1024 else 8000 + endpoint.port
     command = ssh_command(user, server, target, f"-L {port}:localhost:{endpoint.port}")
-    return Forward(command, f"http://localhost:{port}/" if endpoint.protocol is Protocol.HTTP else f"localhost:{port}")
+    return Forward(
+        command, f"http://localhost:{port}/" if endpoint.protocol is EndpointProtocol.HTTP else f"localhost:{port}"
+    )
 
 
 def ssh_command(user: str, server: str, target: Target, options: str = "") -> str:

@@ -11,7 +11,7 @@ _OF_SPEC = ("nodeSelector", "nodeName", "tolerations", "overhead", "resources", 
 _OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
-def essentials(pod: Manifest) -> dict[str, Any]:
+def strip_manifest(pod: Manifest) -> dict[str, Any]:
     """The part of a pod that ``charge`` and ``read_placement`` read: the same cost, wherever it is computed."""
     spec: Mapping[str, Any] = pod.get("spec") or {}
     kept = {key: spec[key] for key in _OF_SPEC if spec.get(key)}

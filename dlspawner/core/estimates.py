@@ -22,15 +22,15 @@ from math import ceil, floor
 
 from dlspawner.core import queueing, quota
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.durations import Durations, Pick
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.preemption import broken, leaves_at, spared
-from dlspawner.core.world import Lane, Snapshot, World, lane
+from dlspawner.core.durations import Pick, RunTimes
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.preemption import stale_reservations, stop_time, unneeded_victims
+from dlspawner.core.world import ClusterState, QueueKey, Snapshot, queue_key
 
-LEAST = 8  # plays that say anything
+MIN_SIMULATIONS = 8  # plays that say anything
 _LOW, _HIGH = 0.2, 0.8
 _HORIZON = timedelta(days=7)
-_MOST_PASSES = 300
+_MAX_CYCLES = 300
 _GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is
 _GOING = timedelta(minutes=1)  # what is being stopped is gone
 Starts = Mapping[str, datetime]  # by job: when it started in one play
@@ -51,84 +51,84 @@ class Estimate:
             return "an estimate from what is free, and what is being stopped"
         return f"an estimate from how long {self.jobs} such jobs ran"
 
-    def still(self, now: datetime) -> Estimate | None:
+    def remaining(self, now: datetime) -> Estimate | None:
         """What of it is still to come; ``None`` once it turned out to be wrong."""
         return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEnds:
     """What is known of ends: how long jobs ran, and until when, by job, some may run at the most."""
 
-    durations: Durations
+    durations: RunTimes
     until: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def first(snapshot: Snapshot, now: datetime, most: int, each: int) -> Snapshot:
+def first_in_queue(snapshot: Snapshot, now: datetime, most: int, each: int) -> Snapshot:
     """The same without those that are far back in the queue: so many altogether, and of each lane.
 
     Who is left out would hardly start before who stays.
     """
-    order = queueing.order(World.of(snapshot), now)
+    order = queueing.order(ClusterState.of(snapshot), now)
     if len(order) <= min(most, each):
         return snapshot
-    counts: dict[Lane, int] = {}
+    counts: dict[QueueKey, int] = {}
     stay: set[str] = set()
     for job in order:
-        counts[lane(job)] = counts.get(lane(job), 0) + 1
-        if (counts[lane(job)] <= each and len(stay) < most) or job.promised:
+        counts[queue_key(job)] = counts.get(queue_key(job), 0) + 1
+        if (counts[queue_key(job)] <= each and len(stay) < most) or job.reserved:
             stay.add(job.id)
-    jobs = tuple(job for job in snapshot.jobs if job.state is not State.QUEUED or job.id in stay)
+    jobs = tuple(job for job in snapshot.jobs if job.state is not JobState.QUEUED or job.id in stay)
     return replace(snapshot, jobs=jobs)
 
 
-def play(snapshot: Snapshot, known: Known, now: datetime, pick: Pick) -> Starts:
+def simulate(snapshot: Snapshot, known: KnownEnds, now: datetime, pick: Pick) -> Starts:
     """When each job that waits started, this time; who did not is left out."""
-    return _Play(World.of(snapshot), known, pick, now).run()
+    return _Simulation(ClusterState.of(snapshot), known, pick, now).run()
 
 
-def estimates(snapshot: Snapshot, plays: Sequence[Starts], durations: Durations) -> dict[str, Estimate]:
+def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunTimes) -> dict[str, Estimate]:
     """What the plays say, by job; nothing of whom they do not know."""
     found: dict[str, Estimate] = {}
-    if len(plays) < LEAST:
+    if len(plays) < MIN_SIMULATIONS:
         return found
     low, high = floor(_LOW * (len(plays) - 1)), ceil(_HIGH * (len(plays) - 1))
     for job in snapshot.jobs:
-        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is State.QUEUED else ()
+        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is JobState.QUEUED else ()
         if len(starts) > high:
             found[job.id] = Estimate(starts[low], starts[high], durations.count(job))
     return found
 
 
-class _Play:
+class _Simulation:
     """One world played forward."""
 
-    def __init__(self, world: World, known: Known, pick: Pick, now: datetime) -> None:
+    def __init__(self, world: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
         self._world, self._known, self._pick, self._begun = world, known, pick, now
         self._ends: dict[str, datetime] = {}  # of its own accord
         self._agenda: list[tuple[datetime, str]] = []
         self._starts: dict[str, datetime] = {}
-        self._waiting = {job.id for job in world.jobs.values() if job.state is State.QUEUED}
+        self._waiting = {job.id for job in world.jobs.values() if job.state is JobState.QUEUED}
 
     def run(self) -> Starts:
         for job in sorted(self._world.jobs.values(), key=lambda job: job.id):
             if job.holds:
                 self._holds(job, self._begun)
         now = self._begun
-        for _ in range(_MOST_PASSES):
-            self._pass(now)
+        for _ in range(_MAX_CYCLES):
+            self._cycle(now)
             if not self._waiting or not self._agenda or self._agenda[0][0] > self._begun + _HORIZON:
                 break
-            now = self._go_on()
+            now = self._continue()
         return self._starts
 
     def _holds(self, job: Job, now: datetime) -> None:
         """Plan its end, if anything is known of it."""
-        if job.state is State.STOPPING:
+        if job.state is JobState.STOPPING:
             self._plan(job.id, now + _GOING)
             return
         age = max(0.0, (now - (job.started or now)).total_seconds())
-        left = self._known.durations.left(job, age, self._pick)
+        left = self._known.durations.seconds_left(job, age, self._pick)
         if left is not None:
             most = self._known.until.get(job.id)
             end = now + min(timedelta(seconds=left), 2 * _HORIZON)
@@ -140,7 +140,7 @@ class _Play:
         self._ends[job] = end
         heappush(self._agenda, (end, job))
 
-    def _go_on(self) -> datetime:
+    def _continue(self) -> datetime:
         """To the next ends; the time of the last of them."""
         now = self._agenda[0][0]
         until = now + max(_GRAIN, _COARSER * (now - self._begun))
@@ -159,32 +159,32 @@ class _Play:
     def _leaves(self, job: Job) -> None:
         self._ends.pop(job.id, None)
         if job.requeue:
-            again = replace(job, state=State.QUEUED, started=None, nodes=(), notice=None)
+            again = replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None)
             self._world.put(again)
         else:
             self._world.remove(job.id)
 
-    def _pass(self, now: datetime) -> None:
+    def _cycle(self, now: datetime) -> None:
         world = self._world
-        for job in broken(world):
+        for job in stale_reservations(world):
             world.put(replace(job, nodes=()))
-        for job in spared(world):
+        for job in unneeded_victims(world):
             world.put(replace(job, notice=None))
         world.tick(now)
-        for job, found in quota.turns(world, now, failed=lambda _job, _error: None):
+        for job, found in quota.schedule(world, now, failed=lambda _job, _error: None):
             if isinstance(found, Preempt):
                 self._asked_to_leave(found.victims, now)
                 world.put(replace(job, nodes=found.nodes))
                 continue
             self._starts.setdefault(job.id, now)
             self._waiting.discard(job.id)
-            runs = replace(quota.admitted(job, found.nodes, world), state=State.RUNNING, started=now)
+            runs = replace(quota.as_admitted(job, found.nodes, world), state=JobState.RUNNING, started=now)
             world.put(runs)
             self._holds(runs, now)
 
     def _asked_to_leave(self, victims: Iterable[str], now: datetime) -> None:
         for name in victims:
             victim = self._world.jobs[name]
-            at = leaves_at(victim, self._world, now)
+            at = stop_time(victim, self._world, now)
             self._world.put(replace(victim, notice=at))
             heappush(self._agenda, (at, name))

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DecayedUsage:
     """Milli-GPU-seconds that were left at the time ``since``, and what the team has held since then."""
 
     amount: float
@@ -26,6 +26,6 @@ class Usage:
         left = math.exp(-decay * seconds)
         return self.amount * left + self.rate / decay * (1 - left)
 
-    def moved(self, now: datetime, half_life: timedelta, rate: int) -> Usage:
+    def advanced_to(self, now: datetime, half_life: timedelta, rate: int) -> DecayedUsage:
         """The same usage from ``now`` on, with another rate."""
-        return Usage(self.at(now, half_life), now, rate)
+        return DecayedUsage(self.at(now, half_life), now, rate)

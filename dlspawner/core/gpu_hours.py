@@ -21,31 +21,31 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Self
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 
 MISSED = timedelta(days=1)  # for so long, at most, GPUs count as reclaimed
 PER_HOUR = GPU * 3600  # milli-GPU-seconds of a GPU-hour
 _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
 
-Step = tuple[datetime, State]  # since when a job was in a state
+Step = tuple[datetime, JobState]  # since when a job was in a state
 Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class GpuTime:
     """Milli-GPU-seconds. ``used`` is what the GPUs computed, of what is ``measured``: held while that was known."""
 
-    asked: int = 0
-    held: int = 0
+    requested: int = 0
+    allocated: int = 0
     measured: int = 0
     used: int = 0
     reclaimed: int = 0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
-            self.asked + other.asked,
-            self.held + other.held,
+            self.requested + other.requested,
+            self.allocated + other.allocated,
             self.measured + other.measured,
             self.used + other.used,
             self.reclaimed + other.reclaimed,
@@ -57,11 +57,11 @@ class Amounts:
         return told if self.measured else {**told, "used": None}
 
 
-NONE = Amounts()
+NONE = GpuTime()
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class JobTimeline:
     """One job: milli-GPUs, and its steps in their order.
 
     ``since``: what was before is counted already. ``culled``: it was stopped for being unused; ``again``: when its
@@ -72,7 +72,7 @@ class Life:
     steps: tuple[Step, ...]
     since: datetime | None = None
     culled: bool = False
-    again: datetime | None = None
+    requeued: datetime | None = None
 
 
 def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
@@ -86,20 +86,20 @@ def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
         begin = until
 
 
-def asked(steps: Sequence[Step], until: datetime) -> list[Span]:
+def requested(steps: Sequence[Step], until: datetime) -> list[Span]:
     """When a job asked for GPUs or held them."""
-    return [span for span, state in _stays(steps, until) if state not in {State.ENDED, State.SUBMITTED}]
+    return [span for span, state in _stays(steps, until) if state not in {JobState.ENDED, JobState.SUBMITTED}]
 
 
-def held(steps: Sequence[Step], until: datetime) -> list[Span]:
+def allocated(steps: Sequence[Step], until: datetime) -> list[Span]:
     """When it held them."""
     return [span for span, state in _stays(steps, until) if state.holds]
 
 
-def _stays(steps: Sequence[Step], until: datetime) -> Iterator[tuple[Span, State]]:
+def _stays(steps: Sequence[Step], until: datetime) -> Iterator[tuple[Span, JobState]]:
     """For how long it was in which state; the last one lasts ``until``."""
     latest: datetime | None = None
-    state = State.SUBMITTED
+    state = JobState.SUBMITTED
     for at, found in steps:
         now = at if latest is None else max(at, latest)
         if latest is not None and now > latest:
@@ -109,30 +109,30 @@ def _stays(steps: Sequence[Step], until: datetime) -> Iterator[tuple[Span, State
         yield (latest, until), state
 
 
-def reclaimed(life: Life, until: datetime) -> list[Span]:
+def reclaimed(life: JobTimeline, until: datetime) -> list[Span]:
     """When its GPUs were free because it had been culled."""
-    if not life.culled or not life.steps or life.steps[-1][1] is not State.ENDED:
+    if not life.culled or not life.steps or life.steps[-1][1] is not JobState.ENDED:
         return []
     ended = max(at for at, _ in life.steps)
-    return [(ended, min(until, ended + MISSED, life.again or until))]
+    return [(ended, min(until, ended + MISSED, life.requeued or until))]
 
 
-def final(life: Life) -> dict[date, Amounts]:
+def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:
     """What a life that has ended comes to for good; told a day after its end, as then nothing changes any more."""
-    return amounts(life, max(at for at, _ in life.steps) + MISSED) if life.steps else {}
+    return gpu_time_by_day(life, max(at for at, _ in life.steps) + MISSED) if life.steps else {}
 
 
-def amounts(life: Life, until: datetime) -> dict[date, Amounts]:
+def gpu_time_by_day(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
     """What it comes to, by day; what nobody measures is left 0."""
-    found: dict[date, Amounts] = {}
+    found: dict[date, GpuTime] = {}
     parts: Mapping[str, Iterable[Span]] = {
-        "asked": asked(life.steps, until),
-        "held": held(life.steps, until),
+        "asked": requested(life.steps, until),
+        "held": allocated(life.steps, until),
         "reclaimed": reclaimed(life, until),
     }
     for name, spans in parts.items():
         for day, milli_seconds in total(life.gpus, _after(spans, life.since)).items():
-            found[day] = found.get(day, NONE) + Amounts(**{name: milli_seconds})
+            found[day] = found.get(day, NONE) + GpuTime(**{name: milli_seconds})
     return found
 
 
@@ -150,12 +150,12 @@ def _after(spans: Iterable[Span], since: datetime | None) -> Iterator[Span]:
         yield (begin if since is None else max(begin, since)), end
 
 
-def measured(percents: Iterable[float], span: Span) -> dict[date, Amounts]:
+def measured(percents: Iterable[float], span: Span) -> dict[date, GpuTime]:
     """Of GPUs whose mean utilisation is known in a span, one number in percent each."""
     known = [min(100.0, max(0.0, percent)) for percent in percents]
     found = {}
     for day, length in by_day(span):
         seconds = length / timedelta(seconds=1)
         used = sum(known) / 100 * GPU * seconds
-        found[day] = Amounts(measured=round(len(known) * GPU * seconds), used=round(used))
+        found[day] = GpuTime(measured=round(len(known) * GPU * seconds), used=round(used))
     return found

@@ -5,37 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from dlspawner.core.backfill import behind, head, nearest
-from dlspawner.core.charge import PodCharge
+from dlspawner.core.backfill import blocked_by, blocking_job, closest_nodes
+from dlspawner.core.charge import PodRequest
 from dlspawner.core.decisions import Admit, Preempt, Reason
-from dlspawner.core.guests import comes_first, home, left_to_others
+from dlspawner.core.guests import fits_own_share, nodes_reserved_for_others, yields_to
 from dlspawner.core.jobs import Job
 from dlspawner.core.limits import Blocked
-from dlspawner.core.placing import Nodes, ranked
-from dlspawner.core.preemption import choose_victims, in_order, is_protected, leaving_of, may_be_stopped, trespass
-from dlspawner.core.rooms import Room, Space, needs
-from dlspawner.core.vacancy import first_free, room_sentence
-from dlspawner.core.world import World
+from dlspawner.core.placing import Nodes, place_best
+from dlspawner.core.preemption import (
+    choose_victims,
+    is_protected,
+    may_be_stopped,
+    order_candidates,
+    releasing_of,
+    share_overrun,
+)
+from dlspawner.core.rooms import NodeInfo, Resources, resources_needed
+from dlspawner.core.vacancy import find_free_nodes, no_fit_message
+from dlspawner.core.world import ClusterState
 
 _ENDLESS = 2**62
 
 Stops = Callable[[Job], bool]
 
 
-class Search:
+class NodeSearch:
     """The search for nodes of one guaranteed job, and for those who have to leave them."""
 
-    def __init__(self, request: Job, kind: str, short: int, world: World, now: datetime) -> None:
+    def __init__(self, request: Job, kind: str, short: int, world: ClusterState, now: datetime) -> None:
         self.request, self.kind, self.short, self.world, self.now = request, kind, short, world, now
-        self.pods = request.charge.pods
+        self.pods = request.request.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
-        self.share = world.layout(kind).get(request.team, {})
+        self.share = world.quota_by_team(kind).get(request.team, {})
         # What jobs of the own team have to give back of the quota, beside those that leave already.
-        self.owed = max(0, short - world.returning(request.team, kind))
+        self.owed = max(0, short - world.releasing(request.team, kind))
 
     def decide(self) -> Admit | Preempt | Blocked:
         """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
-        promised = self._promised()
+        promised = self._reserved()
         if isinstance(promised, Admit) or (promised is not None and (self.short or not self._may_have_room())):
             return promised
         found = self._decide()
@@ -45,58 +52,60 @@ class Search:
         """A quick look: whether a node of the share, or any node where there is no share, has enough idle GPUs."""
         largest = max(self.pods, key=lambda pod: pod.gpus)
         if not self.share:
-            return self.world.pool(largest.resource, largest.placement).most >= largest.gpus
-        return any(room.gpus.get(self.resource, 0) >= largest.gpus for room in self._share_rooms())
+            return self.world.pool(largest.resource, largest.placement).most_free >= largest.gpus
+        return any(room.gpus.get(self.resource, 0) >= largest.gpus for room in self._share_nodes())
 
     def _decide(self) -> Admit | Preempt | Blocked:
-        ahead = head(self.request, self.world, self.now) if not self.short else None
+        ahead = blocking_job(self.request, self.world, self.now) if not self.short else None
         kept: frozenset[str] = frozenset()
         if ahead is not None:
-            left = self.world.left(self.request.team, self.kind, self.request)
-            if left - self.request.charge.gpus < ahead.charge.gpus:
-                return behind(ahead)
-            kept = self._kept(ahead)
+            left = self.world.available_quota(self.request.team, self.kind, self.request)
+            if left - self.request.request.gpus < ahead.request.gpus:
+                return blocked_by(ahead)
+            kept = self._nodes_kept(ahead)
         found = self._search(kept)
         if found is not None:
             return found
         if kept and isinstance(self._search(frozenset()), Admit | Preempt):
-            return behind(ahead)
-        return Blocked(Reason.NO_NODE, room_sentence(self.request, self.world))
+            return blocked_by(ahead)
+        return Blocked(Reason.NO_FIT, no_fit_message(self.request, self.world))
 
-    def _promised(self) -> Admit | Blocked | None:
+    def _reserved(self) -> Admit | Blocked | None:
         """What was promised, if it is still there or coming."""
         nodes = tuple(node for node in self.request.nodes if node is not None)
-        if self.owed or not self.request.promised or len(nodes) != len(self.pods):
+        if self.owed or not self.request.reserved or len(nodes) != len(self.pods):
             return None
         wanted = self._wanted(nodes)
         if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
             return None
-        free = all(_covers(self._now(self.world.rooms[name]), want) for name, want in wanted.items())
+        free = all(_covers(self._available(self.world.rooms[name]), want) for name, want in wanted.items())
         if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
             return Admit(nodes)
-        if all(_covers(self._soon(self.world.rooms[name]), want) for name, want in wanted.items()):
+        if all(
+            _covers(self._available_after_termination(self.world.rooms[name]), want) for name, want in wanted.items()
+        ):
             return self._ending(nodes)
         return None
 
     def _waits_for_own_to_leave(self, node: str) -> bool:
         """Whether it is a part of the own share that is missing there, and others' GPUs that are idle."""
         room = self.world.rooms[node]
-        beyond = trespass(self.request.team, self.kind, room, self.world)
-        return beyond > 0 and self._own_leaving(room) > 0
+        beyond = share_overrun(self.request.team, self.kind, room, self.world)
+        return beyond > 0 and self._own_terminating(room) > 0
 
-    def _kept(self, ahead: Job) -> frozenset[str]:
+    def _nodes_kept(self, ahead: Job) -> frozenset[str]:
         """Nodes that the one who may not be passed needs, of the team's share if it can be there: the closest ones."""
         if not self.share:
-            return nearest(ahead, self.world)
+            return closest_nodes(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
-        if known is None and home(ahead, self.share, self.world, beside_own=False) is None:
-            known = self.world.memo["kept of share", ahead.id] = nearest(ahead, self.world)
+        if known is None and fits_own_share(ahead, self.share, self.world, beside_own=False) is None:
+            known = self.world.memo["kept of share", ahead.id] = closest_nodes(ahead, self.world)
         elif known is None:
-            nodes = ranked(
-                ahead.charge.pods,
-                self._share_rooms(),
-                lambda room, _: Space(self.share[room.node.name], _ENDLESS, _ENDLESS),
-                lambda room, _: (-self._share_left(room), *self._likeness(room)),
+            nodes = place_best(
+                ahead.request.pods,
+                self._share_nodes(),
+                lambda room, _: Resources(self.share[room.node.name], _ENDLESS, _ENDLESS),
+                lambda room, _: (-self._share_left(room), *self._tie_break(room)),
             )
             known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
         return known
@@ -105,32 +114,32 @@ class Search:
         """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""
         stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
         team = self.world.team(self.request.team)
-        if team is not None and team.preempts_own:
+        if team is not None and team.preempt_within_team:
             stops.append((self._stops_own, self._stops_any_own))
         for now, later in stops:
-            found = self._at_home(now, kept) or self._at_home(later, kept)
+            found = self._on_own_share(now, kept) or self._on_own_share(later, kept)
             if found is None and not self._waits_for_own_share(now, kept):
-                found = self._as_guest((now, later), kept)
+                found = self._out_of_share((now, later), kept)
             if found is not None:
                 return found
         return None
 
-    def _at_home(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+    def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         return self._in_share(stop, kept) or self._unclaimed(stop, kept)
 
-    def _as_guest(self, stops: tuple[Stops, Stops], kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+    def _out_of_share(self, stops: tuple[Stops, Stops], kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         found = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
         if found is None:
             return None
-        waiting, theirs = self._left_to_others()
+        waiting, theirs = self._reserved_for_others()
         if waiting is None:
             return found
         kept |= theirs
         beside = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
-        return beside or (comes_first(waiting) if isinstance(found, Admit | Preempt) else found)
+        return beside or (yields_to(waiting) if isinstance(found, Admit | Preempt) else found)
 
-    def _left_to_others(self) -> tuple[Job | None, frozenset[str]]:
-        return left_to_others(self.request, self.kind, self.world, self.now)
+    def _reserved_for_others(self) -> tuple[Job | None, frozenset[str]]:
+        return nodes_reserved_for_others(self.request, self.kind, self.world, self.now)
 
     # who may be stopped
 
@@ -159,37 +168,37 @@ class Search:
         """
         least = min(pod.gpus for pod in self.pods)
         shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
-        open_to_it = (room for room in self._share_rooms() if room.node.name not in shut)
+        open_to_it = (room for room in self._share_nodes() if room.node.name not in shut)
         bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in open_to_it}
         rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
-        def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, stop, bounds[room.node.name])
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, bounds[room.node.name])
 
         largest = max(pod.gpus for pod in self.pods)
 
-        def rank(room: Room, left: Space) -> tuple[object, ...]:
-            idle = min(largest, self._now(room).gpus)
-            return (left.gpus, self.share[room.node.name], -idle, *self._likeness(room))
+        def rank(room: NodeInfo, left: Resources) -> tuple[object, ...]:
+            idle = min(largest, self._available(room).gpus)
+            return (left.gpus, self.share[room.node.name], -idle, *self._tie_break(room))
 
-        return self._settle(ranked(self.pods, rooms, space, rank), stop, self._share_left)
+        return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        spare = self.world.spare(self.kind)
+        spare = self.world.unassigned(self.kind)
         if not spare:
             return None  # all that there is is in the shares
-        kept |= self._left_to_others()[1].difference(self.share)
+        kept |= self._reserved_for_others()[1].difference(self.share)
         names = [name for name in {**self.share, **spare} if name not in kept and name in self.world.rooms]
 
-        def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, stop, self._claimed_by_nobody(room) + self._own_victims(room, stop))
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, self._unclaimed_on(room) + self._own_victims(room, stop))
 
         rooms = [room for name in names if (room := self.world.rooms[name]).node.open]
-        return self._settle(ranked(self.pods, rooms, space, self._fewest_victims), stop, self._claimed_by_nobody)
+        return self._conclude(place_best(self.pods, rooms, space, self._fewest_victims), stop, self._unclaimed_on)
 
     def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         if not self.short:
-            nodes = first_free(self.request, self.world, kept)
+            nodes = find_free_nodes(self.request, self.world, kept)
             if nodes is not None:
                 return Admit(nodes)
         least = min(pod.gpus for pod in self.pods)
@@ -203,22 +212,22 @@ class Search:
             and (own or room.gpus.get(self.resource, 0) + room.borrowed.get(self.resource, 0) >= least)
         }
 
-        def space(room: Room, pod: PodCharge) -> Space:
-            return self._bounded(room, stop, _ENDLESS)
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, _ENDLESS)
 
-        return self._settle(ranked(self.pods, rooms.values(), space, self._fewest_victims), stop)
+        return self._conclude(place_best(self.pods, rooms.values(), space, self._fewest_victims), stop)
 
     def _waits_for_own_share(self, stop: Stops, kept: frozenset[str]) -> bool:
         """Whether a private cluster would make the job wait, too: then it has no claim on the shares of others."""
         if not self.share:
             return False
-        rooms = self._share_rooms()
+        rooms = self._share_nodes()
 
-        def fits(rooms: list[Room], space: Callable[[Room], int]) -> bool:
-            def spaces(room: Room, _: PodCharge) -> Space:
-                return Space(space(room), _ENDLESS, _ENDLESS)
+        def fits(rooms: list[NodeInfo], space: Callable[[NodeInfo], int]) -> bool:
+            def spaces(room: NodeInfo, _: PodRequest) -> Resources:
+                return Resources(space(room), _ENDLESS, _ENDLESS)
 
-            return ranked(self.pods, rooms, spaces, lambda _, left: left) is not None
+            return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
 
         if not fits(rooms, lambda room: self.share[room.node.name]):
             return False
@@ -227,100 +236,104 @@ class Search:
 
     # how much
 
-    def _share_rooms(self) -> list[Room]:
+    def _share_nodes(self) -> list[NodeInfo]:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
 
-    def _share_left(self, room: Room) -> int:
-        held = room.entitled.get(self.resource)
+    def _share_left(self, room: NodeInfo) -> int:
+        held = room.guaranteed_by_team.get(self.resource)
         left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
-        return left + self._promised_on(room) if room.promises else left
+        return left + self._reserved_on(room) if room.reservations else left
 
-    def _promised_on(self, room: Room) -> int:
+    def _reserved_on(self, room: NodeInfo) -> int:
         """Milli-GPUs that the request itself was promised on a node."""
-        return needs(room.promises.get(self.request.id, ()), self.resource).gpus
+        return resources_needed(room.reservations.get(self.request.id, ()), self.resource).gpus
 
-    def _guaranteed_on(self, room: Room) -> dict[str, int]:
+    def _guaranteed_on(self, room: NodeInfo) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
-        held, own, team = room.entitled.get(self.resource, {}), self._promised_on(room), self.request.team
+        held, own, team = room.guaranteed_by_team.get(self.resource, {}), self._reserved_on(room), self.request.team
         return {**held, team: held.get(team, 0) - own} if own else held
 
-    def _claimed_by_nobody(self, room: Room) -> int:
+    def _unclaimed_on(self, room: NodeInfo) -> int:
         """What is left beside the shares of others, used or not, and what is held."""
         held = self._guaranteed_on(room)
-        shares = self.world.shares(self.kind).get(room.node.name, {})
+        shares = self.world.quota_by_node(self.kind).get(room.node.name, {})
         claimed = sum(
             max(held.get(team, 0), 0 if team == self.request.team else shares.get(team, 0)) for team in {*held, *shares}
         )
         return room.node.gpus_of(self.resource) - claimed
 
-    def _own_victims(self, room: Room, stop: Stops) -> int:
+    def _own_victims(self, room: NodeInfo, stop: Stops) -> int:
         """What guaranteed jobs of the team itself would give back of its share, and those that leave already."""
         if not self._is_of_own(stop):
             return 0
-        jobs = ((self.world.jobs[name], pods) for name, pods in room.holders.items())
-        stopped = sum(needs(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job))
-        return stopped + self._own_leaving(room)
+        jobs = ((self.world.jobs[name], pods) for name, pods in room.allocations.items())
+        stopped = sum(
+            resources_needed(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job)
+        )
+        return stopped + self._own_terminating(room)
 
-    def _own_leaving(self, room: Room) -> int:
-        return leaving_of(self.request.team, room, self.resource, self.world)
+    def _own_terminating(self, room: NodeInfo) -> int:
+        return releasing_of(self.request.team, room, self.resource, self.world)
 
-    def _bounded(self, room: Room, stop: Stops, gpus: int) -> Space:
-        found = self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.holders)
-        return Space(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
+    def _limited(self, room: NodeInfo, stop: Stops, gpus: int) -> Resources:
+        found = (
+            self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.allocations)
+        )
+        return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
 
-    def _with_borrowed(self, room: Room) -> Space:
+    def _with_borrowed(self, room: NodeInfo) -> Resources:
         """Everybody sees the same of a node, but for those who were promised something there."""
-        if self.request.id in room.promises:
-            return self._and_of(room, self._stops_borrowed, room.lent)
-        known: tuple[datetime, Space] | None = room.memo.get(("lent", self.resource))
+        if self.request.id in room.reservations:
+            return self._and_of(room, self._stops_borrowed, room.preemptible)
+        known: tuple[datetime, Resources] | None = room.cache.get(("lent", self.resource))
         if known is None or known[0] != self.now:
-            known = (self.now, self._and_of(room, self._stops_borrowed, room.lent))
-            room.memo["lent", self.resource] = known
+            known = (self.now, self._and_of(room, self._stops_borrowed, room.preemptible))
+            room.cache["lent", self.resource] = known
         return known[1]
 
-    def _and_of(self, room: Room, stop: Stops, holders: Iterable[str]) -> Space:
+    def _and_of(self, room: NodeInfo, stop: Stops, holders: Iterable[str]) -> Resources:
         """What will be free there, and what those hold who may be stopped."""
-        found = self._soon(room)
+        found = self._available_after_termination(room)
         for name in holders:
             if stop(self.world.jobs[name]):
-                found = found + needs(room.holders[name], self.resource)
+                found = found + resources_needed(room.allocations[name], self.resource)
         return found
 
-    def _now(self, room: Room) -> Space:
-        return room.now(self.resource, self.request.id)
+    def _available(self, room: NodeInfo) -> Resources:
+        return room.available(self.resource, self.request.id)
 
-    def _soon(self, room: Room) -> Space:
-        return room.soon(self.resource, self.request.id)
+    def _available_after_termination(self, room: NodeInfo) -> Resources:
+        return room.available_after_termination(self.resource, self.request.id)
 
-    def _fewest_victims(self, room: Room, left: Space) -> tuple[object, ...]:
-        return (max(0, left.gpus - self._now(room).gpus) > 0, left.gpus, room.node.name)
+    def _fewest_victims(self, room: NodeInfo, left: Resources) -> tuple[object, ...]:
+        return (max(0, left.gpus - self._available(room).gpus) > 0, left.gpus, room.node.name)
 
-    def _likeness(self, room: Room) -> tuple[object, ...]:
+    def _tie_break(self, room: NodeInfo) -> tuple[object, ...]:
         """Orders rooms of a share by what a private cluster would know of them, so that both keep the same."""
         own = self._own_jobs(room)
-        stops = 0 if own else -self._now(room).gpus
+        stops = 0 if own else -self._available(room).gpus
         return (self.share[room.node.name], own, stops, room.node.name)
 
-    def _own_jobs(self, room: Room) -> list[str]:
+    def _own_jobs(self, room: NodeInfo) -> list[str]:
         """The team's guaranteed jobs on a node."""
         team = self.request.team
-        known: list[str] | None = room.memo.get(("guaranteed", team))
+        known: list[str] | None = room.cache.get(("guaranteed", team))
         if known is None:
-            jobs = (self.world.jobs[name] for name in room.holders if name not in room.lent)
-            known = room.memo["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
+            jobs = (self.world.jobs[name] for name in room.allocations if name not in room.preemptible)
+            known = room.cache["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
         return known
 
     # then
 
-    def _wanted(self, nodes: Nodes) -> dict[str, Space]:
-        wanted: dict[str, Space] = {}
+    def _wanted(self, nodes: Nodes) -> dict[str, Resources]:
+        wanted: dict[str, Resources] = {}
         for pod, name in zip(self.pods, nodes, strict=True):
-            want = needs((pod,), self.resource)
+            want = resources_needed((pod,), self.resource)
             wanted[name] = wanted[name] + want if name in wanted else want
         return wanted
 
-    def _settle(
-        self, nodes: Nodes | None, stop: Stops, bound: Callable[[Room], int] = lambda _: _ENDLESS
+    def _conclude(
+        self, nodes: Nodes | None, stop: Stops, bound: Callable[[NodeInfo], int] = lambda _: _ENDLESS
     ) -> Admit | Preempt | Blocked | None:
         """What to do about these nodes: start, wait for those who leave already, or ask others to leave.
 
@@ -331,40 +344,42 @@ class Search:
         wanted = self._wanted(nodes)
         rooms = {name: self.world.rooms[name] for name in wanted}
         beyond = {name: max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items()}
-        lacking = (max(0, more - self._own_leaving(rooms[name])) for name, more in beyond.items() if more)
+        lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items() if more)
         owed = max(self.owed, sum(lacking))
-        free = all(_covers(self._now(rooms[name]), want) for name, want in wanted.items())
+        free = all(_covers(self._available(rooms[name]), want) for name, want in wanted.items())
         if free and not self.short and not any(beyond.values()):
             return Admit(nodes)
-        missing = {name: want - self._soon(rooms[name]) for name, want in wanted.items()}
+        missing = {name: want - self._available_after_termination(rooms[name]) for name, want in wanted.items()}
         if not owed and all(part <= 0 for space in missing.values() for part in space):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
             stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
         else:
-            jobs = (self.world.jobs[name] for room in rooms.values() for name in room.holders)
+            jobs = (self.world.jobs[name] for room in rooms.values() for name in room.allocations)
             stoppable = {job.id: job for job in jobs if stop(job)}
-        victims = choose_victims(missing, self.resource, in_order(stoppable.values(), self.world, self.now), owed)
+        victims = choose_victims(
+            missing, self.resource, order_candidates(stoppable.values(), self.world, self.now), owed
+        )
         return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
 
     def _same_type(self, job: Job) -> bool:
-        return job.charge.gpu_type == self.kind
+        return job.request.gpu_type == self.kind
 
     def _ending(self, nodes: Nodes) -> Blocked:
         leaving = [
             job
             for node in set(nodes)
-            for job in (self.world.jobs[name] for name in self.world.rooms[node].holders)
-            if job.leaving
+            for job in (self.world.jobs[name] for name in self.world.rooms[node].allocations)
+            if job.terminating
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
-        return Blocked(Reason.ENDING, "The GPUs are being freed: other jobs are about to end.", until)
+        return Blocked(Reason.VICTIMS_TERMINATING, "The GPUs are being freed: other jobs are about to end.", until)
 
 
-def _nobody(room: Room, stop: Stops) -> int:
+def _nobody(room: NodeInfo, stop: Stops) -> int:
     """Milli-GPUs that are given back where nobody of the own team has to leave."""
     return 0
 
 
-def _covers(space: Space, want: Space) -> bool:
+def _covers(space: Resources, want: Resources) -> bool:
     return space[0] >= want[0] and space[1] >= want[1] and space[2] >= want[2]

@@ -20,38 +20,38 @@ def _levels() -> defaultdict[str, defaultdict[int, int]]:
 
 
 @dataclass(slots=True)
-class Holdings:
+class TeamUsage:
     """Kept by ``World``, which alone changes it."""
 
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
-    promised: defaultdict[str, int] = field(default_factory=_counts)  # of them what nobody holds yet
-    returning: defaultdict[str, int] = field(default_factory=_counts)  # of them what those hold who leave
+    reserved: defaultdict[str, int] = field(default_factory=_counts)  # of them what nobody holds yet
+    releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them what those hold who leave
     levels: defaultdict[str, defaultdict[int, int]] = field(default_factory=_levels)  # who stay, by type and priority
     borrowed: defaultdict[str, int] = field(default_factory=_counts)  # by type
     by_user: defaultdict[str, int] = field(default_factory=_counts)  # promises included
-    promised_to: defaultdict[str, int] = field(default_factory=_counts)  # by user
+    reserved_by_user: defaultdict[str, int] = field(default_factory=_counts)  # by user
     cpu_jobs: defaultdict[str, int] = field(default_factory=_counts)  # jobs without GPUs, by user
 
     def count(self, job: Job, sign: int, holds: bool, leaving: bool) -> None:
         """A job that ``holds`` its charge, or was promised it, comes (1) or goes (-1)."""
-        charge = job.charge
+        charge = job.request
         kind, gpus = charge.gpu_type, sign * charge.gpus
         if kind is None:
             self.cpu_jobs[job.user] += sign
             return
         self.by_user[job.user] += gpus
         if not holds:
-            self.promised_to[job.user] += gpus
+            self.reserved_by_user[job.user] += gpus
         if job.preemptible:
             self.borrowed[kind] += gpus
             return
         self.guaranteed[kind] += gpus
         if not holds:
-            self.promised[kind] += gpus
+            self.reserved[kind] += gpus
         elif leaving:
-            self.returning[kind] += gpus
+            self.releasing[kind] += gpus
         else:
             self.levels[kind][job.priority] += gpus
 
 
-NO_HOLDINGS = Holdings()  # of a team without jobs; nobody counts there
+NO_USAGE = TeamUsage()  # of a team without jobs; nobody counts there

@@ -25,7 +25,7 @@ _EXPANDED_LISTS = frozenset({"command", "args"})
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class Placeholder:
     """A hole and where it is; ``name`` is ``None`` when the text after ``${`` is no name."""
 
     path: tuple[str | int, ...]
@@ -41,37 +41,37 @@ class MissingValueError(Exception):
         self.name = name
 
 
-def find(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[Hole]:
+def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[Placeholder]:
     """Every hole in a tree of mappings, sequences and leaves; holes in keys are found too, to be refused."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from (Hole(path, None, hole.text) for hole in find(key))
-            yield from find(value, (*path, key))
+            yield from (Placeholder(path, None, hole.text) for hole in find_placeholders(key))
+            yield from find_placeholders(value, (*path, key))
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
-            yield from find(value, (*path, index))
+            yield from find_placeholders(value, (*path, index))
     elif isinstance(tree, str):
         for match in _TOKEN.finditer(tree):
             if match.group() != "$$":
                 name = match.group(1)
-                yield Hole(path, name if name and _NAME.fullmatch(name) else None, match.group())
+                yield Placeholder(path, name if name and _NAME.fullmatch(name) else None, match.group())
 
 
-def fill(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
+def substitute(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
     """A new tree with every hole filled; ``MissingValueError`` for one whose value is ``None`` or not there."""
     if isinstance(tree, Mapping):
-        return {key: fill(value, values, (*path, key)) for key, value in tree.items()}
+        return {key: substitute(value, values, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [fill(value, values, (*path, index)) for index, value in enumerate(tree)]
-    return _fill_text(tree, values, path) if isinstance(tree, str) else tree
+        return [substitute(value, values, (*path, index)) for index, value in enumerate(tree)]
+    return _substitute_text(tree, values, path) if isinstance(tree, str) else tree
 
 
-def as_typed(value: str) -> str:
+def escape_expansion(value: str) -> str:
     """The text that Kubernetes turns back into ``value`` where it expands ``$(NAME)`` and ``$$``."""
     return re.sub(r"\$\$+|\$(?=\(|\Z)", lambda run: run.group() * 2, value)
 
 
-def _fill_text(text: str, values: Mapping[str, Any], path: tuple[str | int, ...]) -> Any:
+def _substitute_text(text: str, values: Mapping[str, Any], path: tuple[str | int, ...]) -> Any:
     expanded = _is_expanded(path)
     whole = _TOKEN.fullmatch(text)
     if whole and whole.group(1) is not None and not expanded and not _TEXT_PARENTS.intersection(path):
@@ -81,7 +81,7 @@ def _fill_text(text: str, values: Mapping[str, Any], path: tuple[str | int, ...]
         if match.group() == "$$":
             return "$"
         written = _written(_value(match.group(1) or "", values))
-        return as_typed(written) if expanded else written
+        return escape_expansion(written) if expanded else written
 
     return _TOKEN.sub(one, text)
 

@@ -25,14 +25,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from dlspawner.core.model import Culling, IdleWindows
-from dlspawner.core.template import Evidence, IdlePolicy
+from dlspawner.core.template import ActivitySource, IdlePolicy
 
 WARNINGS = (50, 90)  # percent of the window, or of the lifetime
-SILENT = timedelta(minutes=3)  # a gateway of which nothing was heard for so long; it tells once a minute
+SSH_REPORT_TIMEOUT = timedelta(minutes=3)  # a gateway of which nothing was heard for so long; it tells once a minute
 _LONGEST_STAND = timedelta(minutes=30)
 
 
-class Why(Enum):
+class Cause(Enum):
     """What decided; the values are what logs and metrics say."""
 
     UNUSED = "unused"
@@ -53,16 +53,16 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class SentWarning:
     """A warning that a person was given: when, at how many percent, of what."""
 
     at: datetime
     percent: int
-    why: Why = Why.UNUSED
+    why: Cause = Cause.UNUSED
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class JobActivity:
     """Everything that is known of a job's use. ``None`` where nothing of a kind was ever seen.
 
     ``tells_kernels``: it is a notebook server, which should tell of its kernels. ``kernel_report`` is when the pod last
@@ -86,51 +86,51 @@ class Activity:
     gpus: tuple[GpuUse, ...] = ()
     kept: datetime | None = None
     watched: datetime | None = None
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[SentWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class IdleRule:
     """What applies to one job: see ``policy_of``."""
 
     window: timedelta | None
     lifetime: timedelta | None
-    counts: frozenset[Evidence]
+    counts: frozenset[ActivitySource]
     http_alone: timedelta | None
     culling: Culling
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepJob:
     """The job goes on. ``idle_since`` is when it was last used, ``None`` where that is not known."""
 
-    why: Why
+    why: Cause
     idle_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class WarnUser:
     """The person is to be told, once for ``percent``, that the job will be stopped at ``stop_at``."""
 
     percent: int
-    why: Why
+    why: Cause
     idle_since: datetime
     stop_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopJob:
     """The job is to be stopped, or with ``dry_run`` only to be reported."""
 
-    why: Why
+    why: Cause
     idle_since: datetime
     dry_run: bool = False
 
 
-Verdict = Keep | Warn | Stop
+IdleDecision = KeepJob | WarnUser | StopJob
 
 
-def policy_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preemptible: bool) -> Policy:
+def idle_rule_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preemptible: bool) -> IdleRule:
     """The windows of a job: its template's, else its team's, else the cluster's.
 
     A preemptible job has the window for preemptible ones of whoever names one, else the ordinary window.
@@ -142,7 +142,7 @@ def policy_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preempt
     lifetime = _first(template.lifetime, culling.lifetime)
     if template.dry_run is not None:
         culling = replace(culling, dry_run=template.dry_run)
-    return Policy(window, lifetime, frozenset(template.counts), template.http_alone, culling)
+    return IdleRule(window, lifetime, frozenset(template.counts), template.http_alone, culling)
 
 
 def gpu_use(
@@ -164,7 +164,7 @@ def gpu_use(
     return None if since is None or last is None else GpuUse(since, last, last_busy, memory_bytes)
 
 
-def joined(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> GpuUse | None:
+def merge_samples(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> GpuUse | None:
     """One GPU's use from what was known and what was seen since; what is before a gap is forgotten."""
     if old is None or new is None:
         return new or old
@@ -175,24 +175,24 @@ def joined(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> GpuUse |
     return GpuUse(min(old.since, new.since), max(old.last, new.last), max(busy, default=None), memory)
 
 
-def judge(activity: Activity, policy: Policy, now: datetime) -> Verdict:
+def evaluate(activity: JobActivity, policy: IdleRule, now: datetime) -> IdleDecision:
     """Whether a running job is kept, its owner is warned, or it is stopped."""
     since = idle_since(activity, policy, now)
     old = _end_of_life(activity, policy, now)
-    if isinstance(old, Stop):
+    if isinstance(old, StopJob):
         return old
-    verdict: Verdict
+    verdict: IdleDecision
     if policy.window is None:
-        verdict = Keep(Why.EXEMPT, since)
+        verdict = KeepJob(Cause.EXEMPT, since)
     elif since is None:
-        verdict = Keep(Why.UNKNOWN)
+        verdict = KeepJob(Cause.UNKNOWN)
     else:
-        unused = _Period(Why.UNUSED, since, policy.window)
-        verdict = _passed(unused, activity, policy, now) or Keep(Why.USED, since)
-    return old if old is not None and isinstance(verdict, Keep) else verdict
+        unused = _Period(Cause.UNUSED, since, policy.window)
+        verdict = _passed(unused, activity, policy, now) or KeepJob(Cause.USED, since)
+    return old if old is not None and isinstance(verdict, KeepJob) else verdict
 
 
-def idle_since(activity: Activity, policy: Policy, now: datetime) -> datetime | None:
+def idle_since(activity: JobActivity, policy: IdleRule, now: datetime) -> datetime | None:
     """When the job was last used, never later than now; ``None`` where what counts is not known."""
     real = _last_use(activity, policy, now)
     if real is None or activity.kept is None:
@@ -200,76 +200,78 @@ def idle_since(activity: Activity, policy: Policy, now: datetime) -> datetime | 
     return min(now, max(real, min(activity.kept, real + policy.culling.keep_alive)))
 
 
-def is_idle(activity: Activity, policy: Policy, now: datetime) -> bool:
+def is_idle(activity: JobActivity, policy: IdleRule, now: datetime) -> bool:
     """Whether a job is known to be unused: for half of its window, but no longer than half an hour has to pass."""
     since = _last_use(activity, policy, now)
     half = _LONGEST_STAND if policy.window is None else min(policy.window / 2, _LONGEST_STAND)
     return since is not None and now - since >= half
 
 
-def _last_use(activity: Activity, policy: Policy, now: datetime) -> datetime | None:
+def _last_use(activity: JobActivity, policy: IdleRule, now: datetime) -> datetime | None:
     stale = now - policy.culling.metrics_age
     times = [activity.started]
     if activity.watched is not None:
         times.append(activity.watched)
-    if Evidence.GPU in policy.counts and (activity.gpu_count or activity.gpus):
+    if ActivitySource.GPU in policy.counts and (activity.gpu_count or activity.gpus):
         if len(activity.gpus) < activity.gpu_count or any(gpu.last < stale for gpu in activity.gpus):
             return None
         for gpu in activity.gpus:
             times += [gpu.since, gpu.last_busy or gpu.since]
-    if Evidence.KERNEL in policy.counts and (activity.tells_kernels or activity.kernel_report is not None):
+    if ActivitySource.KERNEL in policy.counts and (activity.tells_kernels or activity.kernel_report is not None):
         if activity.kernel_report is None or activity.kernel_report < stale:
             return None
         times.append(activity.kernel_busy or activity.started)
-    if Evidence.SSH in policy.counts:
-        if activity.tells_ssh and (activity.ssh_report is None or now - activity.ssh_report > silence(policy.culling)):
+    if ActivitySource.SSH in policy.counts:
+        if activity.tells_ssh and (
+            activity.ssh_report is None or now - activity.ssh_report > report_timeout(policy.culling)
+        ):
             return None
         times += _ssh(activity, policy)
-    if Evidence.HTTP in policy.counts and activity.http is not None:
+    if ActivitySource.HTTP in policy.counts and activity.http is not None:
         alone = None if policy.http_alone is None else max(times) + policy.http_alone
         times.append(activity.http if alone is None else min(activity.http, alone))
     return min(now, max(times))
 
 
-def silence(culling: Culling) -> timedelta:
+def report_timeout(culling: Culling) -> timedelta:
     """How long nothing may be heard of a gateway before nobody knows what it sees."""
-    return max(culling.metrics_age, SILENT)
+    return max(culling.metrics_age, SSH_REPORT_TIMEOUT)
 
 
-def _ssh(activity: Activity, policy: Policy) -> list[datetime]:
+def _ssh(activity: JobActivity, policy: IdleRule) -> list[datetime]:
     last = activity.ssh or (activity.started if activity.ssh_open else None)
     if last is None:
         return []
     return [last + policy.culling.silent_ssh if activity.ssh_open else last]
 
 
-def _end_of_life(activity: Activity, policy: Policy, now: datetime) -> Warn | Stop | None:
+def _end_of_life(activity: JobActivity, policy: IdleRule, now: datetime) -> WarnUser | StopJob | None:
     if policy.lifetime is None:
         return None
-    return _passed(_Period(Why.LIFETIME, activity.started, policy.lifetime), activity, policy, now)
+    return _passed(_Period(Cause.LIFETIME, activity.started, policy.lifetime), activity, policy, now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Period:
-    why: Why
+    why: Cause
     since: datetime
     length: timedelta
 
 
-def _passed(period: _Period, activity: Activity, policy: Policy, now: datetime) -> Warn | Stop | None:
+def _passed(period: _Period, activity: JobActivity, policy: IdleRule, now: datetime) -> WarnUser | StopJob | None:
     """What is to be done when so much of a period has passed; ``None`` for nothing."""
     why, since, length = period.why, period.since, period.length
     passed = now - since
     if policy.culling.dry_run:
-        return Stop(why, since, dry_run=True) if passed >= length else None
+        return StopJob(why, since, dry_run=True) if passed >= length else None
     given = {one.percent: min(one.at, now) for one in activity.warned if one.why is why and one.at >= since}
     stand = min(length / 10, _LONGEST_STAND)
     stop_at = max(since + length, given.get(WARNINGS[-1], now) + stand)
     if passed >= length and WARNINGS[-1] in given and now >= stop_at:
-        return Stop(why, since)
+        return StopJob(why, since)
     due = [percent for percent in WARNINGS if passed >= length * percent / 100]
     if due and due[-1] not in given:
-        return Warn(due[-1], why, since, stop_at)
+        return WarnUser(due[-1], why, since, stop_at)
     return None
 
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from dlspawner.core.charge import Charge
-from dlspawner.core.model import Special
+from dlspawner.core.charge import ResourceRequest
+from dlspawner.core.model import SpecialPermission
 
 
-class State(Enum):
+class JobState(Enum):
     """The life of a job, in its order. Only ``queued`` competes; a job of the other waiting states keeps its place."""
 
     SUBMITTED = "submitted"
-    WAITING_APPROVAL = "waiting-approval"
+    PENDING_APPROVAL = "waiting-approval"
     QUEUED = "queued"
-    WAITING_LOGIN = "waiting-login"
+    LOGIN_REQUIRED = "waiting-login"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -29,14 +29,14 @@ class State(Enum):
 
 
 # Asked so often that even looking them up in the class would be seen.
-_QUEUED, _STARTING, _RUNNING, _STOPPING = State.QUEUED, State.STARTING, State.RUNNING, State.STOPPING
+_QUEUED, _STARTING, _RUNNING, _STOPPING = JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """The special permissions that a job asks for and the image that gets them; ``approved``: exactly these, for it."""
 
-    special: tuple[Special, ...]
+    special: tuple[SpecialPermission, ...]
     image: str = ""
     approved: bool = False
 
@@ -56,21 +56,21 @@ class Job:
     user: str
     team: str
     submitted: datetime
-    charge: Charge = field(default_factory=Charge)
+    request: ResourceRequest = field(default_factory=ResourceRequest)
     server: str = ""
     template: str = ""
     priority: int = 0
     preemptible: bool = False
-    state: State = State.SUBMITTED
+    state: JobState = JobState.SUBMITTED
     started: datetime | None = None
     nodes: tuple[str | None, ...] = ()
     notice: datetime | None = None
     idle: bool = False
     requeue: bool = False
     approved: bool = False
-    before_quota: bool = False
+    exempt_from_quota: bool = False
     special: Permissions | None = None
-    refused: str = ""
+    inadmissible: str = ""
 
     @property
     def holds(self) -> bool:
@@ -78,10 +78,10 @@ class Job:
         return state is _RUNNING or state is _STARTING or state is _STOPPING
 
     @property
-    def leaving(self) -> bool:
+    def terminating(self) -> bool:
         """Whether what it holds will be free without anybody's doing more."""
         return self.state is _STOPPING or (self.notice is not None and self.holds)
 
     @property
-    def promised(self) -> bool:
+    def reserved(self) -> bool:
         return self.state is _QUEUED and bool(self.nodes)

@@ -9,30 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dlspawner.core.jobs import Job
-from dlspawner.core.world import World
+from dlspawner.core.world import ClusterState
 
 
-def who_leaves(request: Job, world: World) -> tuple[Job, ...]:
+def victims_of(request: Job, world: ClusterState) -> tuple[Job, ...]:
     """Those who leave already and hold what a job was promised: its nodes, or a part of its team's quota."""
-    kind, nodes = request.charge.gpu_type, set(request.nodes)
+    kind, nodes = request.request.gpu_type, set(request.nodes)
     short = (
-        kind is not None and not request.preemptible and world.left(request.team, kind, request) < (request.charge.gpus)
+        kind is not None
+        and not request.preemptible
+        and world.available_quota(request.team, kind, request) < (request.request.gpus)
     )
 
     def in_the_way(job: Job) -> bool:
-        own = job.team == request.team and not job.preemptible and job.charge.gpu_type == kind
+        own = job.team == request.team and not job.preemptible and job.request.gpu_type == kind
         return not nodes.isdisjoint(job.nodes) or (short and own)
 
-    return tuple(job for job in world.jobs.values() if job.leaving and in_the_way(job))
+    return tuple(job for job in world.jobs.values() if job.terminating and in_the_way(job))
 
 
-def will_leave(request: Job, victims: Sequence[Job]) -> str:
+def victims_will_stop_sentence(request: Job, victims: Sequence[Job]) -> str:
     """What is told of a job for which others can be asked to leave."""
     have = "has" if len(victims) == 1 else "have"
     return f"What it needs is held by {_named(request, victims)}, which {have} to leave for it after notice."
 
 
-def are_leaving(request: Job, leavers: Sequence[Job]) -> str:
+def victims_stopping_sentence(request: Job, leavers: Sequence[Job]) -> str:
     """What is told of a job that was promised a place, without the full stop: the time may follow."""
     have = "has" if len(leavers) == 1 else "have"
     return f"What it waits for is held by {_named(request, leavers)}, which {have} been told to leave"

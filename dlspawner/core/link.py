@@ -13,6 +13,6 @@ import hashlib
 import hmac
 
 
-def link_token(service_token: str) -> str:
+def derive_hub_token(service_token: str) -> str:
     """The token of requests from the Hub to the service that owns ``service_token``."""
     return hmac.new(service_token.encode(), b"dlspawner: from the hub to the manager", hashlib.sha256).hexdigest()

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from dlspawner.core.jobs import Job
-from dlspawner.core.rooms import Room, needs
-from dlspawner.core.world import World
+from dlspawner.core.rooms import NodeInfo, resources_needed
+from dlspawner.core.world import ClusterState
 
 
-def excess(world: World) -> tuple[Job, ...]:
+def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
     """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
 
     They go on, and turn preemptible after notice. Jobs that are leaving do not count, nor do those that ran before
@@ -25,26 +25,26 @@ def excess(world: World) -> tuple[Job, ...]:
     found: list[Job] = []
     by_team: dict[tuple[str, str], list[Job]] = {}
     for job in world.jobs.values():
-        kind = job.charge.gpu_type
-        if kind is not None and job.holds and not (job.preemptible or job.leaving or job.before_quota):
+        kind = job.request.gpu_type
+        if kind is not None and job.holds and not (job.preemptible or job.terminating or job.exempt_from_quota):
             by_team.setdefault((job.team, kind), []).append(job)
     for (team, kind), jobs in sorted(by_team.items()):
-        over = sum(job.charge.gpus for job in jobs) - world.quota(team, kind)
+        over = sum(job.request.gpus for job in jobs) - world.quota(team, kind)
         if over <= 0:
             continue
         newest = sorted(jobs, key=_age, reverse=True)
         chosen: list[Job] = []
         for job in newest:
-            if sum(one.charge.gpus for one in chosen) < over:
+            if sum(one.request.gpus for one in chosen) < over:
                 chosen.append(job)
         for job in reversed(tuple(chosen)):
-            if sum(one.charge.gpus for one in chosen) - job.charge.gpus >= over:
+            if sum(one.request.gpus for one in chosen) - job.request.gpus >= over:
                 chosen.remove(job)
         found += chosen
     return tuple(found)
 
 
-def restored(turned: Iterable[Job], world: World) -> tuple[Job, ...]:
+def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
     """Of the jobs that turned preemptible for a lowered quota those that their team's quota has room for, oldest first.
 
     One that has notice is among them only where it is on its team's share: there the place that it should leave was
@@ -53,22 +53,22 @@ def restored(turned: Iterable[Job], world: World) -> tuple[Job, ...]:
     found: list[Job] = []
     left: dict[tuple[str, str], int] = {}
     for job in sorted(turned, key=_age):
-        kind = job.charge.gpu_type
+        kind = job.request.gpu_type
         if kind is None or not (job.preemptible and job.holds) or world.team(job.team) is None:
             continue
-        if job.leaving and (job.notice is None or not _on_its_share(job, kind, world)):
+        if job.terminating and (job.notice is None or not _on_its_share(job, kind, world)):
             continue
         whose = (job.team, kind)
-        rest = left[whose] = left[whose] if whose in left else world.left(*whose)
-        if job.charge.gpus <= rest:
+        rest = left[whose] = left[whose] if whose in left else world.available_quota(*whose)
+        if job.request.gpus <= rest:
             found.append(job)
-            left[whose] = rest - job.charge.gpus
+            left[whose] = rest - job.request.gpus
     return tuple(found)
 
 
-def _on_its_share(job: Job, kind: str, world: World) -> bool:
+def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
     """Whether the job, if it were guaranteed, would take no more than its team's share of each of its nodes."""
-    share = world.layout(kind).get(job.team, {})
+    share = world.quota_by_team(kind).get(job.team, {})
     for name in set(job.nodes):
         room = world.rooms.get(name) if name is not None else None
         if room is None or share.get(room.node.name, 0) < _guaranteed_with(job, room):
@@ -76,11 +76,11 @@ def _on_its_share(job: Job, kind: str, world: World) -> bool:
     return True
 
 
-def _guaranteed_with(job: Job, room: Room) -> int:
+def _guaranteed_with(job: Job, room: NodeInfo) -> int:
     """Milli-GPUs that the team's guaranteed jobs hold there or were promised, and those of the job."""
-    resource = next(pod.resource for pod in job.charge.pods if pod.resource)
-    own = needs(room.holders.get(job.id, ()), resource).gpus
-    return room.entitled.get(resource, {}).get(job.team, 0) + own
+    resource = next(pod.resource for pod in job.request.pods if pod.resource)
+    own = resources_needed(room.allocations.get(job.id, ()), resource).gpus
+    return room.guaranteed_by_team.get(resource, {}).get(job.team, 0) + own
 
 
 def _age(job: Job) -> tuple[datetime, str]:

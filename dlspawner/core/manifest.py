@@ -37,7 +37,7 @@ def merge_pod(pod: Manifest, fragment: Manifest) -> Manifest:
     return merged
 
 
-def hide_gpus(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
+def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
     """A new pod in which only containers that ask for a GPU can see one.
 
     The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, whatever
@@ -65,7 +65,9 @@ def _containers(pod: Manifest) -> list[Manifest]:
 def _asks(container: Manifest, gpu_resources: Collection[str]) -> bool:
     resources = container.get("resources") or {}
     amounts = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests") for name in gpu_resources]
-    return any(quantity.parse(str(amount)) for amount in amounts)  # neither "0.0" nor what is no number is a GPU
+    return any(
+        quantity.parse_quantity(str(amount)) for amount in amounts
+    )  # neither "0.0" nor what is no number is a GPU
 
 
 def _merge(key: str, old: Any, new: Any) -> Any:

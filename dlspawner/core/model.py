@@ -18,7 +18,7 @@ from dlspawner.core.amounts import GPU
 DEFAULT_TEAM = "default"
 
 
-class Special(Enum):
+class SpecialPermission(Enum):
     """What an ordinary job may never have; off for the whole cluster until switched on."""
 
     ROOT = "root"
@@ -29,14 +29,14 @@ class Special(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class CpuMemory:
     """CPU and memory together: of one GPU's share, of a default or of a limit."""
 
     cpu_milli: int
     memory_bytes: int
 
-    def times(self, factor: int) -> Amount:
-        return Amount(self.cpu_milli * factor, self.memory_bytes * factor)
+    def times(self, factor: int) -> CpuMemory:
+        return CpuMemory(self.cpu_milli * factor, self.memory_bytes * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class GpuType:
     name: str
     title: str
     resource: str
-    per_gpu: Amount
+    per_gpu: CpuMemory
     max_per_job: int
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageConfig:
     """The claim that holds a person's home directory."""
 
     home_size: str = "10Gi"
@@ -83,14 +83,14 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Priority:
+class PriorityLevel:
     """A named level; the higher one comes first."""
 
     name: str
     level: int
 
 
-PRIORITIES = (Priority("prod", 100), Priority("test", 10))  # of a cluster that names none
+PRIORITIES = (PriorityLevel("prod", 100), PriorityLevel("test", 10))  # of a cluster that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class PriorityClasses:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduling:
+class SchedulingConfig:
     """How jobs are queued and stopped for each other.
 
     ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before its
@@ -115,7 +115,7 @@ class Scheduling:
 
     notice: timedelta = timedelta(minutes=5)
     min_run: timedelta = timedelta(minutes=10)
-    patience: timedelta = timedelta(minutes=30)
+    max_backfill_wait: timedelta = timedelta(minutes=30)
     half_life: timedelta = timedelta(days=7)
     classes: PriorityClasses = field(default_factory=PriorityClasses)
 
@@ -129,7 +129,7 @@ class CpuJobs:
 
     per_user: int | None = None
     per_team: int | None = None
-    beside_gpus: bool = False
+    allow_on_gpu_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +153,18 @@ class Culling:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterConfig:
     """``cluster.yaml``: GPU types in the order the form shows them, and what a job without GPUs gets and may get."""
 
     gpu_types: tuple[GpuType, ...]
-    cpu_only_default: Amount
-    cpu_only_max: Amount
-    special: frozenset[Special] = frozenset()
-    storage: Storage = field(default_factory=Storage)
+    cpu_only_default: CpuMemory
+    cpu_only_max: CpuMemory
+    special: frozenset[SpecialPermission] = frozenset()
+    storage: StorageConfig = field(default_factory=StorageConfig)
     default_template: str | None = None
     accounts: UidRange = field(default_factory=UidRange)
-    priorities: tuple[Priority, ...] = PRIORITIES  # highest first
-    scheduling: Scheduling = field(default_factory=Scheduling)
+    priorities: tuple[PriorityLevel, ...] = PRIORITIES  # highest first
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
     culling: Culling = field(default_factory=Culling)
 
@@ -176,19 +176,19 @@ class Cluster:
         """Every resource name that asks for a GPU, for ``rendering.hide_gpus``."""
         return frozenset(kind.resource for kind in self.gpu_types)
 
-    def allowed_priorities(self, team: Team) -> tuple[Priority, ...]:
+    def allowed_priorities(self, team: Team) -> tuple[PriorityLevel, ...]:
         """The levels of a team's jobs, highest first; all of the cluster's for a team that names none."""
         return tuple(one for one in self.priorities if not team.priorities or one.name in team.priorities)
 
-    def priority(self, team: Team, name: str | None) -> Priority | None:
+    def priority(self, team: Team, name: str | None) -> PriorityLevel | None:
         """The level that a job asks for by name, or its team's default; ``None`` for one that the team may not use."""
         if not name:
             return self.default_priority(team)
         return next((one for one in self.allowed_priorities(team) if one.name == name), None)
 
-    def default_priority(self, team: Team) -> Priority:
+    def default_priority(self, team: Team) -> PriorityLevel:
         """The level of a job that asks for none: the lowest one of its team."""
-        return min(self.allowed_priorities(team), key=lambda one: one.level, default=Priority("", 0))
+        return min(self.allowed_priorities(team), key=lambda one: one.level, default=PriorityLevel("", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class TeamMount:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class TeamQuota:
     """How many GPUs of one type a team is entitled to."""
 
     gpu_type: str
@@ -232,7 +232,7 @@ class Team:
     title: str = ""
     admins: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
-    quota: tuple[Quota, ...] = ()
+    quota: tuple[TeamQuota, ...] = ()
     borrow_limit: int | None = None
     user_caps: UserCaps = UserCaps()
     priorities: tuple[str, ...] = ()
@@ -241,7 +241,9 @@ class Team:
     idle: IdleWindows = IdleWindows()
     gid: int | None = None  # of the unix group that the team's data belongs to
     record_terminals: bool = False  # of its jobs, by the SSH gateway
-    preempts_own: bool = False  # a job of higher priority may stop a guaranteed one of lower priority of this team
+    preempt_within_team: bool = (
+        False  # a job of higher priority may stop a guaranteed one of lower priority of this team
+    )
 
     def entitled(self, gpu_type: str | None) -> int:
         """The team's quota of a GPU type in milli-GPUs; 0 for what the file does not name."""
@@ -253,7 +255,7 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
-class Teams:
+class TeamsConfig:
     """``teams.yaml``: the teams in their order, and the people who may not work here at all.
 
     ``templates``: the teams that may use each by its own word, none for all of them; ``borrowing``: those of them that
@@ -265,7 +267,7 @@ class Teams:
     templates: Mapping[str, Collection[str]] | None = None
     borrowing: frozenset[str] | None = None
 
-    def of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
+    def team_of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
         """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""
         found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
         return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
@@ -275,7 +277,7 @@ class Teams:
         """Whether teams are entitled to anything; without that everybody may use all GPUs, within the caps."""
         return any(team.quota for team in self.teams)
 
-    def has_limits(self, cluster: Cluster) -> bool:
+    def has_limits(self, cluster: ClusterConfig) -> bool:
         """Whether anything is counted: the Hub then asks before it makes a pod."""
         jobs = cluster.cpu_jobs
         return (
@@ -292,6 +294,6 @@ class Teams:
         """What people call each team, by its name."""
         return {team.name: team.title or team.name for team in self.teams}
 
-    def paying(self, name: str) -> Team | None:
+    def paying_team(self, name: str) -> Team | None:
         """The team that pays for a job; who is in none has ``default``, which needs no entry."""
         return self.named(name) or (Team(DEFAULT_TEAM) if name == DEFAULT_TEAM else None)

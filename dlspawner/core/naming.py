@@ -59,7 +59,7 @@ _TAKEN = frozenset(_SYSTEM_ACCOUNTS.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PodIdentity:
     """What a pod's metadata says about the job that it belongs to; ``server`` is ``""`` for the default server.
 
     ``nonce``: of the start that made the pod. Before the pod is there nobody but the Hub and the Manager knows it.
@@ -80,7 +80,7 @@ class Job:
     nonce: str = ""
 
 
-def bound(nonce: str, pod: str) -> str:
+def sign(nonce: str, pod: str) -> str:
     """What the Manager is told of a nonce: that it is this pod's and, the name being taken, no other one's.
 
     ``pod`` is a namespace and a name, ``jobs/jupyter-alice``: in another namespace the name is not taken.
@@ -89,9 +89,9 @@ def bound(nonce: str, pod: str) -> str:
     return f"{_BOUND}{hashlib.blake2b(told, digest_size=20).hexdigest()}" if nonce else ""
 
 
-def is_bound(told: str, nonce: str, pod: str) -> bool:
+def verify(told: str, nonce: str, pod: str) -> bool:
     """Whether a pod of this name and nonce is the one that was ``told``; by its nonce alone where no name was told."""
-    return told == (bound(nonce, pod) if told.startswith(_BOUND) else nonce)
+    return told == (sign(nonce, pod) if told.startswith(_BOUND) else nonce)
 
 
 def slug(name: str) -> str:
@@ -146,7 +146,7 @@ def _child(pod_name: str, what: str) -> str:
     return f"{pod_name[:46].rstrip('-.')}-{_hash(pod_name, 12)}-{what}"
 
 
-def job_labels(job: Job) -> dict[str, str]:
+def job_labels(job: PodIdentity) -> dict[str, str]:
     """The labels of every pod of a job, for selectors."""
     labels = {
         JOB_LABEL: job.id,
@@ -165,7 +165,7 @@ def job_labels(job: Job) -> dict[str, str]:
     return labels
 
 
-def job_annotations(job: Job) -> dict[str, str]:
+def job_annotations(job: PodIdentity) -> dict[str, str]:
     """The exact names behind the labels, and what the gateway and the home page want to know of a job."""
     known = {
         USER_ANNOTATION: job.user,
@@ -199,7 +199,7 @@ def user_selector(user: str) -> str:
     return f"{USER_LABEL}={slug(user)}"
 
 
-def read_job(metadata: Mapping[str, object]) -> Job | None:
+def read_job(metadata: Mapping[str, object]) -> PodIdentity | None:
     """The job that a pod's ``metadata`` names; ``None`` for a pod that is not ours or contradicts itself."""
     labels, annotations = _texts(metadata.get("labels")), _texts(metadata.get("annotations"))
     identifier, gpus = labels.get(JOB_LABEL, ""), labels.get(GPUS_LABEL, "")
@@ -207,7 +207,7 @@ def read_job(metadata: Mapping[str, object]) -> Job | None:
         return None
     if USER_ANNOTATION not in annotations or SERVER_ANNOTATION not in annotations:
         return None
-    job = Job(
+    job = PodIdentity(
         id=identifier,
         user=annotations[USER_ANNOTATION],
         server=annotations[SERVER_ANNOTATION],

@@ -30,7 +30,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ForeignUsage:
     """What something holds of one node: GPUs as ``(resource, milli-GPUs)``."""
 
     gpus: tuple[tuple[str, int], ...] = ()
@@ -53,7 +53,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ready: bool = True
-    others: Holding = field(default_factory=Holding)
+    others: ForeignUsage = field(default_factory=ForeignUsage)
 
     @property
     def open(self) -> bool:
@@ -93,7 +93,7 @@ def _is_integer(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NodePlacement:
     """What a pod demands of its node: labels, one of several terms (none at all: no demand), a name."""
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -101,7 +101,7 @@ class Placement:
     tolerations: tuple[Toleration, ...] = ()
     node: str | None = None
 
-    def suits(self, node: Node) -> bool:
+    def matches(self, node: Node) -> bool:
         """Whether the pod may ever be on this node; whether it is open today is not asked."""
         if self.node is not None and self.node != node.name:
             return False
@@ -132,14 +132,14 @@ def has_type(node: Node, kind: GpuType) -> bool:
         return False
     if not node.taints:
         return set(kind.node_selector).issubset(node.labels)
-    return Placement(selector=kind.node_selector, tolerations=kind.tolerations).suits(node)
+    return NodePlacement(selector=kind.node_selector, tolerations=kind.tolerations).matches(node)
 
 
-def read_placement(spec: Mapping[str, Any]) -> Placement:
+def read_placement(spec: Mapping[str, Any]) -> NodePlacement:
     """What a PodSpec demands of its node; texts of an unknown kind demand what no node has."""
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
     terms = tuple(tuple(_expressions(term)) for term in affinity.get("nodeSelectorTerms") or ())
-    return Placement(
+    return NodePlacement(
         selector=tuple(sorted((str(key), str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
         terms=tuple(term for term in terms if term),
         tolerations=tuple(_toleration(one) for one in spec.get("tolerations") or ()),
@@ -157,7 +157,7 @@ def _toleration(one: Mapping[str, Any]) -> Toleration:
     return Toleration(one.get("key"), one.get("operator") or "Equal", one.get("value"), one.get("effect"))
 
 
-def read_node(manifest: Mapping[str, Any], others: Holding | None = None) -> Node:
+def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -> Node:
     """A node as the Kubernetes API describes it; every extended resource counts, whichever is a GPU."""
     metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
     allocatable = status.get("allocatable") or {}
@@ -174,11 +174,11 @@ def read_node(manifest: Mapping[str, Any], others: Holding | None = None) -> Nod
         ),
         cordoned=bool(spec.get("unschedulable")),
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
-        others=others or Holding(),
+        others=others or ForeignUsage(),
     )
 
 
 def _amount(text: object, factor: int = 1) -> int:
     """An allocatable amount, rounded down."""
-    value = quantity.parse(str(text))
+    value = quantity.parse_quantity(str(text))
     return 0 if value is None else value.numerator * factor // value.denominator

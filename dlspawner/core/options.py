@@ -15,27 +15,27 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dlspawner.core import quantity
-from dlspawner.core.model import DEFAULT_TEAM, Amount, Cluster, GpuType, Team
+from dlspawner.core.model import DEFAULT_TEAM, ClusterConfig, CpuMemory, GpuType, Team
 from dlspawner.core.telling import minutes
-from dlspawner.core.template import Choice, Kind, Option, Template, Value
-from dlspawner.core.values import WrongValueError, read, show
+from dlspawner.core.template import Option, OptionChoice, OptionKind, Template, Value
+from dlspawner.core.values import WrongValueError, read_value, show
 
 TEMPLATE_KEY = "template"
 HTTP_PORT = "http_port"
 
 # Options whose kind and meaning are the product's; a template says that it offers them and may narrow them.
 BUILT_IN = {
-    "gpus": Option("gpus", Kind.INTEGER, "GPUs"),
-    "gpu_type": Option("gpu_type", Kind.CHOICE, "GPU type"),
-    "cpu": Option("cpu", Kind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
-    "memory": Option("memory", Kind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
-    "team": Option("team", Kind.CHOICE, "Team", "Whose quota the job is charged to."),
-    "preemptible": Option("preemptible", Kind.BOOLEAN, "Preemptible"),
-    "requeue": Option("requeue", Kind.BOOLEAN, "Start again after being stopped for others"),
-    "priority": Option("priority", Kind.CHOICE, "Priority"),
-    "log_dir": Option("log_dir", Kind.PATH, "Log directory"),
-    "image": Option("image", Kind.IMAGE, "Image"),
-    HTTP_PORT: Option(HTTP_PORT, Kind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
+    "gpus": Option("gpus", OptionKind.INTEGER, "GPUs"),
+    "gpu_type": Option("gpu_type", OptionKind.CHOICE, "GPU type"),
+    "cpu": Option("cpu", OptionKind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
+    "memory": Option("memory", OptionKind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
+    "team": Option("team", OptionKind.CHOICE, "Team", "Whose quota the job is charged to."),
+    "preemptible": Option("preemptible", OptionKind.BOOLEAN, "Preemptible"),
+    "requeue": Option("requeue", OptionKind.BOOLEAN, "Start again after being stopped for others"),
+    "priority": Option("priority", OptionKind.CHOICE, "Priority"),
+    "log_dir": Option("log_dir", OptionKind.PATH, "Log directory"),
+    "image": Option("image", OptionKind.IMAGE, "Image"),
+    HTTP_PORT: Option(HTTP_PORT, OptionKind.INTEGER, "HTTP port", minimum=1024, maximum=65535),
 }
 
 _EXPLAINED = {
@@ -52,14 +52,14 @@ _SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class InvalidOptions:
     """Why nothing was started: sentences for the user."""
 
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class SelectedOptions:
     """What was chosen, checked and completed with defaults.
 
     ``values`` has every option of the template, ``None`` where nothing was given and nothing is the default; CPU and
@@ -71,7 +71,7 @@ class Choices:
     team: str
     gpus: int
     gpu_type: GpuType | None
-    amount: Amount
+    amount: CpuMemory
     values: tuple[tuple[str, Value | None], ...] = ()
     priority: str = ""
     preemptible: bool = False
@@ -91,18 +91,20 @@ class Choices:
         return {TEMPLATE_KEY: self.template, **{name: value for name, value in self.values if value is not None}}
 
 
-def usable(templates: Iterable[Template], teams: Sequence[Team]) -> tuple[Template, ...]:
+def usable_templates(templates: Iterable[Template], teams: Sequence[Team]) -> tuple[Template, ...]:
     """The templates that a member of these teams may launch, in their order."""
     return tuple(template for template in templates if _may_use(template, teams))
 
 
 def find_template(
     templates: Sequence[Template], given: Mapping[str, object], teams: Sequence[Team] = (), default: str | None = None
-) -> Template | Rejected:
+) -> Template | InvalidOptions:
     """The template that the user options name: without a name the default one, or the first that the person may use."""
-    allowed = usable(templates, teams)
+    allowed = usable_templates(templates, teams)
     if not allowed:
-        return Rejected(("There is no job template that you may use; an administrator can allow one to your team.",))
+        return InvalidOptions(
+            ("There is no job template that you may use; an administrator can allow one to your team.",)
+        )
     name = given.get(TEMPLATE_KEY)
     if name is None or name == "":
         return next((template for template in allowed if template.name == default), allowed[0])
@@ -110,12 +112,14 @@ def find_template(
     if found is not None:
         return found
     if not isinstance(name, str):
-        return Rejected((f"The job template must be a name, not {show(name)}.",))
+        return InvalidOptions((f"The job template must be a name, not {show(name)}.",))
     names = [template.name for template in allowed]
-    return Rejected((f"There is no job template {show(name)}{_nearest(name, names)}. Yours: {', '.join(names)}.",))
+    return InvalidOptions(
+        (f"There is no job template {show(name)}{_nearest(name, names)}. Yours: {', '.join(names)}.",)
+    )
 
 
-def offered(template: Template, cluster: Cluster, teams: Sequence[Team] = ()) -> tuple[Option, ...]:
+def offered_options(template: Template, cluster: ClusterConfig, teams: Sequence[Team] = ()) -> tuple[Option, ...]:
     """The template's options with everything filled in that comes from the cluster and from the person's teams."""
     return tuple(_complete(option, template, cluster, teams) for option in template.options)
 
@@ -123,18 +127,18 @@ def offered(template: Template, cluster: Cluster, teams: Sequence[Team] = ()) ->
 _NAMED = 5  # unknown options that are named one by one
 
 
-def choose(
+def select_options(
     template: Template,
-    cluster: Cluster,
+    cluster: ClusterConfig,
     given: Mapping[str, object],
     teams: Sequence[Team] = (),
     notebook_port: int | None = None,
-) -> Choices | Rejected:
+) -> SelectedOptions | InvalidOptions:
     """Check user options against a template; ``teams`` are the person's, the one that pays by default first.
 
     ``notebook_port`` is where the job answers the Hub.
     """
-    known = {option.name: option for option in offered(template, cluster, teams)}
+    known = {option.name: option for option in offered_options(template, cluster, teams)}
     unknown = [name for name in given if name != TEMPLATE_KEY and name not in known]
     problems = [_unknown(template, name, known) for name in unknown[:_NAMED]]
     if len(unknown) > _NAMED:
@@ -146,7 +150,7 @@ def choose(
     values: dict[str, Value | None] = {}
     for name, option in known.items():
         try:
-            values[name] = read(option, given.get(name))
+            values[name] = read_value(option, given.get(name))
         except WrongValueError as wrong:
             problems.append(f"{option.title} {wrong}")
     taken = _taken(template, notebook_port).get(values.get(HTTP_PORT))
@@ -154,10 +158,10 @@ def choose(
         problems.append(f"{known[HTTP_PORT].title} must not be {values[HTTP_PORT]}: {taken}.")
     if not problems:
         chosen = _complete_choices(template, cluster, values, known, teams)
-        if isinstance(chosen, Choices):
+        if isinstance(chosen, SelectedOptions):
             return chosen
         problems.extend(chosen.sentences)
-    return Rejected(tuple(problems))
+    return InvalidOptions(tuple(problems))
 
 
 def _taken(template: Template, notebook_port: int | None) -> Mapping[Value | None, str]:
@@ -172,7 +176,7 @@ def _may_use(template: Template, teams: Sequence[Team]) -> bool:
     return any(team.may_use(template.name) and (not template.who or team.name in template.who) for team in teams)
 
 
-def _complete(option: Option, template: Template, cluster: Cluster, teams: Sequence[Team]) -> Option:
+def _complete(option: Option, template: Template, cluster: ClusterConfig, teams: Sequence[Team]) -> Option:
     if option.name == "gpus":
         largest = max((kind.max_per_job for kind in _gpu_types(template, cluster)), default=0)
         own = largest if option.maximum is None else int(option.maximum)
@@ -183,11 +187,11 @@ def _complete(option: Option, template: Template, cluster: Cluster, teams: Seque
     if option.name == "gpu_type":
         kinds = _gpu_types(template, cluster)
         first = kinds[0].name if kinds else None
-        choices = tuple(Choice(kind.name, kind.title) for kind in kinds)
+        choices = tuple(OptionChoice(kind.name, kind.title) for kind in kinds)
         return replace(option, choices=choices, default=first if option.default is None else option.default)
     if option.name == "team":
         paying = usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
-        choices = tuple(Choice(team.name, team.title or team.name) for team in paying)
+        choices = tuple(OptionChoice(team.name, team.title or team.name) for team in paying)
         return replace(option, choices=choices, default=choices[0].value)
     if option.name == "priority":
         return _priorities(option, cluster, usable_teams(template, teams) or (Team(DEFAULT_TEAM),))
@@ -197,7 +201,7 @@ def _complete(option: Option, template: Template, cluster: Cluster, teams: Seque
     return option
 
 
-def _priorities(option: Option, cluster: Cluster, teams: Sequence[Team]) -> Option:
+def _priorities(option: Option, cluster: ClusterConfig, teams: Sequence[Team]) -> Option:
     """The levels that one of the person's teams may use, and that the template does not leave out."""
     narrowed = {choice.value for choice in option.choices}
     allowed = {one.name for team in teams for one in cluster.allowed_priorities(team)}
@@ -205,13 +209,13 @@ def _priorities(option: Option, cluster: Cluster, teams: Sequence[Team]) -> Opti
     titles = {choice.value: choice.title for choice in option.choices}
     return replace(
         option,
-        choices=tuple(Choice(name, titles.get(name, name)) for name in names),
+        choices=tuple(OptionChoice(name, titles.get(name, name)) for name in names),
         default=option.default if option.default in names else None,
         help=option.help or "Orders the jobs that wait, those of all teams. Left empty: the lowest that your team has.",
     )
 
 
-def _gpu_types(template: Template, cluster: Cluster) -> list[GpuType]:
+def _gpu_types(template: Template, cluster: ClusterConfig) -> list[GpuType]:
     option = template.option("gpu_type")
     narrowed = {choice.value for choice in option.choices} if option else set()
     return [kind for kind in cluster.gpu_types if not narrowed or kind.name in narrowed]
@@ -219,11 +223,11 @@ def _gpu_types(template: Template, cluster: Cluster) -> list[GpuType]:
 
 def _complete_choices(
     template: Template,
-    cluster: Cluster,
+    cluster: ClusterConfig,
     values: dict[str, Value | None],
     known: Mapping[str, Option],
     teams: Sequence[Team],
-) -> Choices | Rejected:
+) -> SelectedOptions | InvalidOptions:
     problems: list[str] = []
     gpus = int(values.get("gpus") or 0)
     kind = None
@@ -237,9 +241,9 @@ def _complete_choices(
     basis = f"{gpus} × {kind.name}" if kind else "a job without GPUs"
     cpu = _Share("cpu", known.get("cpu"), default.cpu_milli, limit.cpu_milli, basis)
     memory = _Share("memory", known.get("memory"), default.memory_bytes, limit.memory_bytes, basis)
-    amount = Amount(cpu.take(values.get("cpu"), problems), memory.take(values.get("memory"), problems))
+    amount = CpuMemory(cpu.take(values.get("cpu"), problems), memory.take(values.get("memory"), problems))
     if problems:
-        return Rejected(tuple(problems))
+        return InvalidOptions(tuple(problems))
     paying = usable_teams(template, teams)
     name = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
     team = next((one for one in paying if one.name == name), Team(name))
@@ -255,8 +259,8 @@ def _complete_choices(
         may = f"at most {team.borrow_limit} GPUs" if team.borrow_limit else "no GPUs"
         problems.append(f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {gpus}.")
     if level is None or problems:
-        return Rejected(tuple(problems))
-    return Choices(
+        return InvalidOptions(tuple(problems))
+    return SelectedOptions(
         template.name,
         name,
         gpus,
@@ -269,15 +273,15 @@ def _complete_choices(
     )
 
 
-def work_share(template: Template, share: Amount) -> Amount:
+def work_share(template: Template, share: CpuMemory) -> CpuMemory:
     """What the work container may have of a job's share; one that is too small for the others is refused later."""
-    beside = template.beside
+    beside = template.companions
     cpu, memory = share.cpu_milli - beside.cpu_milli, share.memory_bytes - beside.memory_bytes
-    return Amount(cpu if cpu > 0 else share.cpu_milli, memory if memory > 0 else share.memory_bytes)
+    return CpuMemory(cpu if cpu > 0 else share.cpu_milli, memory if memory > 0 else share.memory_bytes)
 
 
 def _own_priority(
-    values: Mapping[str, Value | None], known: Mapping[str, Option], cluster: Cluster, team: Team
+    values: Mapping[str, Value | None], known: Mapping[str, Option], cluster: ClusterConfig, team: Team
 ) -> str | None:
     """The level that is asked for; a template's default gives way where the team may not use it."""
     name = values.get("priority")
@@ -307,7 +311,7 @@ class _Share:
         if self.option is not None:
             limit = limit if self.option.maximum is None else min(limit, self._base(Fraction(self.option.maximum)))
             least = max(least, self._base(Fraction(self.option.minimum or 0)))
-        asked = quantity.parse(str(wanted or ""))
+        asked = quantity.parse_quantity(str(wanted or ""))
         if asked is None:
             return min(self.default, limit)
         amount = self._base(asked)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlspawner.core.manifest import Manifest
-from dlspawner.core.model import Special
+from dlspawner.core.model import SpecialPermission
 
 _VOLUMES = "configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret"
 _BASELINE = """
@@ -48,115 +48,117 @@ _CONFINED = frozenset({"RuntimeDefault", "Localhost"})
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _SAFE_SYSCTLS = frozenset(_SYSCTLS.split())
 _WORDS = {
-    Special.ROOT: "root",
-    Special.PRIVILEGED: "privileged containers",
-    Special.HOST_NETWORK: "the host's network",
-    Special.HOST_PATHS: "host paths",
-    Special.DEVICES: "devices",
+    SpecialPermission.ROOT: "root",
+    SpecialPermission.PRIVILEGED: "privileged containers",
+    SpecialPermission.HOST_NETWORK: "the host's network",
+    SpecialPermission.HOST_PATHS: "host paths",
+    SpecialPermission.DEVICES: "devices",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PermissionUse:
     """One thing in a pod that needs a special permission; ``what`` is where and what, for people."""
 
-    special: Special
+    special: SpecialPermission
     what: str
 
 
-def uses(pod: Manifest) -> tuple[Use, ...]:
+def permission_uses(pod: Manifest) -> tuple[PermissionUse, ...]:
     """Everything in a final manifest that needs a special permission, in the order of the manifest."""
     spec: Mapping[str, Any] = pod["spec"]
     found = [*_of_pod(spec), *_of_annotations(pod.get("metadata") or {})]
     for kind in _CONTAINERS:
         for container in spec.get(kind) or ():
             where = f"container {container.get('name')}"
-            found += [Use(special, f"{where}: {what}") for special, what in _of_container(container, spec)]
+            found += [PermissionUse(special, f"{where}: {what}") for special, what in _of_container(container, spec)]
     return tuple(dict.fromkeys(found))
 
 
-def beyond(pod: Manifest, allowed: Iterable[Special]) -> tuple[Use, ...]:
+def disallowed(pod: Manifest, allowed: Iterable[SpecialPermission]) -> tuple[PermissionUse, ...]:
     """The uses that are not allowed."""
     known = frozenset(allowed)
-    return tuple(use for use in uses(pod) if use.special not in known)
+    return tuple(use for use in permission_uses(pod) if use.special not in known)
 
 
-def named(permissions: Iterable[Special]) -> str:
+def format_permissions(permissions: Iterable[SpecialPermission]) -> str:
     """Permissions as people read them: “root, host paths”."""
     known = set(permissions)
     return ", ".join(word for special, word in _WORDS.items() if special in known)
 
 
-def _of_pod(spec: Mapping[str, Any]) -> Iterator[Use]:
-    yield from (Use(Special.HOST_NETWORK, key) for key in _HOST if spec.get(key))
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[PermissionUse]:
+    yield from (PermissionUse(SpecialPermission.HOST_NETWORK, key) for key in _HOST if spec.get(key))
     context = spec.get("securityContext") or {}
-    yield from (Use(special, what) for special, what in _of_context(context))
+    yield from (PermissionUse(special, what) for special, what in _of_context(context))
     if 0 in (context.get("supplementalGroups") or ()):
-        yield Use(Special.ROOT, "supplementalGroups with 0")
+        yield PermissionUse(SpecialPermission.ROOT, "supplementalGroups with 0")
     sysctls = {str(one.get("name")) for one in context.get("sysctls") or ()} - _SAFE_SYSCTLS
-    yield from (Use(Special.PRIVILEGED, f"sysctl {name}") for name in sorted(sysctls))
+    yield from (PermissionUse(SpecialPermission.PRIVILEGED, f"sysctl {name}") for name in sorted(sysctls))
     for volume in spec.get("volumes") or ():
         kinds = sorted(kind for kind, value in volume.items() if kind != "name" and value is not None)
         others = [kind for kind in kinds if kind not in VOLUME_TYPES]
-        yield from (Use(Special.HOST_PATHS, f"volume {volume.get('name')} ({kind})") for kind in others)
+        yield from (
+            PermissionUse(SpecialPermission.HOST_PATHS, f"volume {volume.get('name')} ({kind})") for kind in others
+        )
     if spec.get("resourceClaims"):
-        yield Use(Special.DEVICES, "resourceClaims")
+        yield PermissionUse(SpecialPermission.DEVICES, "resourceClaims")
 
 
-def _of_annotations(metadata: Mapping[str, Any]) -> Iterator[Use]:
+def _of_annotations(metadata: Mapping[str, Any]) -> Iterator[PermissionUse]:
     for key, value in (metadata.get("annotations") or {}).items():
         if key.startswith(_APPARMOR) and value == "unconfined":
-            yield Use(Special.PRIVILEGED, f"{key} unconfined")
+            yield PermissionUse(SpecialPermission.PRIVILEGED, f"{key} unconfined")
 
 
-def _of_context(context: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+def _of_context(context: Mapping[str, Any]) -> Iterator[tuple[SpecialPermission, str]]:
     """What is said in the pod's context and in a container's alike."""
-    yield from ((Special.ROOT, f"{key} 0") for key in _IDS if context.get(key) == 0)
+    yield from ((SpecialPermission.ROOT, f"{key} 0") for key in _IDS if context.get(key) == 0)
     if context.get("seLinuxOptions"):
-        yield Special.PRIVILEGED, "seLinuxOptions"
+        yield SpecialPermission.PRIVILEGED, "seLinuxOptions"
     if (context.get("windowsOptions") or {}).get("hostProcess"):
-        yield Special.PRIVILEGED, "hostProcess"
+        yield SpecialPermission.PRIVILEGED, "hostProcess"
     if (context.get("appArmorProfile") or {}).get("type") == "Unconfined":
-        yield Special.PRIVILEGED, "appArmorProfile Unconfined"
+        yield SpecialPermission.PRIVILEGED, "appArmorProfile Unconfined"
 
 
-def _of_container(container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+def _of_container(container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[SpecialPermission, str]]:
     own: Mapping[str, Any] = container.get("securityContext") or {}
     context = {**(spec.get("securityContext") or {}), **{key: one for key, one in own.items() if one is not None}}
     yield from _of_context(own)
     if context.get("runAsNonRoot") is not True and context.get("runAsUser") != 0:
-        yield Special.ROOT, "runAsNonRoot is not true"
+        yield SpecialPermission.ROOT, "runAsNonRoot is not true"
     if own.get("privileged"):
-        yield Special.PRIVILEGED, "privileged"
+        yield SpecialPermission.PRIVILEGED, "privileged"
     else:
         yield from _of_rights(own, context)
     if own.get("procMount") not in (None, "Default"):
-        yield Special.PRIVILEGED, f"procMount {own['procMount']}"
+        yield SpecialPermission.PRIVILEGED, f"procMount {own['procMount']}"
     if any(port.get("hostPort") for port in container.get("ports") or ()):
-        yield Special.HOST_NETWORK, "hostPort"
+        yield SpecialPermission.HOST_NETWORK, "hostPort"
     if any(_names_host(container.get(key)) for key in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")):
-        yield Special.HOST_NETWORK, "a probe of another host"
+        yield SpecialPermission.HOST_NETWORK, "a probe of another host"
     if container.get("volumeDevices"):
-        yield Special.DEVICES, "volumeDevices"
+        yield SpecialPermission.DEVICES, "volumeDevices"
 
 
-def _of_rights(own: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[tuple[Special, str]]:
+def _of_rights(own: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[tuple[SpecialPermission, str]]:
     """What a container that is not privileged may do more than *restricted* lets it."""
     if own.get("allowPrivilegeEscalation") is not False:
-        yield Special.ROOT, "allowPrivilegeEscalation"
+        yield SpecialPermission.ROOT, "allowPrivilegeEscalation"
     capabilities = own.get("capabilities") or {}
     if "ALL" not in (capabilities.get("drop") or ()):
-        yield Special.ROOT, "keeping capabilities (drop without ALL)"
+        yield SpecialPermission.ROOT, "keeping capabilities (drop without ALL)"
     for name in capabilities.get("add") or ():
         if name not in _RESTRICTED_CAPABILITIES:
             yield of_capability(name), f"capability {name}"
     if (context.get("seccompProfile") or {}).get("type") not in _CONFINED:
-        yield Special.PRIVILEGED, "seccompProfile is not RuntimeDefault"
+        yield SpecialPermission.PRIVILEGED, "seccompProfile is not RuntimeDefault"
 
 
-def of_capability(name: object) -> Special:
+def of_capability(name: object) -> SpecialPermission:
     """The permission that adding this capability needs."""
-    return Special.ROOT if name in _BASELINE_CAPABILITIES else Special.PRIVILEGED
+    return SpecialPermission.ROOT if name in _BASELINE_CAPABILITIES else SpecialPermission.PRIVILEGED
 
 
 def _names_host(probe: object) -> bool:

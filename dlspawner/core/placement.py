@@ -19,14 +19,14 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MANY_NODES = "ReadWriteMany"
 
 
-def waits_for_home(pod: Mapping[str, Any] | None) -> bool:
+def needs_home_node(pod: Mapping[str, Any] | None) -> bool:
     """Whether every job with the pod's home directory has to be on its node, so that none starts without that node."""
     affinity = (((pod or {}).get("spec") or {}).get("affinity") or {}).get("podAffinity") or {}
     selectors = ((term.get("labelSelector") or {}).get("matchLabels") or {} for term in affinity.get(_REQUIRED) or ())
     return any(naming.HOME_LABEL in labels for labels in selectors)
 
 
-def beside_home(pod: Manifest, claim: str, access_modes: Collection[str]) -> Manifest:
+def with_home_affinity(pod: Manifest, claim: str, access_modes: Collection[str]) -> Manifest:
     """The pod with a label that names the claim it lives on and, if that is on one node at a time, affinity to it."""
     spec, metadata = pod["spec"], pod["metadata"]
     claims = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in spec.get("volumes") or ()]

@@ -17,38 +17,40 @@ from datetime import datetime
 from math import inf
 
 from dlspawner.core import limits
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.rooms import NOTHING, Room, Space, needs
-from dlspawner.core.world import World, key
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.rooms import NO_RESOURCES, NodeInfo, Resources, resources_needed
+from dlspawner.core.world import ClusterState, job_order_key
 
-_BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
+_BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
-def may_be_stopped(job: Job, request: Job, world: World) -> bool:
+def may_be_stopped(job: Job, request: Job, world: ClusterState) -> bool:
     """Whether a job may ever be a victim of the request; how long it has run is not asked."""
-    if not job.holds or job.leaving or request.preemptible:
+    if not job.holds or job.terminating or request.preemptible:
         return False
     if job.preemptible:
         return True
     team = world.team(request.team)
-    return job.team == request.team and team is not None and team.preempts_own and job.priority < request.priority
+    return (
+        job.team == request.team and team is not None and team.preempt_within_team and job.priority < request.priority
+    )
 
 
-def protected_until(job: Job, world: World, now: datetime) -> datetime:
+def protected_until(job: Job, world: ClusterState, now: datetime) -> datetime:
     """Until when the minimum run time protects a job; one that has not begun to run begins now at the earliest."""
     return min(job.started or now, now) + world.cluster.scheduling.min_run
 
 
-def is_protected(job: Job, world: World, now: datetime) -> bool:
+def is_protected(job: Job, world: ClusterState, now: datetime) -> bool:
     return job.started is None or now < protected_until(job, world, now)
 
 
-def leaves_at(job: Job, world: World, now: datetime) -> datetime:
+def stop_time(job: Job, world: ClusterState, now: datetime) -> datetime:
     """When a victim that is told now is stopped: the notice begins when it has run for the minimum time."""
     return max(now, protected_until(job, world, now)) + world.cluster.scheduling.notice
 
 
-def goes_on_until(job: Job, world: World, now: datetime) -> datetime | None:
+def deferred_stop_time(job: Job, world: ClusterState, now: datetime) -> datetime | None:
     """Until when a victim whose notice is over goes on all the same, because it took so long to start."""
     if job.started is None or job.started > now:
         return None
@@ -56,16 +58,16 @@ def goes_on_until(job: Job, world: World, now: datetime) -> datetime | None:
     return until if now < until else None
 
 
-def in_order(candidates: Iterable[Job], world: World, now: datetime) -> list[Job]:
+def order_candidates(candidates: Iterable[Job], world: ClusterState, now: datetime) -> list[Job]:
     """Who is asked to leave first is first: of those who borrow, and then of the team's own, who may leave the soonest.
 
     All who have run for the minimum time may leave equally soon, so that the rest of the order decides.
     """
-    return sorted(candidates, key=lambda job: (not job.preemptible, leaves_at(job, world, now), *_order(job, world)))
+    return sorted(candidates, key=lambda job: (not job.preemptible, stop_time(job, world, now), *_order(job, world)))
 
 
 def choose_victims(
-    missing: Mapping[str, Space],
+    missing: Mapping[str, Resources],
     resource: str,
     candidates: Iterable[Job],
     quota_missing: int = 0,
@@ -76,12 +78,12 @@ def choose_victims(
     guaranteed jobs among them have to give back.
     """
     missing = {node: space for node, space in missing.items() if any(part > 0 for part in space)}
-    taken: list[tuple[Job, dict[str, Space], int]] = []
+    taken: list[tuple[Job, dict[str, Resources], int]] = []
     left, quota_left = dict(missing), quota_missing
     for job in candidates:
         if not left and quota_left <= 0:
             break
-        gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.charge.gpus
+        gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.request.gpus
         helps = any(part > 0 and lack > 0 for node in gives for part, lack in zip(gives[node], left[node], strict=True))
         if helps or (quota and quota_left > 0):
             taken.append((job, _gives(job, missing, resource), quota))
@@ -92,134 +94,134 @@ def choose_victims(
     return tuple(job for job, _, _ in _needed(taken, missing, quota_missing))
 
 
-def spared(world: World) -> tuple[Job, ...]:
+def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
     """Jobs with notice for whom nobody waits any more: the one that was promised their place is gone, or has another.
 
     Jobs that are stopping already can not be spared.
     """
     found: list[Job] = []
-    wanting = {(job.team, job.charge.gpu_type) for job in _promised(world)}
-    kept: dict[str, Space] = {}  # what those who are spared go on holding, by node
+    wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
+    kept: dict[str, Resources] = {}  # what those who are spared go on holding, by node
     quota: dict[tuple[str, str], int] = {}  # what comes back of a quota beyond what somebody of the team waits for
     noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
-        kind = job.charge.gpu_type
+        kind = job.request.gpu_type
         whose = (job.team, kind) if kind and not job.preemptible and (job.team, kind) in wanting else None
         if whose is not None and whose not in quota:
-            quota[whose] = world.left(*whose) + world.returning(*whose)
-        if whose is not None and quota[whose] < job.charge.gpus:
+            quota[whose] = world.available_quota(*whose) + world.releasing(*whose)
+        if whose is not None and quota[whose] < job.request.gpus:
             continue  # it is the quota that somebody of the team waits for
-        resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
-        wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].promises}
-        holds = _gives(job, dict.fromkeys(wanted, NOTHING), resource)
-        keeps = {name: kept.get(name, NOTHING) + space for name, space in holds.items()}
+        resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
+        wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].reservations}
+        holds = _gives(job, dict.fromkeys(wanted, NO_RESOURCES), resource)
+        keeps = {name: kept.get(name, NO_RESOURCES) + space for name, space in holds.items()}
         rooms = [world.rooms[name] for name in keeps]
         if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
             continue  # and here its part of a node
-        left = (world.rooms[name].soon(resource) - space for name, space in keeps.items())
+        left = (world.rooms[name].available_after_termination(resource) - space for name, space in keeps.items())
         if all(part >= 0 for space in left for part in space):
             found.append(job)
             kept.update(keeps)
             if whose is not None:
-                quota[whose] -= job.charge.gpus
+                quota[whose] -= job.request.gpus
     return tuple(found)
 
 
-def _leaves_share(job: Job, room: Room, resource: str, world: World) -> float:
+def _leaves_share(job: Job, room: NodeInfo, resource: str, world: ClusterState) -> float:
     """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
-    beyond = trespass(job.team, job.charge.gpu_type or "", room, world)
-    return leaving_of(job.team, room, resource, world) - beyond if beyond else inf
+    beyond = share_overrun(job.team, job.request.gpu_type or "", room, world)
+    return releasing_of(job.team, room, resource, world) - beyond if beyond else inf
 
 
-def trespass(team: str, kind: str, room: Room, world: World) -> int:
+def share_overrun(team: str, kind: str, room: NodeInfo, world: ClusterState) -> int:
     """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
-    found, shares = world.cluster.gpu_type(kind), world.shares(kind).get(room.node.name, {})
+    found, shares = world.cluster.gpu_type(kind), world.quota_by_node(kind).get(room.node.name, {})
     if found is None or team not in shares:
         return 0  # a guest
-    held = room.entitled.get(found.resource, {})
+    held = room.guaranteed_by_team.get(found.resource, {})
     others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
     own = max(shares[team], room.node.gpus_of(found.resource) - others)
     return max(0, held.get(team, 0) - own)
 
 
-def leaving_of(team: str, room: Room, resource: str, world: World) -> int:
+def releasing_of(team: str, room: NodeInfo, resource: str, world: ClusterState) -> int:
     """Milli-GPUs of a node that a team's own guaranteed jobs will give back."""
-    jobs = (world.jobs[name] for name in room.leavers)
+    jobs = (world.jobs[name] for name in room.terminating)
     own = (job.id for job in jobs if job.team == team and not job.preemptible)
-    return sum(needs(room.holders[name], resource).gpus for name in own)
+    return sum(resources_needed(room.allocations[name], resource).gpus for name in own)
 
 
-def broken(world: World) -> tuple[Job, ...]:
+def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
     """Waiting jobs whose promise is worth nothing any more; the last in the queue is the first to lose its own.
 
     A node is closed or gone, or others are there now; the quota was lowered; the job may not start for other reasons.
     """
     found: list[Job] = []
-    back: dict[str, Space] = {}  # what those give back, by node
+    back: dict[str, Resources] = {}  # what those give back, by node
     quota: dict[tuple[str, str | None], int] = {}  # and to their teams
-    for job in sorted(_promised(world), key=key, reverse=True):
-        resource = next((pod.resource for pod in job.charge.pods if pod.resource), "")
-        wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NOTHING), resource)
-        may = limits.never(job, world) is None and limits.caps(job, world) is None
-        if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.charge.gpu_type), 0)):
-            comes = {name: world.rooms[name].soon(resource, job.id) for name in wants}
-            left = (space + back.get(name, NOTHING) - wants[name] for name, space in comes.items())
+    for job in sorted(_reserved(world), key=job_order_key, reverse=True):
+        resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
+        wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NO_RESOURCES), resource)
+        may = limits.inadmissible(job, world) is None and limits.caps(job, world) is None
+        if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
+            comes = {name: world.rooms[name].available_after_termination(resource, job.id) for name in wants}
+            left = (space + back.get(name, NO_RESOURCES) - wants[name] for name, space in comes.items())
             if all(part >= 0 for space in left for part in space):
                 continue
         found.append(job)
         if not job.preemptible:
-            whose = (job.team, job.charge.gpu_type)
-            quota[whose] = quota.get(whose, 0) + job.charge.gpus
+            whose = (job.team, job.request.gpu_type)
+            quota[whose] = quota.get(whose, 0) + job.request.gpus
         for name, space in wants.items():
-            back[name] = back.get(name, NOTHING) + space
+            back[name] = back.get(name, NO_RESOURCES) + space
     return tuple(found)
 
 
-def _promised(world: World) -> list[Job]:
+def _reserved(world: ClusterState) -> list[Job]:
     queued = (key[-1] for teams in world.queues.values() for keys in teams.values() for key in keys)
-    return [job for job in (world.jobs[name] for name in queued) if job.promised]
+    return [job for job in (world.jobs[name] for name in queued) if job.reserved]
 
 
-def _nodes_open(job: Job, world: World) -> bool:
+def _nodes_open(job: Job, world: ClusterState) -> bool:
     return all(name in world.rooms and world.rooms[name].node.open for name in job.nodes if name is not None)
 
 
-def _quota_comes(job: Job, world: World, back: int) -> bool:
+def _quota_comes(job: Job, world: ClusterState, back: int) -> bool:
     """Whether the team's quota is enough, with what is given back and without its own jobs that have notice."""
-    kind = job.charge.gpu_type
+    kind = job.request.gpu_type
     if kind is None or job.preemptible:
         return True
-    return job.charge.gpus <= world.left(job.team, kind, job) + world.returning(job.team, kind) + back
+    return job.request.gpus <= world.available_quota(job.team, kind, job) + world.releasing(job.team, kind) + back
 
 
-def _order(job: Job, world: World) -> tuple[object, ...]:
-    kind = job.charge.gpu_type
-    over = world.over_share(job.team, kind) if kind else 0
+def _order(job: Job, world: ClusterState) -> tuple[object, ...]:
+    kind = job.request.gpu_type
+    over = world.over_quota(job.team, kind) if kind else 0
     age = job.started.timestamp() if job.started else 0.0
     return (not job.preemptible, not job.idle, job.priority, -over, -age, job.id)
 
 
-def _gives(job: Job, missing: Mapping[str, Space], resource: str) -> dict[str, Space]:
-    gives: dict[str, Space] = {}
-    for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+def _gives(job: Job, missing: Mapping[str, Resources], resource: str) -> dict[str, Resources]:
+    gives: dict[str, Resources] = {}
+    for pod, node in zip(job.request.pods, job.nodes, strict=False):
         if node is not None and node in missing:
-            gives[node] = gives.get(node, NOTHING) + needs([pod], resource)
+            gives[node] = gives.get(node, NO_RESOURCES) + resources_needed([pod], resource)
     return gives
 
 
-def _rest(missing: Mapping[str, Space], gives: Mapping[str, Space]) -> dict[str, Space]:
-    rest = {node: space - gives.get(node, NOTHING) for node, space in missing.items()}
+def _rest(missing: Mapping[str, Resources], gives: Mapping[str, Resources]) -> dict[str, Resources]:
+    rest = {node: space - gives.get(node, NO_RESOURCES) for node, space in missing.items()}
     return {node: space for node, space in rest.items() if any(part > 0 for part in space)}
 
 
 def _needed(
-    taken: list[tuple[Job, dict[str, Space], int]], missing: Mapping[str, Space], quota_missing: int
-) -> list[tuple[Job, dict[str, Space], int]]:
+    taken: list[tuple[Job, dict[str, Resources], int]], missing: Mapping[str, Resources], quota_missing: int
+) -> list[tuple[Job, dict[str, Resources], int]]:
     """Those without whom it would not be enough; who was taken last is asked first."""
     needed = list(taken)
     for one in reversed(taken):
         others = [other for other in needed if other is not one]
-        left: Mapping[str, Space] = missing
+        left: Mapping[str, Resources] = missing
         for _, gives, _ in others:
             left = _rest(left, gives)
         if not left and sum(quota for _, _, quota in others) >= quota_missing:

@@ -14,7 +14,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _LARGEST = 2**63 - 1
 
 
-def parse(text: str) -> Fraction | None:
+def parse_quantity(text: str) -> Fraction | None:
     """The number that a quantity means, ``None`` for what is no quantity or more than Kubernetes can hold."""
     match = _QUANTITY.fullmatch(text)
     if match is None:

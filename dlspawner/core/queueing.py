@@ -22,22 +22,22 @@ from datetime import datetime
 from math import inf
 
 from dlspawner.core.jobs import Job
-from dlspawner.core.world import Key, World, key, lane
+from dlspawner.core.world import ClusterState, JobOrderKey, job_order_key, queue_key
 
-Rank = tuple[bool, int, float, datetime, str]
+OrderKey = tuple[bool, int, float, datetime, str]
 
 
-def rank(job: Job, world: World, now: datetime) -> Rank:
+def order_key(job: Job, world: ClusterState, now: datetime) -> OrderKey:
     """The smaller one comes first."""
-    later = job.preemptible or job.charge.gpu_type is None
-    used = inf if job.charge.gpu_type is None else world.usage_of(job.team, now)
+    later = job.preemptible or job.request.gpu_type is None
+    used = inf if job.request.gpu_type is None else world.usage_of(job.team, now)
     return (later, -job.priority, used, job.submitted, job.id)
 
 
-def order(world: World, now: datetime) -> list[Job]:
+def order(world: ClusterState, now: datetime) -> list[Job]:
     """All queued jobs, the first one first."""
     usage: dict[str, float] = {}
-    ranks: list[Rank] = []
+    ranks: list[OrderKey] = []
     for (team, kind), teams in world.queues.items():
         later = not team or kind is None
         for name, keys in teams.items():
@@ -49,12 +49,12 @@ def order(world: World, now: datetime) -> list[Job]:
     return [world.jobs[one[-1]] for one in ranks]
 
 
-def position(request: Job, world: World, now: datetime) -> int:
+def position(request: Job, world: ClusterState, now: datetime) -> int:
     """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be."""
-    own, before = key(request), 0
+    own, before = job_order_key(request), 0
     used = world.usage_of(request.team, now)
-    for team, keys in world.queues.get(lane(request), {}).items():
-        if team == request.team or request.charge.gpu_type is None:
+    for team, keys in world.queues.get(queue_key(request), {}).items():
+        if team == request.team or request.request.gpu_type is None:
             before += bisect_left(keys, own)
             continue
         other = world.usage_of(team, now)
@@ -67,7 +67,7 @@ def position(request: Job, world: World, now: datetime) -> int:
     return before + 1
 
 
-def waiting_since(keys: Sequence[Key], limit: datetime) -> Iterator[Key]:
+def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobOrderKey]:
     """Those of a team who came until then, in the team's order."""
     index = 0
     while index < len(keys):

@@ -22,35 +22,35 @@ from datetime import datetime
 
 from dlspawner.core import limits, queueing
 from dlspawner.core.amounts import GPU, counted, shown
-from dlspawner.core.backfill import behind, kept_for_head
-from dlspawner.core.charge import Charge
-from dlspawner.core.decisions import Admit, Decision, Preempt, Reason, Refuse, Wait
-from dlspawner.core.guaranteed import Search
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.backfill import blocked_by, nodes_kept_for_blocking_job
+from dlspawner.core.charge import ResourceRequest
+from dlspawner.core.decisions import Admit, Decision, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.guaranteed import NodeSearch
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.limits import Blocked
-from dlspawner.core.vacancy import first_free, room_sentence
-from dlspawner.core.world import Lane, World, lane
+from dlspawner.core.vacancy import find_free_nodes, no_fit_message
+from dlspawner.core.world import ClusterState, QueueKey, queue_key
 
 # Reasons that hold for whoever is behind in the same lane and asks for the same.
-_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_NODE, Reason.TURN, Reason.ENDING})
+_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_FIT, Reason.BLOCKED_BY_EARLIER, Reason.VICTIMS_TERMINATING})
 
 
-def admit(request: Job, world: World, now: datetime) -> Decision:
+def admit(request: Job, world: ClusterState, now: datetime) -> Decision:
     """Whether a job that holds nothing yet may start now.
 
     A job that is in the queue already is not refused: what can not be today (a node is away, a quota was lowered) may
     be tomorrow, so it waits for the same reason.
     """
-    found = decide(request, world, now)
-    if isinstance(found, Refuse) and request.state is not State.SUBMITTED:
+    found = evaluate(request, world, now)
+    if isinstance(found, Refuse) and request.state is not JobState.SUBMITTED:
         found = Blocked(found.reason, found.sentence)
     if isinstance(found, Blocked):
-        return Wait(found.reason, found.sentence, queueing.position(request, world, now), found.until)
+        return MustWait(found.reason, found.sentence, queueing.position(request, world, now), found.until)
     return found
 
 
-def turns(
-    world: World, now: datetime, failed: Callable[[Job, Exception], None] | None = None
+def schedule(
+    world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None
 ) -> Iterator[tuple[Job, Admit | Preempt]]:
     """One pass over the queue: every job that may start or have others stopped for it, in the order of the queue.
 
@@ -58,12 +58,12 @@ def turns(
     notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
     decided, by a fault of ours, is told to ``failed`` and passed over; without that the fault is the caller's.
     """
-    vain = _Vain(world)
+    vain = _SkipCache(world)
     for job in queueing.order(world, now):
-        if job.id not in world.jobs or (not job.promised and vain.for_all_like(job)):
+        if job.id not in world.jobs or (not job.reserved and vain.for_all_like(job)):
             continue  # a promise is of its own: what holds for others of the lane may hold because of it
         try:
-            found = decide(job, world, now)
+            found = evaluate(job, world, now)
         except Exception as error:
             if failed is None:
                 raise
@@ -71,47 +71,49 @@ def turns(
             continue
         if isinstance(found, Admit | Preempt):
             yield job, found
-        elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.promised:
+        elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.reserved:
             vain.note(job, found.reason)
 
 
-class _Vain:
+class _SkipCache:
     """What a pass has found out about those who can not start, for those who are behind them in their lanes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClusterState) -> None:
         self._world = world
-        self._lanes: set[Lane] = set()
-        self._charges: set[tuple[str, Charge]] = set()
-        self._turns: dict[tuple[str, Charge], tuple[datetime, str]] = {}  # and when the one that is held up came
+        self._lanes: set[QueueKey] = set()
+        self._charges: set[tuple[str, ResourceRequest]] = set()
+        self._turns: dict[
+            tuple[str, ResourceRequest], tuple[datetime, str]
+        ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
     def for_all_like(self, job: Job) -> bool:
         """Whether it is in vain to ask for this job."""
-        alike = (self._payer(job), job.charge)
-        if lane(job) in self._lanes or alike in self._charges:
+        alike = (self._payer(job), job.request)
+        if queue_key(job) in self._lanes or alike in self._charges:
             return True
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
             return True  # who came earlier may come first
-        pod = job.charge.pods[0]
+        pod = job.request.pods[0]
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
 
     def note(self, job: Job, reason: Reason) -> None:
         """This job can not start."""
-        alike, kind, pod = (self._payer(job), job.charge), job.charge.gpu_type, job.charge.pods[0]
+        alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
         payer = self._world.team(job.team)
-        if reason is Reason.TURN and kind is not None:
+        if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
-        elif reason is Reason.NO_NODE and len(job.charge.pods) == 1:
+        elif reason is Reason.NO_FIT and len(job.request.pods) == 1:
             self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
         elif (
             reason is Reason.TEAM_QUOTA
             and kind is not None
-            and self._world.left(job.team, kind) <= 0
-            and not (payer and payer.preempts_own)  # there a smaller job may stop somebody
+            and self._world.available_quota(job.team, kind) <= 0
+            and not (payer and payer.preempt_within_team)  # there a smaller job may stop somebody
         ):
-            self._lanes.add(lane(job))
+            self._lanes.add(queue_key(job))
         else:
             self._charges.add(alike)
 
@@ -120,61 +122,61 @@ class _Vain:
         return "" if job.preemptible else job.team
 
     def _size(self, job: Job) -> object:
-        pod = job.charge.pods[0]
-        return (self._payer(job), job.charge.gpu_type, pod.gpus, pod.resource, pod.placement, len(job.charge.pods))
+        pod = job.request.pods[0]
+        return (self._payer(job), job.request.gpu_type, pod.gpus, pod.resource, pod.placement, len(job.request.pods))
 
 
-def admitted(job: Job, nodes: Sequence[str | None], world: World) -> Job:
+def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> Job:
     """The job from its admission on."""
-    return replace(job, state=State.STARTING, nodes=tuple(nodes), before_quota=not world.teams.has_quota)
+    return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not world.teams.has_quota)
 
 
-def decide(request: Job, world: World, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
     """``admit`` without the words for a page."""
-    stopped = limits.never(request, world) or limits.caps(request, world)
+    stopped = limits.inadmissible(request, world) or limits.caps(request, world)
     if stopped is not None:
         return stopped
-    kind = request.charge.gpu_type
+    kind = request.request.gpu_type
     if kind is not None and not world.capacity(kind):
-        return Blocked(Reason.NO_NODE, f"No node has GPUs of type {kind} now; this job waits until one has.")
+        return Blocked(Reason.NO_FIT, f"No node has GPUs of type {kind} now; this job waits until one has.")
     if kind is None or request.preemptible:
         return _idle(request, world, now)
-    short = request.charge.gpus - world.left(request.team, kind, request)
+    short = request.request.gpus - world.available_quota(request.team, kind, request)
     over = Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world)) if short > 0 else None
-    if over is not None and not (request.promised or _own_may_leave(request, kind, short, world)):
+    if over is not None and not (request.reserved or _own_may_leave(request, kind, short, world)):
         return over
-    found = Search(request, kind, max(0, short), world, now).decide()
+    found = NodeSearch(request, kind, max(0, short), world, now).decide()
     # Nobody of the own team can leave: more room would not help.
-    return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_NODE else found
+    return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_FIT else found
 
 
-def _own_may_leave(request: Job, kind: str, short: int, world: World) -> bool:
+def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:
     """Whether jobs of the own team have to be stopped for what is missing of its quota, and are enough for it."""
     team = world.team(request.team)
-    missing = short - world.returning(request.team, kind)
-    enough = missing <= world.below(request.team, kind, request.priority)
-    return team is not None and team.preempts_own and missing > 0 and enough
+    missing = short - world.releasing(request.team, kind)
+    enough = missing <= world.reclaimable_below(request.team, kind, request.priority)
+    return team is not None and team.preempt_within_team and missing > 0 and enough
 
 
-def _quota_sentence(request: Job, kind: str, world: World) -> str:
+def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
     team = world.team(request.team)
     title = (team.title or team.name) if team else request.team
-    quota, promised = world.quota(request.team, kind), world.promised(request.team, kind)
+    quota, promised = world.quota(request.team, kind), world.reserved(request.team, kind)
     held = world.guaranteed(request.team, kind) - promised
-    if request.promised and request.id in world.jobs:
-        promised -= request.charge.gpus
+    if request.reserved and request.id in world.jobs:
+        promised -= request.request.gpus
     are = "is" if promised == GPU else "are"
     others = f", and {shown(promised)} {are} promised to others of the team" if promised else ""
-    asked = shown(request.charge.gpus)
+    asked = shown(request.request.gpus)
     return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}{others}; this job needs {asked}."
 
 
-def _idle(request: Job, world: World, now: datetime) -> Admit | Blocked:
+def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
     """A job that nobody is stopped for: where there is room."""
-    ahead, kept = kept_for_head(request, world, now)
-    nodes = first_free(request, world, kept)
+    ahead, kept = nodes_kept_for_blocking_job(request, world, now)
+    nodes = find_free_nodes(request, world, kept)
     if nodes is not None:
         return Admit(nodes)
-    if kept and first_free(request, world, frozenset()) is not None:
-        return behind(ahead)
-    return Blocked(Reason.NO_NODE, room_sentence(request, world))
+    if kept and find_free_nodes(request, world, frozenset()) is not None:
+        return blocked_by(ahead)
+    return Blocked(Reason.NO_FIT, no_fit_message(request, world))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from dlspawner.core.nodes import Node
-from dlspawner.core.rooms import Room
+from dlspawner.core.rooms import NodeInfo
 
 _LONGEST = timedelta(days=1)
 
@@ -15,10 +15,10 @@ _LONGEST = timedelta(days=1)
 class Remembered:
     """Rooms of such nodes by name; of them only what was there counts, not who held it."""
 
-    rooms: dict[str, Room] = field(default_factory=dict)
+    rooms: dict[str, NodeInfo] = field(default_factory=dict)
     _since: dict[str, datetime] = field(default_factory=dict)
 
-    def changed(self, name: str, old: Room | None, node: Node | None) -> None:
+    def changed(self, name: str, old: NodeInfo | None, node: Node | None) -> None:
         """A node is something else now, or gone (``None``); what has all that it ever had need not be remembered."""
         before = self.rooms.get(name) or old
         if before is None or (node is not None and _has_all(node, before.node)):
@@ -27,7 +27,7 @@ class Remembered:
         else:
             self.rooms[name] = before
 
-    def recall(self, room: Room, since: datetime | None) -> None:
+    def recall(self, room: NodeInfo, since: datetime | None) -> None:
         """A node of which somebody has written down what it was, and when it was missed first, if it was."""
         self.rooms[room.node.name] = room
         if since is not None:

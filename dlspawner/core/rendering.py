@@ -15,11 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dlspawner.core import holes, naming, own_image, quantity
-from dlspawner.core.manifest import Manifest, hide_gpus, merge_pod
+from dlspawner.core.manifest import Manifest, disable_gpus_by_default, merge_pod
 from dlspawner.core.model import TeamMount
-from dlspawner.core.options import HTTP_PORT, Choices, Rejected
-from dlspawner.core.template import NOTEBOOK_CONTAINER, Access, Kind, Template
-
+from dlspawner.core.options import HTTP_PORT, InvalidOptions, SelectedOptions
+from dlspawner.core.template import NOTEBOOK_CONTAINER, OptionKind, TeamDataAccess, Template
 
 JOB_FILES = "/etc/dlspawner"
 JOB_DIRECTORY = "/job"  # how a path option says it
@@ -59,7 +58,7 @@ _BINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RenderContext:
     """What the spawner knows about this launch. The first block are names for holes, the second is for rendering only.
 
     ``None`` means that there is none; a hole that names it is then refused with a sentence.
@@ -81,19 +80,25 @@ class Facts:
     ssh_image: str | None = None  # brings sshd to images of the person's own; None where they must have it
 
 
-_NOT_HOLES = frozenset({"home_claim", "team_mounts", "files_secret", "files", "ssh_image"})
-FACT_HOLES = frozenset(field.name for field in fields(Facts)) - _NOT_HOLES
-CHOICE_HOLES = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
-PATH_HOLES = frozenset({"home", "notebook_dir", "job_directory"})
-PROGRAM_HOLES = frozenset({"login_proxy"})
+_NOT_PLACEHOLDERS = frozenset({"home_claim", "team_mounts", "files_secret", "files", "ssh_image"})
+CONTEXT_PLACEHOLDERS = frozenset(field.name for field in fields(RenderContext)) - _NOT_PLACEHOLDERS
+CHOICE_PLACEHOLDERS = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
+PATH_PLACEHOLDERS = frozenset({"home", "notebook_dir", "job_directory"})
+PROGRAM_PLACEHOLDERS = frozenset({"login_proxy"})
 
 
-def hole_names(template: Template) -> frozenset[str]:
+def placeholder_names(template: Template) -> frozenset[str]:
     """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings``."""
-    return FACT_HOLES | CHOICE_HOLES | PATH_HOLES | PROGRAM_HOLES | {option.name for option in template.options}
+    return (
+        CONTEXT_PLACEHOLDERS
+        | CHOICE_PLACEHOLDERS
+        | PATH_PLACEHOLDERS
+        | PROGRAM_PLACEHOLDERS
+        | {option.name for option in template.options}
+    )
 
 
-def render(template: Template, choices: Choices, facts: Facts) -> Manifest | Rejected:
+def render(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest | InvalidOptions:
     """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
     try:
         values = _values(template, choices, facts)
@@ -101,22 +106,22 @@ def render(template: Template, choices: Choices, facts: Facts) -> Manifest | Rej
     except holes.MissingValueError as missing:
         option = template.option(missing.name)
         what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
-        return Rejected((f"“{template.title}” needs {what}, which is empty.",))
+        return InvalidOptions((f"“{template.title}” needs {what}, which is empty.",))
 
 
-def log_dir(choices: Choices, facts: Facts, home: str) -> str | None:
+def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
     """Where the job logs to, as another job of the same person finds it: absolute, and below the home directory."""
     if choices.log_dir is None:
         return None
     return _absolute(choices.log_dir, home, facts)
 
 
-def home(template: Template, facts: Facts) -> str:
+def home_directory(template: Template, facts: RenderContext) -> str:
     """The home directory inside the job."""
-    return str(holes.fill(template.home, _facts(facts)))
+    return str(holes.substitute(template.home, _facts(facts)))
 
 
-def job_directory(facts: Facts, home: str) -> str:
+def job_directory(facts: RenderContext, home: str) -> str:
     """The directory of this job, made in the home directory by ``start``.
 
     Not a mount of its own: a subPath is made by the kubelet, as root, where the person may not write.
@@ -124,11 +129,11 @@ def job_directory(facts: Facts, home: str) -> str:
     return posixpath.join(home, "jobs", facts.job)
 
 
-def _facts(facts: Facts) -> dict[str, Any]:
-    return {name: getattr(facts, name) for name in FACT_HOLES}
+def _facts(facts: RenderContext) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in CONTEXT_PLACEHOLDERS}
 
 
-def _values(template: Template, choices: Choices, facts: Facts) -> dict[str, Any]:
+def _values(template: Template, choices: SelectedOptions, facts: RenderContext) -> dict[str, Any]:
     values = _facts(facts)
     values |= {
         "team": choices.team,
@@ -137,19 +142,19 @@ def _values(template: Template, choices: Choices, facts: Facts) -> dict[str, Any
         "cpu": quantity.cpu(choices.amount.cpu_milli),
         "memory": quantity.memory(choices.amount.memory_bytes),
         "login_proxy": LOGIN_PROXY,
-        "home": home(template, facts),
+        "home": home_directory(template, facts),
     }
     values["job_directory"] = job_directory(facts, values["home"])
-    values["notebook_dir"] = holes.fill(template.notebook_dir, values)
+    values["notebook_dir"] = holes.substitute(template.notebook_dir, values)
     for name, value in choices.values:
         option = template.option(name)
-        is_path = option is not None and option.kind is Kind.PATH and isinstance(value, str)
-        if name not in CHOICE_HOLES:
+        is_path = option is not None and option.kind is OptionKind.PATH and isinstance(value, str)
+        if name not in CHOICE_PLACEHOLDERS:
             values[name] = _absolute(str(value), values["home"], facts) if is_path else value
     return values
 
 
-def _absolute(path: str, home: str, facts: Facts) -> str:
+def _absolute(path: str, home: str, facts: RenderContext) -> str:
     absolute = posixpath.normpath(posixpath.join(home, path.removeprefix("~/")))
     # A launch that is only imagined, of a job that has ended, has no directory.
     if facts.job and in_job_directory(absolute):
@@ -162,24 +167,28 @@ def in_job_directory(path: str) -> bool:
     return path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")
 
 
-def _fragment(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+def _fragment(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> Manifest:
     containers = [_work_container(template, choices, facts, values)]
     if template.work_container != NOTEBOOK_CONTAINER:
         containers.append(_login_proxy(template, facts, values))
     base = {"containers": containers, **_pod(template, choices, facts)}
     if _brings_ssh(template, facts):
         base["initContainers"] = [own_image.init_container(str(facts.ssh_image))]
-    spec = merge_pod(base, holes.fill(template.pod, values))
+    spec = merge_pod(base, holes.substitute(template.pod, values))
     if facts.files_secret is not None:
         spec = _with_start(template, facts, spec)
     metadata = {
-        "labels": holes.fill(dict(template.labels), values, ("labels",)),
-        "annotations": holes.fill(dict(template.annotations), values, ("annotations",)),
+        "labels": holes.substitute(dict(template.labels), values, ("labels",)),
+        "annotations": holes.substitute(dict(template.annotations), values, ("annotations",)),
     }
     return {"metadata": {key: value for key, value in metadata.items() if value}, "spec": spec}
 
 
-def _work_container(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+def _work_container(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> Manifest:
     resources = {"cpu": str(values["cpu"]), "memory": str(values["memory"])}
     if choices.gpu_type is not None:
         resources[choices.gpu_type.resource] = str(choices.gpus)
@@ -194,7 +203,7 @@ def _work_container(template: Template, choices: Choices, facts: Facts, values: 
         container["volumeMounts"] += own_image.main_mounts(_brings_ssh(template, facts))
     if template.endpoints:
         container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]
-    if template.mounts.home is not Access.NONE:
+    if template.mounts.home is not TeamDataAccess.NONE:
         container["workingDir"] = values["home"]
     if template.option("image") is not None:
         container["image"] = _needed("image", values)
@@ -203,7 +212,7 @@ def _work_container(template: Template, choices: Choices, facts: Facts, values: 
     return container
 
 
-def _login_proxy(template: Template, facts: Facts, values: Mapping[str, Any]) -> Manifest:
+def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, Any]) -> Manifest:
     """The container that answers the Hub where the person's own image can not; it sees none of the person's files."""
     return {
         "name": NOTEBOOK_CONTAINER,
@@ -217,32 +226,34 @@ def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
     if not template.command:
         port = values.get(HTTP_PORT)
         return [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
-    filled: list[Any] = holes.fill(list(template.command), values, ("args",))
+    filled: list[Any] = holes.substitute(list(template.command), values, ("args",))
     return filled
 
 
-def _environment(template: Template, choices: Choices, facts: Facts, values: Mapping[str, Any]) -> list[Manifest]:
+def _environment(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> list[Manifest]:
     plain = {"HOME": values["home"], "USER": facts.unix_name, "LOGNAME": facts.unix_name}
     if template.work_container == NOTEBOOK_CONTAINER:
         plain["JUPYTERHUB_ROOT_DIR"] = values["notebook_dir"]
     if choices.log_dir is not None:
         plain["DLSPAWNER_LOG_DIR"] = values["log_dir"]
-    if template.mounts.job_directory and template.mounts.home is Access.READ_WRITE:
+    if template.mounts.job_directory and template.mounts.home is TeamDataAccess.READ_WRITE:
         plain["DLSPAWNER_JOB_DIR"] = values["job_directory"]
-    return [_POD_IP, *({"name": name, "value": holes.as_typed(str(value))} for name, value in plain.items())]
+    return [_POD_IP, *({"name": name, "value": holes.escape_expansion(str(value))} for name, value in plain.items())]
 
 
-def _storage_mounts(template: Template, facts: Facts, home_directory: str) -> list[Manifest]:
+def _storage_mounts(template: Template, facts: RenderContext, home_directory: str) -> list[Manifest]:
     mounts: list[Manifest] = []
-    if template.mounts.home is not Access.NONE:
-        mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is Access.READ_ONLY))
-    if template.mounts.team_data is not Access.NONE:
-        only_read = template.mounts.team_data is Access.READ_ONLY
+    if template.mounts.home is not TeamDataAccess.NONE:
+        mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is TeamDataAccess.READ_ONLY))
+    if template.mounts.team_data is not TeamDataAccess.NONE:
+        only_read = template.mounts.team_data is TeamDataAccess.READ_ONLY
         mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in facts.team_mounts]
     return mounts
 
 
-def _file_mounts(facts: Facts) -> list[Manifest]:
+def _file_mounts(facts: RenderContext) -> list[Manifest]:
     if facts.files_secret is None:
         return []
     places = {path: _BINDS[path] for _, path in facts.files if path in _BINDS}
@@ -254,7 +265,7 @@ def _mount(volume: str, path: str, read_only: bool) -> Manifest:
     return {"name": volume, "mountPath": path} | ({"readOnly": True} if read_only else {})
 
 
-def _pod(template: Template, choices: Choices, facts: Facts) -> Manifest:
+def _pod(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest:
     pod: Manifest = {
         "volumes": _volumes(template, facts),
         "terminationGracePeriodSeconds": int(template.grace_period.total_seconds()),
@@ -267,12 +278,12 @@ def _pod(template: Template, choices: Choices, facts: Facts) -> Manifest:
     return pod
 
 
-def _volumes(template: Template, facts: Facts) -> list[Manifest]:
+def _volumes(template: Template, facts: RenderContext) -> list[Manifest]:
     volumes: list[Manifest] = own_image.volumes(_brings_ssh(template, facts)) if _is_watched(template) else []
-    if template.mounts.home is not Access.NONE:
+    if template.mounts.home is not TeamDataAccess.NONE:
         claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
         volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
-    if template.mounts.team_data is not Access.NONE:
+    if template.mounts.team_data is not TeamDataAccess.NONE:
         claims = {_team_volume(mount): mount.claim for mount in facts.team_mounts}
         volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
     if facts.files_secret is not None:
@@ -286,7 +297,7 @@ def _team_volume(mount: TeamMount) -> str:
     return naming.slug(f"team-{mount.claim}")
 
 
-def _with_start(template: Template, facts: Facts, spec: Manifest) -> Manifest:
+def _with_start(template: Template, facts: RenderContext, spec: Manifest) -> Manifest:
     """Let the containers begin with the job's ``start``: an init for each, sshd beside the work, the end together."""
     begins: dict[str, list[str]] = {}
     if template.work_container != NOTEBOOK_CONTAINER:
@@ -309,7 +320,7 @@ def _is_watched(template: Template) -> bool:
     return template.work_container != NOTEBOOK_CONTAINER and template.ssh is not None
 
 
-def _brings_ssh(template: Template, facts: Facts) -> bool:
+def _brings_ssh(template: Template, facts: RenderContext) -> bool:
     return _is_watched(template) and bool(facts.ssh_image)
 
 

@@ -6,32 +6,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dlspawner.core.charge import PodCharge
+from dlspawner.core.charge import PodRequest
 from dlspawner.core.jobs import Job
 from dlspawner.core.nodes import Node
 
 
-class Space(NamedTuple):
+class Resources(NamedTuple):
     """GPUs (milli) of one resource, CPU and memory of one node; may be negative where too much is there."""
 
     gpus: int
     cpu_milli: int
     memory_bytes: int
 
-    def __add__(self, other: tuple[int, ...]) -> Space:  # type: ignore[override]  # sums, unlike a tuple
-        return Space(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+    def __add__(self, other: tuple[int, ...]) -> Resources:  # type: ignore[override]  # sums, unlike a tuple
+        return Resources(self[0] + other[0], self[1] + other[1], self[2] + other[2])
 
-    def __sub__(self, other: tuple[int, ...]) -> Space:
-        return Space(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+    def __sub__(self, other: tuple[int, ...]) -> Resources:
+        return Resources(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
-    def holds(self, pod: PodCharge) -> bool:
+    def holds(self, pod: PodRequest) -> bool:
         return pod.gpus <= self[0] and pod.cpu_milli <= self[1] and pod.memory_bytes <= self[2]
 
 
-NOTHING = Space(0, 0, 0)
+NO_RESOURCES = Resources(0, 0, 0)
 
 
-def needs(pods: Iterable[PodCharge], resource: str) -> Space:
+def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
     """What pods take together of one node, seen by somebody who wants one resource."""
     gpus = cpu = memory = 0
     for pod in pods:
@@ -39,11 +39,11 @@ def needs(pods: Iterable[PodCharge], resource: str) -> Space:
             gpus += pod.gpus
         cpu += pod.cpu_milli
         memory += pod.memory_bytes
-    return Space(gpus, cpu, memory)
+    return Resources(gpus, cpu, memory)
 
 
 @dataclass(slots=True)
-class Room:
+class NodeInfo:
     """A node with what is held and promised there; kept by ``World``, which alone changes it."""
 
     node: Node
@@ -51,18 +51,20 @@ class Room:
     cpu_milli: int = 0
     memory_bytes: int = 0
     borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
-    kept: Space = NOTHING  # CPU and memory that come with the GPUs of the node, held or idle
+    gpu_share: Resources = NO_RESOURCES  # CPU and memory that come with the GPUs of the node, held or idle
     cpu_with_gpus: int = 0  # that pods with GPUs hold
     memory_with_gpus: int = 0
-    entitled: dict[str, dict[str, int]] = field(default_factory=dict)  # guaranteed or promised so, by resource and team
-    holders: dict[str, tuple[PodCharge, ...]] = field(default_factory=dict)  # by job
-    promises: dict[str, tuple[PodCharge, ...]] = field(default_factory=dict)  # by job
-    lent: set[str] = field(default_factory=set)  # of the holders those that are preemptible
-    leavers: set[str] = field(default_factory=set)  # and those that are leaving
-    memo: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
+    guaranteed_by_team: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # guaranteed or promised so, by resource and team
+    allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
+    reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
+    preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
+    terminating: set[str] = field(default_factory=set)  # and those that are leaving
+    cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
 
     @classmethod
-    def empty(cls, node: Node) -> Room:
+    def empty(cls, node: Node) -> NodeInfo:
         """The node without jobs; pods that are no jobs have theirs."""
         others = node.others
         gpus = dict(node.gpus)
@@ -70,37 +72,37 @@ class Room:
             gpus[resource] = gpus.get(resource, 0) - milli
         return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
 
-    def take(self, job: Job, pod: PodCharge, leaving: bool) -> None:
-        if self.memo:
-            self.memo.clear()
-        name, pods, holders = job.id, job.charge.pods, self.holders
+    def allocate(self, job: Job, pod: PodRequest, leaving: bool) -> None:
+        if self.cache:
+            self.cache.clear()
+        name, pods, holders = job.id, job.request.pods, self.allocations
         # Most jobs have one pod, and most worlds are built of many jobs: no tuple is made for each.
         holders[name] = pods if len(pods) == 1 else (*holders.get(name, ()), pod)
         if job.preemptible:
-            self.lent.add(name)
+            self.preemptible.add(name)
         if leaving:
-            self.leavers.add(name)
+            self.terminating.add(name)
         self._shift(job, pod, 1)
 
-    def give(self, job: Job, pod: PodCharge) -> None:
-        self.memo.clear()
-        _take_out(self.holders, job.id, pod)
-        if job.id not in self.holders:
-            self.lent.discard(job.id)
-            self.leavers.discard(job.id)
+    def release(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        _take_out(self.allocations, job.id, pod)
+        if job.id not in self.allocations:
+            self.preemptible.discard(job.id)
+            self.terminating.discard(job.id)
         self._shift(job, pod, -1)
 
-    def promise(self, job: Job, pod: PodCharge) -> None:
-        self.memo.clear()
-        self.promises[job.id] = (*self.promises.get(job.id, ()), pod)
-        self._entitle_promised(job, pod, 1)
+    def reserve(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        self.reservations[job.id] = (*self.reservations.get(job.id, ()), pod)
+        self._count_reserved(job, pod, 1)
 
-    def break_promise(self, job: Job, pod: PodCharge) -> None:
-        self.memo.clear()
-        _take_out(self.promises, job.id, pod)
-        self._entitle_promised(job, pod, -1)
+    def release_reservation(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        _take_out(self.reservations, job.id, pod)
+        self._count_reserved(job, pod, -1)
 
-    def _shift(self, job: Job, pod: PodCharge, sign: int) -> None:
+    def _shift(self, job: Job, pod: PodRequest, sign: int) -> None:
         resource, cpu, memory = pod.resource, sign * pod.cpu_milli, sign * pod.memory_bytes
         self.cpu_milli -= cpu
         self.memory_bytes -= memory
@@ -113,79 +115,81 @@ class Room:
                 borrowed = self.borrowed
                 borrowed[resource] = borrowed.get(resource, 0) + milli
             else:
-                self._entitle(job.team, resource, milli)
+                self._count_guaranteed(job.team, resource, milli)
 
-    def _entitle_promised(self, job: Job, pod: PodCharge, sign: int) -> None:
+    def _count_reserved(self, job: Job, pod: PodRequest, sign: int) -> None:
         if pod.resource and not job.preemptible:
-            self._entitle(job.team, pod.resource, sign * pod.gpus)
+            self._count_guaranteed(job.team, pod.resource, sign * pod.gpus)
 
-    def _entitle(self, team: str, resource: str, milli: int) -> None:
-        teams = self.entitled.get(resource)
+    def _count_guaranteed(self, team: str, resource: str, milli: int) -> None:
+        teams = self.guaranteed_by_team.get(resource)
         if teams is None:
-            teams = self.entitled[resource] = {}
+            teams = self.guaranteed_by_team[resource] = {}
         left = teams[team] = teams.get(team, 0) + milli
         if not left:
             del teams[team]
 
-    def free(self, resource: str) -> Space:
+    def free(self, resource: str) -> Resources:
         """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""
         if resource:
-            return Space(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
-        cpu = self.cpu_milli - max(0, self.kept.cpu_milli - self.cpu_with_gpus)
-        return Space(0, cpu, self.memory_bytes - max(0, self.kept.memory_bytes - self.memory_with_gpus))
+            return Resources(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+        cpu = self.cpu_milli - max(0, self.gpu_share.cpu_milli - self.cpu_with_gpus)
+        return Resources(0, cpu, self.memory_bytes - max(0, self.gpu_share.memory_bytes - self.memory_with_gpus))
 
-    def whole(self, resource: str) -> Space:
+    def allocatable(self, resource: str) -> Resources:
         """What there would be if nobody held anything."""
         node = self.node
-        found = Space(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
-        return found if resource else found - self.kept
+        found = Resources(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+        return found if resource else found - self.gpu_share
 
     def guaranteed(self, resource: str) -> int:
         """What jobs that are not preemptible hold, and pods that are no jobs."""
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
-    def staying(self, resource: str) -> int:
+    def guaranteed_and_reserved(self, resource: str) -> int:
         """What guaranteed jobs hold there or were promised, and pods that are no jobs: borrowers leave for them."""
-        return dict(self.node.others.gpus).get(resource, 0) + sum(self.entitled.get(resource, {}).values())
+        return dict(self.node.others.gpus).get(resource, 0) + sum(self.guaranteed_by_team.get(resource, {}).values())
 
-    def now(self, resource: str, but: str = "") -> Space:
+    def available(self, resource: str, but: str = "") -> Resources:
         """What may be taken now; the promise of the job ``but`` is its own.
 
         What is promised to others is theirs, except as far as those who leave will make up for it.
         """
         free = self.free(resource)
-        if not self.promises:
+        if not self.reservations:
             return free
-        gpus, cpu, memory = self._promised(resource, but) - self.leaving(resource)
+        gpus, cpu, memory = self._reserved(resource, but) - self.releasing(resource)
         return free - (max(0, gpus), max(0, cpu), max(0, memory))
 
-    def soon(self, resource: str, but: str = "") -> Space:
+    def available_after_termination(self, resource: str, but: str = "") -> Resources:
         """What may be taken when those who leave are gone."""
-        if but in self.promises:
-            return self.free(resource) + self.leaving(resource) - self._promised(resource, but)
-        found: Space | None = self.memo.get(("soon", resource))
+        if but in self.reservations:
+            return self.free(resource) + self.releasing(resource) - self._reserved(resource, but)
+        found: Resources | None = self.cache.get(("soon", resource))
         if found is None:
-            found = self.free(resource) + self.leaving(resource) - self._promised(resource, "")
-            self.memo["soon", resource] = found
+            found = self.free(resource) + self.releasing(resource) - self._reserved(resource, "")
+            self.cache["soon", resource] = found
         return found
 
-    def leaving(self, resource: str) -> Space:
+    def releasing(self, resource: str) -> Resources:
         """What those give back who leave."""
-        if not self.leavers:
-            return NOTHING
-        found: Space | None = self.memo.get(("leaving", resource))
+        if not self.terminating:
+            return NO_RESOURCES
+        found: Resources | None = self.cache.get(("leaving", resource))
         if found is None:
-            found = needs((pod for name in self.leavers for pod in self.holders[name]), resource)
-            self.memo["leaving", resource] = found
+            found = resources_needed((pod for name in self.terminating for pod in self.allocations[name]), resource)
+            self.cache["leaving", resource] = found
         return found
 
-    def _promised(self, resource: str, but: str) -> Space:
-        if not self.promises:
-            return NOTHING
-        return needs((pod for name, pods in self.promises.items() if name != but for pod in pods), resource)
+    def _reserved(self, resource: str, but: str) -> Resources:
+        if not self.reservations:
+            return NO_RESOURCES
+        return resources_needed(
+            (pod for name, pods in self.reservations.items() if name != but for pod in pods), resource
+        )
 
 
-def _take_out(pods: dict[str, tuple[PodCharge, ...]], job: str, pod: PodCharge) -> None:
+def _take_out(pods: dict[str, tuple[PodRequest, ...]], job: str, pod: PodRequest) -> None:
     index = pods[job].index(pod)
     rest = pods[job][:index] + pods[job][index + 1 :]
     if rest:

@@ -52,7 +52,7 @@ class Shortage:
     step: str
 
 
-def explain(message: str, gpus: Collection[str] = ()) -> Shortage | None:
+def explain_unschedulable(message: str, gpus: Collection[str] = ()) -> Shortage | None:
     """The scheduler's message in words; ``None`` when it says nothing about nodes."""
     found = _COUNTS.search(message)
     if found is None:

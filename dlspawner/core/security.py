@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlspawner.core.accounts import Group, Numbers
+from dlspawner.core.accounts import UnixGroup, UnixIds
 from dlspawner.core.manifest import Manifest, merge_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER
 
@@ -28,7 +28,7 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _STRICT_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def numbers(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Numbers | None:
+def unix_ids(spec: Mapping[str, Any], container: Mapping[str, Any]) -> UnixIds | None:
     """Who a container runs as, with all its groups; ``None`` when only its image knows."""
     context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
     uid, own = context.get("runAsUser"), context.get("runAsGroup")
@@ -37,10 +37,10 @@ def numbers(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Numbers | 
     gid = int(uid if own is None else own)
     more = [*(context.get("supplementalGroups") or ()), context.get("fsGroup")]
     gids = dict.fromkeys(int(one) for one in more if one is not None)
-    return Numbers(int(uid), gid, tuple(Group("", one) for one in gids if one != gid))
+    return UnixIds(int(uid), gid, tuple(UnixGroup("", one) for one in gids if one != gid))
 
 
-def run_as(pod: Manifest, who: Numbers, *, fs_group: int | None = None) -> Manifest:
+def run_as(pod: Manifest, who: UnixIds, *, fs_group: int | None = None) -> Manifest:
     """The pod as this person, with the volumes' files in their own group unless another one is said.
 
     ``fsGroupChangePolicy``: a volume that already belongs to the group is not walked through at every start.

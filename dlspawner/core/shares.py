@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.model import ClusterConfig, TeamsConfig
 from dlspawner.core.nodes import Node, has_type
 
-Layout = dict[str, dict[str, int]]  # by team and node
+TeamNodes = dict[str, dict[str, int]]  # by team and node
 
 
-class Shares:
+class QuotaLayout:
     """The layouts of all types on these nodes, each found out when it is asked for."""
 
-    def __init__(self, cluster: Cluster, teams: Teams, nodes: Sequence[Node]) -> None:
+    def __init__(self, cluster: ClusterConfig, teams: TeamsConfig, nodes: Sequence[Node]) -> None:
         self._cluster, self._teams, self._nodes = cluster, teams, nodes
         self._milli: dict[str, dict[str, int]] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, TeamNodes] = {}
         self._by_node: dict[str, dict[str, dict[str, int]]] = {}
         self._spare: dict[str, dict[str, int]] = {}
 
@@ -33,12 +33,12 @@ class Shares:
         """Milli-GPUs of a type on all nodes, open or not."""
         return sum(self._nodes_of(gpu_type).values())
 
-    def layout(self, gpu_type: str) -> Layout:
+    def layout(self, gpu_type: str) -> TeamNodes:
         """By team and node; empty while no team has a quota, or quotas are more than there is."""
         found = self._layouts.get(gpu_type)
         if found is None:
             quotas = [(team.name, team.entitled(gpu_type)) for team in self._teams.teams]
-            found = lay_out(self._nodes_of(gpu_type), quotas) if any(milli for _, milli in quotas) else {}
+            found = assign(self._nodes_of(gpu_type), quotas) if any(milli for _, milli in quotas) else {}
             self._layouts[gpu_type] = found
         return found
 
@@ -53,7 +53,7 @@ class Shares:
             self._by_node[gpu_type] = found
         return found
 
-    def spare(self, gpu_type: str) -> dict[str, int]:
+    def unassigned(self, gpu_type: str) -> dict[str, int]:
         """What is in no team's share, by node; nothing while there is no layout."""
         found: dict[str, int] | None = self._spare.get(gpu_type)
         if found is None:
@@ -76,7 +76,7 @@ class Shares:
         return found
 
 
-def lay_out(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> Layout:
+def assign(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> TeamNodes:
     """For each team the nodes of its quota, and how many milli-GPUs of each; independent of the order of nodes.
 
     A rest that fits on no single node is spread. Teams keep the order of the file.
@@ -84,7 +84,7 @@ def lay_out(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> Layo
     if sum(quota for _, quota in quotas) > sum(nodes.values()):
         return {}
     free = {name: nodes[name] for name in sorted(nodes, key=lambda name: (-nodes[name], name)) if nodes[name] > 0}
-    layout: Layout = {team: {} for team, quota in quotas if quota > 0}
+    layout: TeamNodes = {team: {} for team, quota in quotas if quota > 0}
     rests: list[tuple[int, str]] = []
     whole = list(free)
     for team, quota in quotas:

@@ -11,73 +11,73 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlspawner.core.charge import PodCharge
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.charge import PodRequest
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.model import GpuType
 from dlspawner.core.nodes import has_type
-from dlspawner.core.rooms import Room
-from dlspawner.core.world import World
+from dlspawner.core.rooms import NodeInfo
+from dlspawner.core.world import ClusterState
 
-WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN})  # for GPUs; who waits for an approval waits for people
-Place = tuple[str, str]  # a team and a GPU type
+WAITING = frozenset({JobState.QUEUED, JobState.LOGIN_REQUIRED})  # for GPUs; who waits for an approval waits for people
+PendingGpus = tuple[str, str]  # a team and a GPU type
 
 
 @dataclass(slots=True)
-class Standing:
+class TeamTypeUsage:
     """Of one team and GPU type; ``held`` is charged to the quota, ``borrowed`` is not."""
 
     quota: int = 0
-    held: int = 0
+    guaranteed: int = 0
     borrowed: int = 0
     queued: int = 0
     unapproved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class TypeCapacity:
     """Of one GPU type: all there are, what nobody holds, and what of that is of no use now."""
 
     total: int = 0
     free: int = 0
-    closed: int = 0
+    unschedulable: int = 0
     fragmented: int = 0
 
 
-def standings(world: World) -> dict[Place, Standing]:
+def usage_by_team(world: ClusterState) -> dict[PendingGpus, TeamTypeUsage]:
     """By team and GPU type: what has a quota, and whatever jobs hold or wait for; ``quota`` 0 for who has none."""
-    found: dict[Place, Standing] = {}
+    found: dict[PendingGpus, TeamTypeUsage] = {}
     for team in world.teams.teams:
         for quota in team.quota:
-            found[team.name, quota.gpu_type] = Standing(quota=world.quota(team.name, quota.gpu_type))
+            found[team.name, quota.gpu_type] = TeamTypeUsage(quota=world.quota(team.name, quota.gpu_type))
     for job in world.jobs.values():
-        kind = job.charge.gpu_type
+        kind = job.request.gpu_type
         if kind is not None:
-            _add(found.setdefault((job.team, kind), Standing()), job)
+            _add(found.setdefault((job.team, kind), TeamTypeUsage()), job)
     return found
 
 
-def _add(standing: Standing, job: Job) -> None:
+def _add(standing: TeamTypeUsage, job: Job) -> None:
     if job.holds and job.preemptible:
-        standing.borrowed += job.charge.gpus
+        standing.borrowed += job.request.gpus
     elif job.holds:
-        standing.held += job.charge.gpus
+        standing.guaranteed += job.request.gpus
     elif job.state in WAITING:
-        standing.queued += job.charge.gpus
-    elif job.state is State.WAITING_APPROVAL:
-        standing.unapproved += job.charge.gpus
+        standing.queued += job.request.gpus
+    elif job.state is JobState.PENDING_APPROVAL:
+        standing.unapproved += job.request.gpus
 
 
-def capacities(world: World) -> dict[str, Capacity]:
+def capacity_by_type(world: ClusterState) -> dict[str, TypeCapacity]:
     """By GPU type, those without a node too."""
-    waiting: dict[str, set[PodCharge]] = {}
+    waiting: dict[str, set[PodRequest]] = {}
     for job in world.jobs.values():
-        if job.charge.gpu_type is not None and job.state is State.QUEUED:
-            waiting.setdefault(job.charge.gpu_type, set()).update(pod for pod in job.charge.pods if pod.gpus)
+        if job.request.gpu_type is not None and job.state is JobState.QUEUED:
+            waiting.setdefault(job.request.gpu_type, set()).update(pod for pod in job.request.pods if pod.gpus)
     rooms = tuple(world.rooms.values())
     return {kind.name: _capacity(kind, rooms, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
 
 
-def _capacity(kind: GpuType, rooms: Iterable[Room], waiting: Iterable[PodCharge]) -> Capacity:
+def _capacity(kind: GpuType, rooms: Iterable[NodeInfo], waiting: Iterable[PodRequest]) -> TypeCapacity:
     total = free = closed = fragmented = 0
     pods = tuple(waiting)
     for room in rooms:
@@ -90,8 +90,8 @@ def _capacity(kind: GpuType, rooms: Iterable[Room], waiting: Iterable[PodCharge]
             closed += idle
         elif pods and not any(_fits(pod, room) for pod in pods):
             fragmented += idle
-    return Capacity(total, free, closed, fragmented)
+    return TypeCapacity(total, free, closed, fragmented)
 
 
-def _fits(pod: PodCharge, room: Room) -> bool:
-    return room.free(pod.resource).holds(pod) and pod.placement.suits(room.node)
+def _fits(pod: PodRequest, room: NodeInfo) -> bool:
+    return room.free(pod.resource).holds(pod) and pod.placement.matches(room.node)

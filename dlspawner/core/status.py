@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from dlspawner.core.model import GpuType, Team
 from dlspawner.core.nodes import has_type
-from dlspawner.core.rooms import Room
-from dlspawner.core.world import World
+from dlspawner.core.rooms import NodeInfo
+from dlspawner.core.world import ClusterState
 
 
 @dataclass(frozen=True, slots=True)
-class OnNode:
+class NodeGpus:
     """What a node has of one GPU type."""
 
     gpu_type: str
@@ -29,7 +29,7 @@ class NodeStatus:
 
     name: str
     state: str
-    gpus: tuple[OnNode, ...]
+    gpus: tuple[NodeGpus, ...]
     cpu_milli: int
     cpu_free: int
     memory_bytes: int
@@ -44,7 +44,7 @@ class TypeStatus:
     total: int
     free: int
     most: int
-    closed: int
+    unschedulable: int
     waiting_jobs: int
     waiting_gpus: int
 
@@ -55,28 +55,28 @@ class QuotaStatus:
 
     team: Team
     gpu_type: str
-    entitled: int
+    quota: int
     used: int
     borrowed: int
 
     @property
     def free(self) -> int:
-        return max(0, self.entitled - self.used)
+        return max(0, self.quota - self.used)
 
 
-def nodes(world: World) -> list[NodeStatus]:
+def node_statuses(world: ClusterState) -> list[NodeStatus]:
     """Every node, by name."""
     return [_node(world.rooms[name], world) for name in sorted(world.rooms)]
 
 
-def gpu_types(world: World, found: Iterable[NodeStatus]) -> list[TypeStatus]:
+def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
     """Every type of the cluster, from what ``nodes`` found."""
     listed = list(found)
     waiting = _waiting(world)
     return [_type(kind, listed, waiting.get(kind.name, (0, 0))) for kind in world.cluster.gpu_types]
 
 
-def quotas(world: World, teams: Iterable[Team]) -> list[QuotaStatus]:
+def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
     """Each of these teams with each type; all there is of it is everybody's while nobody has a quota."""
     kinds = [kind.name for kind in world.cluster.gpu_types]
     return [
@@ -88,12 +88,12 @@ def quotas(world: World, teams: Iterable[Team]) -> list[QuotaStatus]:
     ]
 
 
-def _node(room: Room, world: World) -> NodeStatus:
+def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
     node, here = room.node, []
     for kind in world.cluster.gpu_types:
         if has_type(node, kind):
-            free = max(0, room.now(kind.resource).gpus) if node.open else 0
-            here.append(OnNode(kind.name, node.gpus_of(kind.resource), free))
+            free = max(0, room.available(kind.resource).gpus) if node.open else 0
+            here.append(NodeGpus(kind.name, node.gpus_of(kind.resource), free))
     state = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
     cpu, memory = max(0, room.cpu_milli), max(0, room.memory_bytes)
     return NodeStatus(node.name, state, tuple(here), node.cpu_milli, cpu, node.memory_bytes, memory)
@@ -106,18 +106,18 @@ def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> T
         total=sum(one.total for _, one in here),
         free=sum(one.free for _, one in here),
         most=max((one.free for _, one in here), default=0),
-        closed=sum(one.total for state, one in here if state != "ready"),
+        unschedulable=sum(one.total for state, one in here if state != "ready"),
         waiting_jobs=waiting[0],
         waiting_gpus=waiting[1],
     )
 
 
-def _waiting(world: World) -> dict[str | None, tuple[int, int]]:
+def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
     """Jobs in the queue and the GPUs that they want, by type."""
     found: dict[str | None, tuple[int, int]] = {}
     for (_, kind), teams in world.queues.items():
         for keys in teams.values():
             jobs, gpus = found.get(kind, (0, 0))
-            wanted = sum(world.jobs[job].charge.gpus for _, _, job in keys)
+            wanted = sum(world.jobs[job].request.gpus for _, _, job in keys)
             found[kind] = (jobs + len(keys), gpus + wanted)
     return found

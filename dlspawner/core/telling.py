@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 WHEN = "{when}"
 
 
-def told(text: str, until: datetime | None, now: datetime) -> str:
+def with_time(text: str, until: datetime | None, now: datetime) -> str:
     """The sentence as it is read at ``now``."""
     if until is None:
         return " ".join(text.replace(WHEN, "").split())

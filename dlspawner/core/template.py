@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from dlspawner.core import quantity
-from dlspawner.core.model import Amount, Special
+from dlspawner.core.model import CpuMemory, SpecialPermission
 
 # KubeSpawner hard-codes the first; the second is the person's own container where the first is only the login proxy.
 NOTEBOOK_CONTAINER = "notebook"
@@ -24,7 +24,7 @@ DEFAULT_HOME, DEFAULT_NOTEBOOK_DIR = "/home/${unix_name}", "${home}"
 Value = bool | int | float | str
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """The type of an option; ``quantity`` is Kubernetes' (``500m``, ``16Gi``)."""
 
     INTEGER = "integer"
@@ -37,26 +37,26 @@ class Kind(Enum):
     IMAGE = "image"
 
 
-class Protocol(Enum):
+class EndpointProtocol(Enum):
     HTTP = "http"
     SSH = "ssh"
     TCP = "tcp"
 
 
-class Expose(Enum):
+class EndpointService(Enum):
     """Who can reach an endpoint: only the cluster (and ``ssh -L``), or a Service of type NodePort as well."""
 
     CLUSTER = "cluster"
     NODEPORT = "nodeport"
 
 
-class Access(Enum):
+class TeamDataAccess(Enum):
     NONE = "none"
     READ_ONLY = "read-only"
     READ_WRITE = "read-write"
 
 
-class Evidence(Enum):
+class ActivitySource(Enum):
     """What counts as use of a job."""
 
     GPU = "gpu"
@@ -66,7 +66,7 @@ class Evidence(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OptionChoice:
     """One thing that may be picked, and how the form calls it."""
 
     value: str
@@ -78,13 +78,13 @@ class Option:
     """Something the user chooses. ``minimum`` and ``maximum`` are numbers, for quantities in the base unit."""
 
     name: str
-    kind: Kind
+    kind: OptionKind
     title: str = ""
     help: str = ""
     default: Value | None = None
     minimum: int | float | Fraction | None = None
     maximum: int | float | Fraction | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OptionChoice, ...] = ()
     pattern: str | None = None
     multiline: bool = False
 
@@ -95,21 +95,21 @@ class Endpoint:
 
     name: str
     port: int
-    protocol: Protocol
-    expose: Expose = Expose.CLUSTER
+    protocol: EndpointProtocol
+    expose: EndpointService = EndpointService.CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
     """Which storage the job sees; ``team_data`` never grants more than ``teams.yaml`` does."""
 
-    home: Access = Access.READ_WRITE
-    team_data: Access = Access.READ_WRITE
+    home: TeamDataAccess = TeamDataAccess.READ_WRITE
+    team_data: TeamDataAccess = TeamDataAccess.READ_WRITE
     job_directory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class PodRole:
     """So many pods of the same kind; a job of one pod has one role."""
 
     name: str
@@ -129,7 +129,12 @@ class IdlePolicy:
     lifetime: timedelta | None = None
     http_alone: timedelta | None = None
     dry_run: bool | None = None
-    counts: tuple[Evidence, ...] = (Evidence.GPU, Evidence.KERNEL, Evidence.HTTP, Evidence.SSH)
+    counts: tuple[ActivitySource, ...] = (
+        ActivitySource.GPU,
+        ActivitySource.KERNEL,
+        ActivitySource.HTTP,
+        ActivitySource.SSH,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +151,12 @@ class Template:
     notebook_dir: str = DEFAULT_NOTEBOOK_DIR
     endpoints: tuple[Endpoint, ...] = ()
     mounts: Mounts = Mounts()
-    roles: tuple[Role, ...] = (Role("job"),)
+    roles: tuple[PodRole, ...] = (PodRole("job"),)
     grace_period: timedelta = timedelta(seconds=30)
     idle: IdlePolicy = IdlePolicy()
     # Whether an SSH login starts a job that does not run; None leaves it to the person.
     start_on_connect: bool | None = None
-    special: frozenset[Special] = frozenset()
+    special: frozenset[SpecialPermission] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     # A Kubernetes PodSpec fragment as it was parsed. Never changed: rendering builds a new tree.
@@ -171,7 +176,7 @@ class Template:
     @property
     def ssh(self) -> Endpoint | None:
         """The endpoint that is a real sshd, if the template offers one."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.protocol is Protocol.SSH), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint.protocol is EndpointProtocol.SSH), None)
 
     @property
     def work_container(self) -> str:
@@ -180,14 +185,14 @@ class Template:
         return MAIN_CONTAINER if MAIN_CONTAINER in named else NOTEBOOK_CONTAINER
 
     @property
-    def beside(self) -> Amount:
+    def companions(self) -> CpuMemory:
         """What the containers beside the work container may use at most, where the template says plain amounts."""
         sidecars = [one for one in self.pod.get("initContainers", []) if one.get("restartPolicy") == "Always"]
         others = [one for one in self.pod.get("containers", []) if one.get("name") != self.work_container]
         cpu, memory = (
             sum((_most(one, what) for one in (*others, *sidecars)), Fraction(0)) for what in ("cpu", "memory")
         )
-        return Amount(quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
+        return CpuMemory(quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
 
     def option(self, name: str) -> Option | None:
         return next((option for option in self.options if option.name == name), None)
@@ -197,4 +202,4 @@ def _most(container: dict[str, Any], name: str) -> Fraction:
     """The larger of a container's limit and request; nothing for what only a launch knows, or no amount."""
     resources = container.get("resources") or {}
     written = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests")]
-    return max(quantity.parse(str(value)) or Fraction(0) for value in written)
+    return max(quantity.parse_quantity(str(value)) or Fraction(0) for value in written)

@@ -6,30 +6,30 @@ from collections.abc import Iterable, Iterator
 
 from dlspawner.core import quantity
 from dlspawner.core.amounts import counted, shown
-from dlspawner.core.charge import PodCharge
+from dlspawner.core.charge import PodRequest
 from dlspawner.core.jobs import Job
-from dlspawner.core.placing import Nodes, first
-from dlspawner.core.rooms import Room
-from dlspawner.core.world import World
+from dlspawner.core.placing import Nodes, place_first
+from dlspawner.core.rooms import NodeInfo
+from dlspawner.core.world import ClusterState
 
 
-def first_free(request: Job, world: World, kept: frozenset[str]) -> Nodes | None:
+def find_free_nodes(request: Job, world: ClusterState, kept: frozenset[str]) -> Nodes | None:
     """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's.
 
     Preemptible jobs prefer nodes without guaranteed ones: those fill up nodes where their team's jobs are already, and
     would then find a borrower there, to be stopped while other nodes are empty.
     """
 
-    def rooms(pod: PodCharge) -> Iterable[Room]:
+    def rooms(pod: PodRequest) -> Iterable[NodeInfo]:
         found = (
             room for room in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if room.node.name not in kept
         )
         return _lenders_last(found, pod.resource) if request.preemptible and pod.gpus else found
 
-    return first(request.charge.pods, rooms, lambda room, pod: room.now(pod.resource, request.id))
+    return place_first(request.request.pods, rooms, lambda room, pod: room.available(pod.resource, request.id))
 
 
-def _lenders_last(rooms: Iterable[Room], resource: str) -> Iterator[Room]:
+def _lenders_last(rooms: Iterable[NodeInfo], resource: str) -> Iterator[NodeInfo]:
     later = []
     for room in rooms:
         if room.guaranteed(resource) > 0:
@@ -39,14 +39,14 @@ def _lenders_last(rooms: Iterable[Room], resource: str) -> Iterator[Room]:
     yield from later
 
 
-def room_sentence(request: Job, world: World) -> str:
+def no_fit_message(request: Job, world: ClusterState) -> str:
     """How much is free, for somebody who can not start, and which nodes would be there as well."""
-    pod, kind = max(request.charge.pods, key=lambda pod: pod.gpus), request.charge.gpu_type
+    pod, kind = max(request.request.pods, key=lambda pod: pod.gpus), request.request.gpu_type
     closed = _closed_sentence(pod, kind, world)
     pool = world.pool(pod.resource, pod.placement)
     if kind is None:
-        return f"{_space_sentence(pod, pool.rooms.values(), request)}{closed}"
-    idle, most = pool.idle, max(0, pool.most)
+        return f"{_free_sentence(pod, pool.rooms.values(), request)}{closed}"
+    idle, most = pool.total_free, max(0, pool.most_free)
     said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
     if most >= pod.gpus:
         together = "not together with the CPU and memory that this job wants, or they are promised to others"
@@ -54,10 +54,10 @@ def room_sentence(request: Job, world: World) -> str:
     return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}.{closed}"
 
 
-def _space_sentence(pod: PodCharge, rooms: Iterable[Room], request: Job) -> str:
+def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> str:
     """How much CPU and memory is free for a pod without GPUs on the node that has the largest part of it."""
-    spaces = [room.now(pod.resource, request.id) for room in rooms]
-    count = len(request.charge.pods)
+    spaces = [room.available(pod.resource, request.id) for room in rooms]
+    count = len(request.request.pods)
     each = f" for one of its {count} pods" if count > 1 else ""
     asked = f"this job needs {_amounts(pod.cpu_milli, pod.memory_bytes)}{each}"
     if not spaces:
@@ -77,10 +77,10 @@ def _amounts(cpu_milli: int, memory_bytes: int) -> str:
     return f"{counted(cpu_milli, 'CPU')} and {quantity.memory(memory_bytes)} of memory"
 
 
-def _closed_sentence(pod: PodCharge, kind: str | None, world: World) -> str:
+def _closed_sentence(pod: PodRequest, kind: str | None, world: ClusterState) -> str:
     """Which nodes that could hold the pod take no jobs now, with a space before it; empty where there are none."""
     rooms = [world.rooms[name] for name in world.closed]
-    nodes = [one.node for one in rooms if pod.placement.suits(one.node) and one.whole(pod.resource).holds(pod)]
+    nodes = [one.node for one in rooms if pod.placement.matches(one.node) and one.allocatable(pod.resource).holds(pod)]
     of_type = f" with GPUs of type {kind}" if kind else ""
     silent = sum(not node.ready for node in nodes)
     said = ""

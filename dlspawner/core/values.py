@@ -15,9 +15,9 @@ from fractions import Fraction
 from typing import TypeVar
 
 from dlspawner.core import quantity
-from dlspawner.core.template import Kind, Option, Value
+from dlspawner.core.template import Option, OptionKind, Value
 
-LONGEST = {Kind.STRING: 4096, Kind.PATH: 1024, Kind.IMAGE: 512}
+LONGEST = {OptionKind.STRING: 4096, OptionKind.PATH: 1024, OptionKind.IMAGE: 512}
 
 _IMAGE = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
@@ -37,7 +37,7 @@ class WrongValueError(Exception):
     """A value is wrong; the text is the rest of a sentence that begins with the option's title."""
 
 
-def read(option: Option, value: object) -> Value | None:
+def read_value(option: Option, value: object) -> Value | None:
     """The value in the option's own type; its default, or ``None`` without one, where nothing was given."""
     if value is None or value == "":
         if option.default is None:
@@ -51,7 +51,7 @@ def read(option: Option, value: object) -> Value | None:
 def check_value(option: Option, value: object) -> str | None:
     """What is wrong with a value of an option as a sentence, ``None`` when it is right; for defaults in files."""
     try:
-        read(replace(option, default=None), value)
+        read_value(replace(option, default=None), value)
     except WrongValueError as wrong:
         return f"{option.title or option.name} {wrong}"
     return None
@@ -112,7 +112,7 @@ def _range(option: Option) -> str:
 
 
 def _bound(option: Option, bound: int | float | Fraction) -> str:
-    if option.kind is Kind.QUANTITY:
+    if option.kind is OptionKind.QUANTITY:
         exact = Fraction(bound)
         return (
             quantity.memory(int(exact))
@@ -141,7 +141,7 @@ def _choice(option: Option, value: Value) -> str:
 
 def _quantity(option: Option, value: Value) -> str:
     text = value.strip() if isinstance(value, str) else show(value)
-    number = None if isinstance(value, bool) else quantity.parse(text)
+    number = None if isinstance(value, bool) else quantity.parse_quantity(text)
     if number is None:
         raise WrongValueError(f"must be an amount such as 4, 500m or 16Gi; you gave {show(value)}.")
     low, high = option.minimum, option.maximum
@@ -162,20 +162,20 @@ def _text(option: Option, value: Value) -> str:
         raise WrongValueError(f"must match {option.pattern}; you gave {show(value)}.")
     if option.choices:
         return _choice(option, value)
-    if option.kind is Kind.IMAGE and not _IMAGE.fullmatch(value):
+    if option.kind is OptionKind.IMAGE and not _IMAGE.fullmatch(value):
         raise WrongValueError(f"must be an image such as registry.example.org/team/name:tag; you gave {show(value)}.")
-    if option.kind is Kind.PATH and ".." in value.split("/"):
+    if option.kind is OptionKind.PATH and ".." in value.split("/"):
         raise WrongValueError(f"must not contain “..”; you gave {show(value)}.")
     return value
 
 
-_READERS: dict[Kind, Callable[[Option, Value], Value]] = {
-    Kind.INTEGER: _integer,
-    Kind.NUMBER: _number,
-    Kind.BOOLEAN: _boolean,
-    Kind.CHOICE: _choice,
-    Kind.QUANTITY: _quantity,
-    Kind.STRING: _text,
-    Kind.PATH: _text,
-    Kind.IMAGE: _text,
+_READERS: dict[OptionKind, Callable[[Option, Value], Value]] = {
+    OptionKind.INTEGER: _integer,
+    OptionKind.NUMBER: _number,
+    OptionKind.BOOLEAN: _boolean,
+    OptionKind.CHOICE: _choice,
+    OptionKind.QUANTITY: _quantity,
+    OptionKind.STRING: _text,
+    OptionKind.PATH: _text,
+    OptionKind.IMAGE: _text,
 }

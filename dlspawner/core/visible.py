@@ -31,7 +31,7 @@ _FORMS = (
 _HIDES = re.compile("|".join((f"[{_HIDDEN}]", *_FORMS)))
 
 
-def visible(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """The same text, in which every letter that hides is spelled out, such as ``\\u202e``."""
     return text if text.isascii() and text.isprintable() else _HIDES.sub(_spelled, text)
 

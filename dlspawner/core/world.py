@@ -25,23 +25,23 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.fairshare import Usage
-from dlspawner.core.holdings import NO_HOLDINGS, Holdings
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, Team, Teams
-from dlspawner.core.nodes import Node, Placement, has_type
-from dlspawner.core.pools import Pool
+from dlspawner.core.fairshare import DecayedUsage
+from dlspawner.core.holdings import NO_USAGE, TeamUsage
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.nodes import Node, NodePlacement, has_type
+from dlspawner.core.pools import NodePool
 from dlspawner.core.remembered import Remembered
-from dlspawner.core.rooms import NOTHING, Room, Space
-from dlspawner.core.shares import Layout, Shares
+from dlspawner.core.rooms import NO_RESOURCES, NodeInfo, Resources
+from dlspawner.core.shares import QuotaLayout, TeamNodes
 
 _MOST_POOLS, _MOST_FACTS = 200, 20_000
-_QUEUED, _ENDED = State.QUEUED, State.ENDED  # looking them up in the class would be seen
+_QUEUED, _ENDED = JobState.QUEUED, JobState.ENDED  # looking them up in the class would be seen
 
 # Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
 # together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
-Lane = tuple[str, str | None]
-Key = tuple[int, datetime, str]  # the order within a team
+QueueKey = tuple[str, str | None]
+JobOrderKey = tuple[int, datetime, str]  # the order within a team
 Found = TypeVar("Found")
 
 
@@ -49,52 +49,52 @@ Found = TypeVar("Found")
 class Snapshot:
     """Everything that a decision may depend on, apart from the time."""
 
-    cluster: Cluster
-    teams: Teams = field(default_factory=Teams)
+    cluster: ClusterConfig
+    teams: TeamsConfig = field(default_factory=TeamsConfig)
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()  # that hold or want something; ended ones are left out
-    usage: tuple[tuple[str, Usage], ...] = ()  # by team
+    usage: tuple[tuple[str, DecayedUsage], ...] = ()  # by team
     away: tuple[Node, ...] = ()  # as they were before they lost something or went
 
 
-def lane(job: Job) -> Lane:
+def queue_key(job: Job) -> QueueKey:
     """Where a job waits; its team's lane within it orders by ``key``."""
-    kind = job.charge.gpu_type
+    kind = job.request.gpu_type
     return ("" if job.preemptible or kind is None else job.team, kind)
 
 
-def key(job: Job) -> Key:
+def job_order_key(job: Job) -> JobOrderKey:
     return (-job.priority, job.submitted, job.id)
 
 
-class World:
+class ClusterState:
     """A snapshot with everything counted. ``put`` and ``put_node``, ``remove`` and ``remove_node`` change it."""
 
-    def __init__(self, cluster: Cluster, teams: Teams) -> None:
+    def __init__(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         self.cluster, self.teams = cluster, teams
         self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
         self.jobs: dict[str, Job] = {}
-        self.rooms: dict[str, Room] = {}
+        self.rooms: dict[str, NodeInfo] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.away = Remembered()
-        self.usage: dict[str, Usage] = {}
-        self.queues: dict[Lane, dict[str, list[Key]]] = {}  # by lane and team
-        self._held: dict[str, Holdings] = {}  # by team
+        self.usage: dict[str, DecayedUsage] = {}
+        self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
+        self._held: dict[str, TeamUsage] = {}  # by team
         self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
-        self._pools: dict[tuple[str, Placement], Pool] = {}
-        self._shares: Shares | None = None  # as far as somebody has asked for them
+        self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
+        self._shares: QuotaLayout | None = None  # as far as somebody has asked for them
         # What was found out since the last change: of anything, of a team's jobs, nodes or files, of nodes or files.
         self.memo: dict[object, Any] = {}
         self._team_memos: dict[str, dict[object, Any]] = {}
         self._lasting: dict[object, Any] = {}
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> World:
+    def of(cls, snapshot: Snapshot) -> ClusterState:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
-        world.rooms = {node.name: world._room(node) for node in snapshot.nodes}
+        world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
-        world.away.rooms = {node.name: world._room(node) for node in snapshot.away}
+        world.away.rooms = {node.name: world._node_info(node) for node in snapshot.away}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
         for job in world.jobs.values():
             world._count(job, 1, sort=False)
@@ -137,7 +137,7 @@ class World:
         self._forget()
         old = self.rooms.get(node.name)
         self.away.changed(node.name, old, node)
-        room = self._room(node)
+        room = self._node_info(node)
         self._settle(room)
         (self.closed.discard if node.open else self.closed.add)(node.name)
         if old is None or _lies(old.node) != _lies(node):
@@ -152,7 +152,7 @@ class World:
         if room is None:
             return
         self.away.changed(name, room, None)
-        jobs = {*room.holders, *room.promises}
+        jobs = {*room.allocations, *room.reservations}
         if jobs:
             self._homeless[name] = jobs
         for pool in self._pools.values():
@@ -162,17 +162,17 @@ class World:
 
     def recall(self, node: Node, since: datetime | None) -> None:
         """A node as it once was, before any node is put: what has all that it had then need not be remembered."""
-        self.away.recall(self._room(node), since)
+        self.away.recall(self._node_info(node), since)
         self._forget()
 
-    def configure(self, cluster: Cluster, teams: Teams) -> None:
+    def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
         self._forget()
         for room in (*self.rooms.values(), *self.away.rooms.values()):
-            room.kept = self._kept(room.node)
-            room.memo.clear()
+            room.gpu_share = self._kept(room.node)
+            room.cache.clear()
         self._pools.clear()
         self._shares = None
 
@@ -190,21 +190,21 @@ class World:
             held = self._held_by(team)
             milli = sum(held.guaranteed.values()) + sum(held.borrowed.values())
             if milli or team in self.usage:
-                old = self.usage.get(team) or Usage(0.0, now)
-                self.usage[team] = old.moved(now, half_life, milli)
+                old = self.usage.get(team) or DecayedUsage(0.0, now)
+                self.usage[team] = old.advanced_to(now, half_life, milli)
 
     # questions
 
-    def memo_of(self, team: str) -> dict[object, Any]:
+    def team_cache(self, team: str) -> dict[object, Any]:
         """What was found out of a team that depends on its own jobs, nodes and files, and on nobody else's jobs."""
         found = self._team_memos.get(team)
         if found is None:
             found = self._team_memos[team] = {}
         return found
 
-    def lasting(self, name: object, find: Callable[[], Found]) -> Found:
+    def config_cache(self, name: object, find: Callable[[], Found]) -> Found:
         """What nodes and files alone decide: found out once until one of them changes."""
-        known: Found | World = self._lasting.get(name, self)
+        known: Found | ClusterState = self._lasting.get(name, self)
         if known is self:
             if len(self._lasting) >= _MOST_FACTS:
                 self._lasting.clear()
@@ -213,12 +213,12 @@ class World:
 
     def team(self, name: str) -> Team | None:
         if name not in self._teams:
-            self._teams[name] = self.teams.paying(name)
+            self._teams[name] = self.teams.paying_team(name)
         return self._teams[name]
 
     def quota(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""
-        return self.lasting(("quota", team, gpu_type), lambda: self._quota(team, gpu_type))
+        return self.config_cache(("quota", team, gpu_type), lambda: self._quota(team, gpu_type))
 
     def _quota(self, team: str, gpu_type: str) -> int:
         if not self.teams.has_quota:
@@ -226,28 +226,28 @@ class World:
         known = self.team(team)
         return known.entitled(gpu_type) if known else 0
 
-    def left(self, team: str, gpu_type: str, request: Job | None = None) -> int:
+    def available_quota(self, team: str, gpu_type: str, request: Job | None = None) -> int:
         """What is left of a team's quota, negative after it was lowered; what the request was promised is its own."""
-        own = request.charge.gpus if request and request.promised and request.id in self.jobs else 0
+        own = request.request.gpus if request and request.reserved and request.id in self.jobs else 0
         return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
 
     def guaranteed(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs that are charged to a team's quota, promises included."""
         return self._held_by(team).guaranteed.get(gpu_type, 0)
 
-    def promised(self, team: str, gpu_type: str) -> int:
+    def reserved(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs of them that nobody of the team holds yet."""
-        return self._held_by(team).promised.get(gpu_type, 0)
+        return self._held_by(team).reserved.get(gpu_type, 0)
 
-    def promised_to(self, team: str, user: str) -> int:
+    def reserved_by_user(self, team: str, user: str) -> int:
         """Milli-GPUs of all types that were promised to a user on a team's account."""
-        return self._held_by(team).promised_to.get(user, 0)
+        return self._held_by(team).reserved_by_user.get(user, 0)
 
-    def returning(self, team: str, gpu_type: str) -> int:
+    def releasing(self, team: str, gpu_type: str) -> int:
         """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
-        return self._held_by(team).returning.get(gpu_type, 0)
+        return self._held_by(team).releasing.get(gpu_type, 0)
 
-    def below(self, team: str, gpu_type: str, priority: int) -> int:
+    def reclaimable_below(self, team: str, gpu_type: str, priority: int) -> int:
         """Milli-GPUs of a team's quota that jobs of a lower priority hold and do not leave already."""
         levels = self._held_by(team).levels.get(gpu_type)
         return sum(milli for level, milli in levels.items() if level < priority) if levels else 0
@@ -257,7 +257,7 @@ class World:
         borrowed = self._held_by(team).borrowed
         return sum(borrowed.values()) if gpu_type is None else borrowed.get(gpu_type, 0)
 
-    def over_share(self, team: str, gpu_type: str) -> int:
+    def over_quota(self, team: str, gpu_type: str) -> int:
         """By how much what a team holds is more than its quota; negative within it."""
         return self.guaranteed(team, gpu_type) + self.borrowed(team, gpu_type) - self.quota(team, gpu_type)
 
@@ -281,46 +281,46 @@ class World:
 
     def capacity(self, gpu_type: str) -> int:
         """Milli-GPUs of a type on all nodes, open or not."""
-        return self._laid_out().capacity(gpu_type)
+        return self._quota_layout().capacity(gpu_type)
 
-    def layout(self, gpu_type: str) -> Layout:
+    def quota_by_team(self, gpu_type: str) -> TeamNodes:
         """The teams' shares of a type; empty while no team is configured, or quotas are more than there is."""
-        return self._laid_out().layout(gpu_type)
+        return self._quota_layout().layout(gpu_type)
 
-    def shares(self, gpu_type: str) -> dict[str, dict[str, int]]:
+    def quota_by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
         """The same layout by node: which team has how much of it; nodes without GPUs of the type are left out."""
-        return self._laid_out().by_node(gpu_type)
+        return self._quota_layout().by_node(gpu_type)
 
-    def spare(self, gpu_type: str) -> dict[str, int]:
+    def unassigned(self, gpu_type: str) -> dict[str, int]:
         """What is in no team's share, by node; nothing while there is no layout."""
-        return self._laid_out().spare(gpu_type)
+        return self._quota_layout().unassigned(gpu_type)
 
-    def _laid_out(self) -> Shares:
+    def _quota_layout(self) -> QuotaLayout:
         if self._shares is None:
-            self._shares = Shares(self.cluster, self.teams, [room.node for room in self.rooms.values()])
+            self._shares = QuotaLayout(self.cluster, self.teams, [room.node for room in self.rooms.values()])
         return self._shares
 
-    def pool(self, resource: str, placement: Placement) -> Pool:
+    def pool(self, resource: str, placement: NodePlacement) -> NodePool:
         """The nodes where a pod with this placement may be, by what is free of a resource."""
         name = (resource, placement)
         pool = self._pools.get(name)
         if pool is None:
             if len(self._pools) >= _MOST_POOLS:
                 self._pools.clear()
-            pool = self._pools[name] = Pool(resource, placement, self.rooms.values())
+            pool = self._pools[name] = NodePool(resource, placement, self.rooms.values())
         return pool
 
-    def _room(self, node: Node) -> Room:
-        room = Room.empty(node)
-        room.kept = self._kept(node)
+    def _node_info(self, node: Node) -> NodeInfo:
+        room = NodeInfo.empty(node)
+        room.gpu_share = self._kept(node)
         return room
 
-    def _kept(self, node: Node) -> Space:
+    def _kept(self, node: Node) -> Resources:
         """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
-        if self.cluster.cpu_jobs.beside_gpus:
-            return NOTHING
+        if self.cluster.cpu_jobs.allow_on_gpu_nodes:
+            return NO_RESOURCES
         if not node.gpus:
-            return NOTHING
+            return NO_RESOURCES
         cpu = memory = 0
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
@@ -328,27 +328,27 @@ class World:
                 gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
                 cpu += gpus * kind.per_gpu.cpu_milli
                 memory += gpus * kind.per_gpu.memory_bytes
-        return Space(0, cpu, memory)
+        return Resources(0, cpu, memory)
 
     # counting
 
-    def _settle(self, room: Room) -> None:
+    def _settle(self, room: NodeInfo) -> None:
         """Put a fresh room in the place of an old one, with the jobs that are there."""
         name = room.node.name
         old = self.rooms.get(name)
-        here = {*old.holders, *old.promises} if old else self._homeless.pop(name, set())
+        here = {*old.allocations, *old.reservations} if old else self._homeless.pop(name, set())
         self.rooms[name] = room
         for job_id in here:
             job = self.jobs[job_id]
-            for pod, node in zip(job.charge.pods, job.nodes, strict=False):
+            for pod, node in zip(job.request.pods, job.nodes, strict=False):
                 if node == name:
                     if job.holds:
-                        room.take(job, pod, job.leaving)
+                        room.allocate(job, pod, job.terminating)
                     else:
-                        room.promise(job, pod)
+                        room.reserve(job, pod)
 
-    def _held_by(self, team: str) -> Holdings:
-        return self._held.get(team, NO_HOLDINGS)
+    def _held_by(self, team: str) -> TeamUsage:
+        return self._held.get(team, NO_USAGE)
 
     def _count(self, job: Job, sign: int, sort: bool = True) -> None:
         holds = job.holds
@@ -360,26 +360,26 @@ class World:
                 return
         held = self._held.get(job.team)
         if held is None:
-            held = self._held[job.team] = Holdings()
-        leaving = job.leaving
+            held = self._held[job.team] = TeamUsage()
+        leaving = job.terminating
         held.count(job, sign, holds, leaving)
         rooms, pools = self.rooms, self._pools
-        for pod, node in zip(job.charge.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
+        for pod, node in zip(job.request.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
             room = rooms.get(node) if node is not None else None
             if room is None:
-                self._without_room(job, node, sign)
+                self._without_node(job, node, sign)
             elif not holds:
-                (room.promise if sign > 0 else room.break_promise)(job, pod)
+                (room.reserve if sign > 0 else room.release_reservation)(job, pod)
             else:
                 if sign > 0:
-                    room.take(job, pod, leaving)
+                    room.allocate(job, pod, leaving)
                 else:
-                    room.give(job, pod)
+                    room.release(job, pod)
                 if pools and pod.resource:
                     for pool in pools.values():
-                        pool.moved(room)
+                        pool.update(room)
 
-    def _without_room(self, job: Job, node: str | None, sign: int) -> None:
+    def _without_node(self, job: Job, node: str | None, sign: int) -> None:
         """A job on a node that nobody knows, or whose node nobody knows."""
         if node is None:
             return
@@ -389,7 +389,7 @@ class World:
             del self._homeless[node]
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
-        where = lane(job)
+        where = queue_key(job)
         teams = self.queues.get(where)
         if teams is None:
             teams = self.queues[where] = {}
@@ -397,15 +397,15 @@ class World:
         if keys is None:
             keys = teams[job.team] = []
         if sign < 0:
-            del keys[bisect_left(keys, key(job))]
+            del keys[bisect_left(keys, job_order_key(job))]
             if not keys:
                 del teams[job.team]
             if not teams:
                 del self.queues[where]
         elif sort:
-            insort(keys, key(job))
+            insort(keys, job_order_key(job))
         else:
-            keys.append(key(job))
+            keys.append(job_order_key(job))
 
 
 def _lies(node: Node) -> tuple[object, ...]:

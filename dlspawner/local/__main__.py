@@ -35,17 +35,17 @@ from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_sign
 async def make_namespace(kubeconfig: Path) -> None:
     """On a cluster that is there already; raises CannotRun when it does not answer."""
     try:
-        async with await cluster.Cluster.connect(kubeconfig) as client:
+        async with await cluster.KubernetesClient.connect(kubeconfig) as client:
             await client.create(cluster.NAMESPACES, {"metadata": {"name": NAMESPACE}})
     except cluster.Conflict:
         return  # made at an earlier start
-    except cluster.ClusterError as error:
+    except cluster.KubernetesError as error:
         raise CannotRun(f"The cluster of {kubeconfig} cannot be used: {error}") from error
 
 
 async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
     """Team data claims are an administrator's to make; here we are the administrator."""
-    async with await cluster.Cluster.connect(kubeconfig) as client:
+    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
         for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
             claim = {
                 "apiVersion": "v1",
@@ -62,7 +62,7 @@ async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
 async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> None:
     """So are PriorityClasses; as in hub_config/kubernetes/base/priorities.yaml."""
     classes = wanted.cluster.scheduling.classes
-    async with await cluster.Cluster.connect(kubeconfig) as client:
+    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
         for name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
             if name is None:
                 continue

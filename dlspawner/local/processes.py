@@ -61,7 +61,7 @@ def prometheus(options: Options, ports: Ports, program: str) -> Child:
 
 async def point_at_nodes(options: Options) -> None:
     """Tell Prometheus where the nodes serve the metrics of their GPUs."""
-    async with await cluster.Cluster.connect(options.cluster_config) as client:
+    async with await cluster.KubernetesClient.connect(options.cluster_config) as client:
         nodes = await client.list(cluster.NODES, labels=OUR_NODES)
     addresses = [
         entry["address"]
@@ -158,10 +158,10 @@ async def cluster_ready(kubeconfig: Path) -> bool:
     if not kubeconfig.exists():
         return False
     try:
-        async with await cluster.Cluster.connect(kubeconfig) as client:
+        async with await cluster.KubernetesClient.connect(kubeconfig) as client:
             nodes = await client.list(cluster.NODES, labels=OUR_NODES)
             await client.get(cluster.NAMESPACES, NAMESPACE)
-    except cluster.ClusterError:
+    except cluster.KubernetesError:
         return False
     conditions = [condition for node in nodes for condition in node.get("status", {}).get("conditions", ())]
     return bool(nodes) and len(nodes) == sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

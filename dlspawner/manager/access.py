@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dlspawner.core.model import Team
-from dlspawner.hubapi import Identity, Kind, has_scope, own_server
+from dlspawner.hubapi import HubIdentity, IdentityKind, has_scope, own_server
 
 READ_METRICS = "read:metrics"
 
 
-class Right(Enum):
+class AccessRight(Enum):
     """What somebody wants of jobs; the values are the Hub's scopes."""
 
     SEE = "read:servers"
@@ -49,11 +49,11 @@ class Viewer:
         return self.all or team in self.teams
 
 
-def viewer(identity: Identity, teams: Iterable[Team], right: Right, *, by_token: bool) -> Viewer | str:
+def viewer_of(identity: HubIdentity, teams: Iterable[Team], right: AccessRight, *, by_token: bool) -> Viewer | str:
     """Over which jobs this request has the right; a sentence where it has it over none."""
     scope = right.value
     everybody = has_scope(identity.scopes, scope)
-    if identity.kind is Kind.SERVICE:
+    if identity.kind is IdentityKind.SERVICE:
         return Viewer("", all=True) if everybody else f"This needs the scope {scope}."
     if own_server(identity) is not None:
         return "A job's own token does not open this; use one of the Hub's token page."
@@ -63,12 +63,12 @@ def viewer(identity: Identity, teams: Iterable[Team], right: Right, *, by_token:
     return Viewer(identity.name, administered, identity.admin and (everybody or not by_token))
 
 
-def named(identity: Identity) -> str:
+def actor_name(identity: HubIdentity) -> str:
     """What records say of who did something: a service is none of the people, whatever it is called."""
-    return identity.name if identity.kind is Kind.USER else f"the service {identity.name}"
+    return identity.name if identity.kind is IdentityKind.USER else f"the service {identity.name}"
 
 
-def may_read_metrics(identity: Identity, *, by_token: bool) -> str | None:
+def may_read_metrics(identity: HubIdentity, *, by_token: bool) -> str | None:
     """The Hub's scope for its own metrics; administrators in a browser, whose login carries no scopes."""
     if has_scope(identity.scopes, READ_METRICS) or (identity.admin and not by_token):
         return None

@@ -22,38 +22,38 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from dlspawner.cluster import Cluster, ClusterError
+from dlspawner.cluster import KubernetesClient, KubernetesError
 from dlspawner.errors import Problem
-from dlspawner.hubapi import HubApi
+from dlspawner.hubapi import HubClient
 from dlspawner.manager import files, hopeless
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.changes import Changes
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.changes import EventBus
 from dlspawner.manager.clock import JUMP, put_right
 from dlspawner.manager.culling import Culler
-from dlspawner.manager.desk import Desk
-from dlspawner.manager.estimating import Estimating
-from dlspawner.manager.files import Files
-from dlspawner.manager.gathering import Gathering
-from dlspawner.manager.history.keeping import Keeper, Retention
-from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.logs.hearing import Hearing
-from dlspawner.manager.logs.keeper import Keeping, LogKeeper
-from dlspawner.manager.logs.shelf import Shelf
-from dlspawner.manager.looks import Looks
-from dlspawner.manager.metrics.meters import Meters
-from dlspawner.manager.namespaces import Namespaces
+from dlspawner.manager.desk import AdmissionService
+from dlspawner.manager.estimating import StartTimeEstimator
+from dlspawner.manager.files import ConfigReloader
+from dlspawner.manager.gathering import ActivityCollector
+from dlspawner.manager.history.keeping import HistoryKeeper, HistoryRetention
+from dlspawner.manager.ledger import JobRepository, NotLeader
+from dlspawner.manager.logs.hearing import PodEventCollector
+from dlspawner.manager.logs.keeper import LogCollector, LogRetention
+from dlspawner.manager.logs.shelf import LogReader
+from dlspawner.manager.looks import Explainer
+from dlspawner.manager.metrics.meters import ManagerMetrics
+from dlspawner.manager.namespaces import JobNamespaces
 from dlspawner.manager.news import TOGETHER_SECONDS
-from dlspawner.manager.notices import Kind, post_to_admins, withdraw
-from dlspawner.manager.owners import Owners
-from dlspawner.manager.preempting import Preempting, begin
-from dlspawner.manager.presence import Presence
-from dlspawner.manager.prometheus import Prometheus
-from dlspawner.manager.queue import Queue
+from dlspawner.manager.notices import NoticeKind, post_to_admins, withdraw
+from dlspawner.manager.owners import OrphanReaper
+from dlspawner.manager.preempting import Preemptor, issue_preemption
+from dlspawner.manager.presence import HubHealth
+from dlspawner.manager.prometheus import PrometheusClient
+from dlspawner.manager.queue import Scheduler
 from dlspawner.manager.reconcile import Reconciler
 from dlspawner.manager.sizes import Sizes
-from dlspawner.manager.starts import Starts
-from dlspawner.manager.stopping import Stopper
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.starts import Dispatcher
+from dlspawner.manager.stopping import Terminator
+from dlspawner.manager.store import DatabaseUnavailable
 from dlspawner.settings import Settings
 
 _POLL_SECONDS = 1.0
@@ -62,7 +62,7 @@ _USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is 
 log = logging.getLogger("dlspawner.manager")
 
 
-class _Lost(Exception):
+class _LeaseLost(Exception):
     """The lease is another one's, or nobody can tell."""
 
 
@@ -71,70 +71,70 @@ class _Jumped(Exception):
 
 
 @dataclass(slots=True)
-class Acting:
+class LeaderElector:
     """The part of the Manager that decides; `desk` is there while this process is the one that acts."""
 
-    ledger: Ledger
-    files: Files
+    ledger: JobRepository
+    files: ConfigReloader
     settings: Settings
-    hub: HubApi
+    hub: HubClient
     namespace: str
     lease_seconds: float
     reservation_seconds: float
     look_seconds: float
-    other_namespaces: bool
+    watch_all_namespaces: bool
     now: Callable[[], datetime]
     ticks: Callable[[], float] = time.monotonic
-    starts_at_once: int = 20
-    prometheus: Prometheus | None = None
-    idle_look_seconds: float = 30.0
+    max_concurrent_starts: int = 20
+    prometheus: PrometheusClient | None = None
+    cull_every: float = 30.0
     special_namespace: str = ""
     orphan_seconds: float = 900.0
     news_seconds: float = TOGETHER_SECONDS
-    retention: Retention = field(default_factory=Retention)
-    meters: Meters = field(default_factory=Meters)
-    keeping: Keeping = field(default_factory=Keeping)
-    changes: Changes = field(default_factory=Changes)
-    presence: Presence = field(init=False)
-    desk: Desk | None = None
+    retention: HistoryRetention = field(default_factory=HistoryRetention)
+    metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
+    log_retention: LogRetention = field(default_factory=LogRetention)
+    event_bus: EventBus = field(default_factory=EventBus)
+    hub_health: HubHealth = field(init=False)
+    admission: AdmissionService | None = None
     culler: Culler | None = None
-    logs: Shelf | None = None
-    holds_lease: bool = False  # as far as is known; another Manager acts while it is not so
-    holder: str = field(default_factory=lambda: secrets.token_hex(8))
-    _epoch: int = 0
+    log_reader: LogReader | None = None
+    is_leader: bool = False  # as far as is known; another Manager acts while it is not so
+    identity: str = field(default_factory=lambda: secrets.token_hex(8))
+    _term: int = 0
     _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
 
     def __post_init__(self) -> None:
-        self.presence = Presence(self.changes.hub_moved)
-        self.hub.heard = self.presence.heard
-        self.meters.world = lambda: self.desk.book.world if self.desk is not None else None
+        self.hub_health = HubHealth(self.event_bus.on_hub_health)
+        self.hub.on_answer = self.hub_health.on_answer
+        self.metrics.world = lambda: self.admission.store.cluster_state if self.admission is not None else None
 
     async def run(self) -> None:
         """Act whenever the lease is ours; ends when it is cancelled."""
         try:
             while True:
-                epoch = await self._take()
-                self.holds_lease = epoch is not None
+                epoch = await self._acquire()
+                self.is_leader = epoch is not None
                 if epoch is None:
                     await asyncio.sleep(_POLL_SECONDS)
                     continue
-                log.info("lease epoch=%d holder=%s taken", epoch, self.holder)
-                if epoch != self._epoch + 1:
+                log.info("lease epoch=%d holder=%s taken", epoch, self.identity)
+                if epoch != self._term + 1:
                     self._jump = timedelta(0)  # another one has acted meanwhile, by its own clock
-                self._epoch = epoch
-                await self._act_until_it_ends(epoch)
+                self._term = epoch
+                await self._lead_until_lost(epoch)
         finally:
-            with contextlib.suppress(StoreUnavailable):
-                await self.ledger.give_up(self.holder)
+            with contextlib.suppress(DatabaseUnavailable):
+                await self.ledger.release(self.identity)
 
-    async def caught_up(self) -> None:
+    async def flush_observed(self) -> None:
         """What was seen of pods by now is known, for somebody who looks at jobs, or decides about one."""
-        if self.desk is not None:
-            await asyncio.gather(*(catch_up() for catch_up in self.desk.book.behind))
+        if self.admission is not None:
+            await asyncio.gather(*(catch_up() for catch_up in self.admission.store.pending_observers))
 
-    async def _act_until_it_ends(self, epoch: int) -> None:
+    async def _lead_until_lost(self, epoch: int) -> None:
         # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
-        acting = asyncio.create_task(self._act(epoch), name=f"epoch {epoch}")
+        acting = asyncio.create_task(self._lead(epoch), name=f"epoch {epoch}")
         try:
             await asyncio.wait({acting})
         finally:
@@ -144,30 +144,30 @@ class Acting:
                 acting.exception()  # when we are cancelled ourselves nobody else looks at it, and asyncio complains
         try:
             acting.result()
-        except* (_Lost, Fenced) as ends:
-            log.warning("lease epoch=%d holder=%s lost: %s", epoch, self.holder, _first(ends))
+        except* (_LeaseLost, NotLeader) as ends:
+            log.warning("lease epoch=%d holder=%s lost: %s", epoch, self.identity, _first(ends))
         except* _Jumped as ends:
             log.warning("epoch=%d begins anew: %s", epoch, _first(ends))
-        except* (StoreUnavailable, ClusterError) as ends:
+        except* (DatabaseUnavailable, KubernetesError) as ends:
             log.warning("epoch=%d cannot act: %s", epoch, _first(ends))
             await asyncio.sleep(_POLL_SECONDS)
         except* Exception:
             log.exception("epoch=%d ended by a fault; it begins anew", epoch)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _take(self) -> int | None:
+    async def _acquire(self) -> int | None:
         try:
-            return await self.ledger.take(self.holder, self.lease_seconds)
-        except StoreUnavailable as problem:
+            return await self.ledger.acquire(self.identity, self.lease_seconds)
+        except DatabaseUnavailable as problem:
             log.warning("lease: %s", problem.__cause__)
             return None
 
-    async def _act(self, epoch: int) -> None:
+    async def _lead(self, epoch: int) -> None:
         clock = self._steady()
         reservation = timedelta(seconds=self.reservation_seconds)
-        book = Book(self.ledger, epoch, self.settings, clock, reservation)
-        book.hears += [self.meters.note, self.changes.heard]
-        book.board.hears.append(self.changes.noticed)
+        book = JobStore(self.ledger, epoch, self.settings, clock, reservation)
+        book.subscribers += [self.metrics.record, self.event_bus.on_events]
+        book.notices.hears.append(self.event_bus.on_notices)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(epoch), name="renew the lease")
@@ -181,21 +181,21 @@ class Acting:
                 self._jump = timedelta(0)
                 group.create_task(self._reconcile(book, clock), name="reconcile")
                 group.create_task(self._reload(book), name="read the files anew")
-                group.create_task(self.changes.run(), name="tell who listens")
-                group.create_task(_keep_usage(book), name="write down what teams have used")
+                group.create_task(self.event_bus.run(), name="tell who listens")
+                group.create_task(_persist_usage(book), name="write down what teams have used")
                 group.create_task(self._look_at_the_clock(clock), name="look at the clock")
         finally:
-            self.desk = self.culler = self.logs = None
-            book.board.close()
-            self.changes.end()
+            self.admission = self.culler = self.log_reader = None
+            book.notices.close()
+            self.event_bus.end()
 
-    async def _read_files(self, book: Book) -> None:
+    async def _read_files(self, book: JobStore) -> None:
         """Since this Manager read them another one may have acted, by a later version."""
-        found = await files.overtaken(self.files, self.ledger)
+        found = await files.newer(self.files, self.ledger)
         if found is not None:
             self.settings = found
             book.configure(found.cluster, found.teams)
-        await files.keep(self.files, self.ledger, book.epoch)
+        await files.persist(self.files, self.ledger, book.term)
 
     def _steady(self) -> Callable[[], datetime]:
         begun, ticks = self.now(), self.ticks()
@@ -218,99 +218,101 @@ class Acting:
             try:
                 async with asyncio.timeout_at(max(until, asked + third)):
                     kept = await self.ledger.renew(epoch, self.lease_seconds)
-            except (StoreUnavailable, TimeoutError) as problem:
+            except (DatabaseUnavailable, TimeoutError) as problem:
                 if clock() >= until:
-                    raise _Lost("the database does not answer") from problem
+                    raise _LeaseLost("the database does not answer") from problem
                 continue
             if not kept:
-                raise _Lost("another Manager acts")
+                raise _LeaseLost("another Manager acts")
             until = asked + self.lease_seconds
 
-    async def _reconcile(self, book: Book, clock: Callable[[], datetime]) -> None:
-        async with await Cluster.connect() as cluster, await Cluster.connect() as for_logs:
+    async def _reconcile(self, book: JobStore, clock: Callable[[], datetime]) -> None:
+        async with await KubernetesClient.connect() as cluster, await KubernetesClient.connect() as for_logs:
             reconciler = Reconciler(
                 book,
                 self.ledger,
                 cluster,
                 self.hub,
-                Namespaces(self.namespace or cluster.namespace, self.special_namespace),
+                JobNamespaces(self.namespace or cluster.namespace, self.special_namespace),
                 clock,
-                self.other_namespaces,
+                self.watch_all_namespaces,
                 news_seconds=self.news_seconds,
             )
-            stopper = Stopper(book, self.hub, cluster, reconciler.namespaces)
-            logs = LogKeeper(for_logs, self.ledger, book.epoch, reconciler.job_of, self.caught_up, clock, self.keeping)
-            await logs.load()
-            hearing = Hearing(
-                *(for_logs, self.ledger, book.epoch, reconciler.namespaces.all, reconciler.job_of),
-                *(lambda: book.world.cluster.gpu_resources, clock),
+            stopper = Terminator(book, self.hub, cluster, reconciler.namespaces)
+            logs = LogCollector(
+                for_logs, self.ledger, book.term, reconciler.job_of, self.flush_observed, clock, self.log_retention
             )
-            reconciler.tell = (logs.see, hearing.see)
+            await logs.load()
+            hearing = PodEventCollector(
+                *(for_logs, self.ledger, book.term, reconciler.namespaces.all, reconciler.job_of),
+                *(lambda: book.cluster_state.cluster.gpu_resources, clock),
+            )
+            reconciler.observers = (logs.observe, hearing.observe)
             async with asyncio.TaskGroup() as group:
                 group.create_task(reconciler.run(), name="reconciler")
                 await reconciler.ready.wait()
                 group.create_task(stopper.run(), name="stop jobs")
-                queue = Queue(book, self.starts_at_once, begin)
-                starts = Starts(book, queue, self.hub)
-                group.create_task(Preempting(book, clock, starts.probe).run(), name="who has to leave")
+                queue = Scheduler(book, self.max_concurrent_starts, issue_preemption)
+                starts = Dispatcher(book, queue, self.hub)
+                group.create_task(Preemptor(book, clock, starts.probe).run(), name="who has to leave")
                 group.create_task(queue.run(), name="queue")
                 group.create_task(starts.run(), name="starts")
                 self.culler = await self._cull(book, reconciler, clock)
                 group.create_task(self.culler.run(), name="look for unused jobs")
-                keeper = Keeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
+                keeper = HistoryKeeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
                 group.create_task(keeper.run(), name="keep history")
                 facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 group.create_task(logs.run(), name="keep logs")
-                group.create_task(self.presence.run(self.hub.greet), name="look for the Hub")
+                group.create_task(self.hub_health.run(self.hub.check_reachable), name="look for the Hub")
                 group.create_task(hearing.run(), name="hear what happens to pods")
-                self.logs = Shelf(logs)
-                owners = Owners(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
+                self.log_reader = LogReader(logs)
+                owners = OrphanReaper(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
                 group.create_task(owners.run(), name="look for owners")
-                looks = Looks(book, self._offers_preemptible)
-                estimating = Estimating(book, self.ledger, looks, lambda: self.settings)
+                looks = Explainer(book, self._offers_preemptible)
+                estimating = StartTimeEstimator(book, self.ledger, looks, lambda: self.settings)
                 group.create_task(estimating.run(), name="estimate starts")
-                self.desk = Desk(book, self.ledger, queue, looks, reconciler.namespaces)
+                self.admission = AdmissionService(book, self.ledger, queue, looks, reconciler.namespaces)
                 log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 
     def _offers_preemptible(self, template: str) -> bool:
         found = self.settings.template(template)
         return found is not None and found.option("preemptible") is not None
 
-    async def _cull(self, book: Book, reconciler: Reconciler, clock: Callable[[], datetime]) -> Culler:
-        evidence = Gathering(
+    async def _cull(self, book: JobStore, reconciler: Reconciler, clock: Callable[[], datetime]) -> Culler:
+        evidence = ActivityCollector(
             book=book,
             hub=self.hub,
             prometheus=self.prometheus,
             namespaces=reconciler.namespaces,
             settings=lambda: self.settings,
-            pods=reconciler.named,
+            pods=reconciler.pod_identities,
             now=clock,
         )
-        culler = Culler(evidence, self.ledger, self.idle_look_seconds)
+        culler = Culler(evidence, self.ledger, self.cull_every)
         await culler.load()
         book.keep_alive = culler.keep_alive
         return culler
 
-    async def _reload(self, book: Book) -> None:
+    async def _reload(self, book: JobStore) -> None:
         # What an earlier epoch has said may be over.
-        told: tuple[Problem, ...] | None = None if book.board.pending(("", Kind.FILE_BROKEN)) else ()
-        await book.turn(hopeless.tell)
+        told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
+        await book.transact(hopeless.tell)
         while True:
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
-                await files.keep(self.files, self.ledger, book.epoch)
-                await book.turn(lambda turn: turn.book.configure(self.settings.cluster, self.settings.teams))
-                await book.turn(hopeless.tell)
+                await files.persist(self.files, self.ledger, book.term)
+                await book.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
+                await book.transact(hopeless.tell)
             if self.files.problems != told:
                 problems = told = self.files.problems
-                await book.turn(partial(_tell_of_files, problems=problems))
+                await book.transact(partial(_notify_config_problems, problems=problems))
             await asyncio.sleep(_FILES_SECONDS)
 
 
-def _tell_of_files(turn: Turn, *, problems: tuple[Problem, ...]) -> None:
+def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...]) -> None:
     if not problems:
-        withdraw(turn, "", Kind.FILE_BROKEN)
+        withdraw(turn, "", NoticeKind.CONFIG_INVALID)
         return
     first, count = problems[0], len(problems)
     names = sorted({Path(problem.file).name for problem in problems})
@@ -320,14 +322,14 @@ def _tell_of_files(turn: Turn, *, problems: tuple[Problem, ...]) -> None:
         f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. The first one is in "
         f"{where}; dlspawner validate, and the Manager's log, say what is wrong."
     )
-    post_to_admins(turn, Kind.FILE_BROKEN, text, cause=text)
+    post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
 
 
-async def _keep_usage(book: Book) -> None:
+async def _persist_usage(book: JobStore) -> None:
     while True:
         await asyncio.sleep(_USAGE_SECONDS)
-        with contextlib.suppress(StoreUnavailable):
-            await book.turn(Turn.keep_usage)
+        with contextlib.suppress(DatabaseUnavailable):
+            await book.transact(Transaction.persist_usage)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

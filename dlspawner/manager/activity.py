@@ -19,18 +19,27 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from dlspawner.core.idle import SILENT, Activity, GpuUse, Warned, Why, gpu_use, joined, silence
+from dlspawner.core.idle import (
+    SSH_REPORT_TIMEOUT,
+    Cause,
+    GpuUse,
+    JobActivity,
+    SentWarning,
+    gpu_use,
+    merge_samples,
+    report_timeout,
+)
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import Culling
-from dlspawner.manager.prometheus import Metrics
+from dlspawner.manager.prometheus import JobMetrics
 
-_OFTEN = SILENT / 6  # that somebody has told of SSH is written down no more often
+_OFTEN = SSH_REPORT_TIMEOUT / 6  # that somebody has told of SSH is written down no more often
 _REMEMBERED = timedelta(days=1)  # by a gateway, of sessions that have ended and that nobody wanted to hear of
 Seconds = float | None  # how long ago; None for never
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ActivityRecord:
     """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session,
     ``ssh_by`` was the last one that told anything; ``watched`` is also when the clock was set."""
 
@@ -42,13 +51,13 @@ class Facts:
     ssh_report: datetime | None = None
     ssh_by: str = ""
     kept: datetime | None = None
-    watched: datetime | None = None
+    log_writer_active: datetime | None = None
     gpus: tuple[tuple[str, GpuUse], ...] = ()
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[SentWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SshSessionReport:
     """A gateway's word on the sessions of one server."""
 
     user: str
@@ -58,7 +67,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Tells:
+class ExpectedReports:
     """What should be told of a job: its kernels, its SSH sessions. Nothing heard of that is not the same as no use."""
 
     kernels: bool
@@ -66,18 +75,18 @@ class Tells:
 
 
 @dataclass(slots=True)
-class Activities:
+class ActivityStore:
     """The facts of all running jobs; `changed` are those that are not written down yet."""
 
     begun: datetime
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, ActivityRecord] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     _heard: dict[str, datetime] = field(default_factory=dict)
 
-    def of(self, job: str) -> Facts:
-        return self.facts.get(job) or Facts()
+    def of(self, job: str) -> ActivityRecord:
+        return self.facts.get(job) or ActivityRecord()
 
-    def put(self, job: str, facts: Facts) -> None:
+    def put(self, job: str, facts: ActivityRecord) -> None:
         if self.of(job) != facts:
             self.facts[job] = facts
             self.changed.add(job)
@@ -88,13 +97,13 @@ class Activities:
         self.facts = {job: facts for job, facts in self.facts.items() if job in known}
         self.changed &= known
 
-    def kernels(self, job: str, busy: bool, seconds: Seconds, now: datetime) -> None:
+    def report_kernels(self, job: str, busy: bool, seconds: Seconds, now: datetime) -> None:
         """A pod's word: whether a kernel is busy, and how long ago one was."""
         facts = self.of(job)
         last = now if busy else _ago(seconds, now)
         self.put(job, replace(facts, kernel_report=now, kernel_busy=_latest(facts.kernel_busy, last)))
 
-    def ssh(self, gateway: str, told: Mapping[str, Session], now: datetime) -> None:
+    def report_ssh(self, gateway: str, told: Mapping[str, SshSessionReport], now: datetime) -> None:
         """A gateway's word on all of its sessions, by job; what is not among them is closed."""
         self._heard[gateway] = now
         for job, session in told.items():
@@ -111,43 +120,45 @@ class Activities:
                 continue
             if facts.ssh_gateway == gateway:
                 self.put(job, replace(facts, ssh_open=False, ssh_gateway=""))
-            elif now - self._last_heard(facts) > SILENT:  # another one is there and that one is not
+            elif now - self._last_heard(facts) > SSH_REPORT_TIMEOUT:  # another one is there and that one is not
                 self.put(job, replace(facts, ssh=now, ssh_open=False, ssh_gateway=""))
 
-    def ssh_told(self, gateway: str, jobs: Iterable[Job], now: datetime, culling: Culling) -> None:
+    def confirm_ssh_reports(self, gateway: str, jobs: Iterable[Job], now: datetime, culling: Culling) -> None:
         """A gateway has told of all of its sessions; `jobs` are those that people can log in to."""
         for job in jobs:
             facts = self.of(job.id)
             last = facts.ssh_report or job.started or now
             if facts.ssh_report is not None and now - last < _OFTEN:
                 continue
-            unseen = now - last > (_REMEMBERED if facts.ssh_by == gateway else silence(culling))
+            unseen = now - last > (_REMEMBERED if facts.ssh_by == gateway else report_timeout(culling))
             ssh = now if unseen else facts.ssh
             self.put(job.id, replace(facts, ssh=ssh, ssh_report=now, ssh_by=gateway))
 
-    def gpus(self, job: Job, found: Mapping[str, Metrics], culling: Culling) -> None:
+    def report_gpus(self, job: Job, found: Mapping[str, JobMetrics], culling: Culling) -> None:
         """New samples of the GPUs of a job's pod."""
         facts, started = self.of(job.id), job.started
         known = dict(facts.gpus)
         for name, metrics in found.items():
             own = [sample for sample in metrics.samples if started is None or sample[0] >= started]
-            use = joined(known.get(name), gpu_use(own, culling, metrics.memory_bytes), culling)
+            use = merge_samples(known.get(name), gpu_use(own, culling, metrics.memory_bytes), culling)
             if use is not None:
                 known[name] = use
         if known:
             newest = max(use.last for use in known.values())
             fresh = {name: use for name, use in known.items() if newest - use.last <= culling.metrics_age}
-            if len(fresh) >= job.charge.gpus // 1000:
+            if len(fresh) >= job.request.gpus // 1000:
                 known = fresh  # a GPU that the pod no longer has
             self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
 
-    def activity(self, job: Job, http: datetime | None, now: datetime, culling: Culling, tells: Tells) -> Activity:
+    def activity(
+        self, job: Job, http: datetime | None, now: datetime, culling: Culling, tells: ExpectedReports
+    ) -> JobActivity:
         """All that is known of a job's use."""
         facts = self.of(job.id)
         ssh = facts.ssh
-        if facts.ssh_open and now - self._last_heard(facts) > silence(culling):
+        if facts.ssh_open and now - self._last_heard(facts) > report_timeout(culling):
             ssh = now
-        return Activity(
+        return JobActivity(
             started=job.started or now,
             http=http,
             tells_kernels=tells.kernels,
@@ -157,21 +168,23 @@ class Activities:
             ssh_report=facts.ssh_report,
             ssh=ssh,
             ssh_open=facts.ssh_open,
-            gpu_count=job.charge.gpus // 1000,
+            gpu_count=job.request.gpus // 1000,
             gpus=tuple(use for _, use in facts.gpus),
             kept=facts.kept,
-            watched=facts.watched,
+            watched=facts.log_writer_active,
             warned=facts.warned,
         )
 
-    def _last_heard(self, facts: Facts) -> datetime:
+    def _last_heard(self, facts: ActivityRecord) -> datetime:
         return self._heard.get(facts.ssh_gateway, self.begun)
 
 
-def counted_anew(facts: Facts, now: datetime) -> Facts:
+def counted_anew(facts: ActivityRecord, now: datetime) -> ActivityRecord:
     """The facts when the clock was set: no time of before means anything, so the job counts as used until now."""
     ssh = now if facts.ssh_open else None
-    return Facts(ssh=ssh, ssh_open=facts.ssh_open, ssh_gateway=facts.ssh_gateway, ssh_by=facts.ssh_by, watched=now)
+    return ActivityRecord(
+        ssh=ssh, ssh_open=facts.ssh_open, ssh_gateway=facts.ssh_gateway, ssh_by=facts.ssh_by, log_writer_active=now
+    )
 
 
 def _ago(seconds: Seconds, now: datetime) -> datetime | None:
@@ -185,7 +198,7 @@ def _latest(*times: datetime | None) -> datetime | None:
 # In the database
 
 
-def write_facts(facts: Facts) -> str:
+def write_facts(facts: ActivityRecord) -> str:
     """Facts as JSON."""
     return json.dumps(asdict(facts), default=_plain)
 
@@ -193,23 +206,24 @@ def write_facts(facts: Facts) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Why):
+    if isinstance(value, Cause):
         return value.value
     raise TypeError(type(value).__name__)
 
 
-def read_facts(text: str) -> Facts:
+def read_facts(text: str) -> ActivityRecord:
     """The facts that `write_facts` wrote."""
     content: dict[str, Any] = json.loads(text)
     times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "watched")
-    return Facts(
+    return ActivityRecord(
         **{name: _time(content.get(name)) for name in times},
         ssh_by=content.get("ssh_by", ""),
         ssh_open=content["ssh_open"],
         ssh_gateway=content["ssh_gateway"],
         gpus=tuple((name, _use(use)) for name, use in content["gpus"]),
         warned=tuple(
-            Warned(datetime.fromisoformat(one["at"]), one["percent"], Why(one["why"])) for one in content["warned"]
+            SentWarning(datetime.fromisoformat(one["at"]), one["percent"], Cause(one["why"]))
+            for one in content["warned"]
         ),
     )
 

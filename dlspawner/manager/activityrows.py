@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, delete, insert, select
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.activity import Facts, read_facts, write_facts
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.activity import ActivityRecord, read_facts, write_facts
 from dlspawner.manager.schema import activities, jobs
 
 
-def read(connection: Connection) -> dict[str, Facts]:
+def read_activities(connection: Connection) -> dict[str, ActivityRecord]:
     """What is known of every job that has not ended."""
-    live = select(jobs.c.job).where(jobs.c.state != State.ENDED.value)
+    live = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     query = select(activities).where(activities.c.job.in_(live))
     return {row.job: read_facts(row.facts) for row in connection.execute(query)}
 
 
-def write(connection: Connection, facts: Mapping[str, Facts]) -> None:
+def write_activities(connection: Connection, facts: Mapping[str, ActivityRecord]) -> None:
     """These jobs' facts are like this from now on; jobs that nobody knows are passed over."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(facts))))
     if known:
@@ -26,7 +26,7 @@ def write(connection: Connection, facts: Mapping[str, Facts]) -> None:
         connection.execute(insert(activities), [{"job": job, "facts": write_facts(facts[job])} for job in known])
 
 
-def sweep(connection: Connection) -> None:
+def sweep_activities(connection: Connection) -> None:
     """Forget jobs that have ended."""
-    live = select(jobs.c.job).where(jobs.c.state != State.ENDED.value)
+    live = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     connection.execute(delete(activities).where(activities.c.job.not_in(live)))

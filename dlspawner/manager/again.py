@@ -11,19 +11,21 @@ from collections.abc import Mapping, Sequence
 from dlspawner.core import options
 from dlspawner.core.amounts import GPU
 from dlspawner.core.model import Team
-from dlspawner.manager.kept import Kept
+from dlspawner.manager.kept import JobHistory
 from dlspawner.settings import Settings
 
 
-def differences(kept: Kept, given: Mapping[str, object], settings: Settings, teams: Sequence[Team]) -> tuple[str, ...]:
+def differences(
+    kept: JobHistory, given: Mapping[str, object], settings: Settings, teams: Sequence[Team]
+) -> tuple[str, ...]:
     """What would be another thing, in words; nothing where the Hub will refuse these options by itself."""
     template = options.find_template(settings.templates, given, teams, settings.cluster.default_template)
-    if isinstance(template, options.Rejected):
+    if isinstance(template, options.InvalidOptions):
         return ()
     if template.name != kept.template:
         return (_not("template", template.name, kept.template),)
-    chosen = options.choose(template, settings.cluster, given, teams)
-    if isinstance(chosen, options.Rejected):
+    chosen = options.select_options(template, settings.cluster, given, teams)
+    if isinstance(chosen, options.InvalidOptions):
         return ()
     kind = chosen.gpu_type.name if chosen.gpu_type else None
     told = (

@@ -17,12 +17,12 @@ from typing import Any
 
 from dlspawner.core.accounts import LARGEST, UidRange
 from dlspawner.core.json_values import time
-from dlspawner.hubapi import Identity, own_server
+from dlspawner.hubapi import HubIdentity, own_server
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.identity import may_manage_keys, may_read_keys, may_suggest_keys
-from dlspawner.manager.ssh_keys import MAX_INPUT, PublicKey, Rejected
-from dlspawner.manager.store import Allocated, Found, StoredKey, TooMany
-from dlspawner.manager.web import ApiHandler, ForHub, Handler, Problem, log
+from dlspawner.manager.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
+from dlspawner.manager.store import AllocatedUid, FoundKey, StoredKey, TooManyKeys
+from dlspawner.manager.web import ApiHandler, HttpProblem, HubOnlyHandler, ManagerHandler, log
 
 MAX_SUGGESTIONS = 20
 MAX_SOURCE = 200
@@ -35,7 +35,7 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-class Health(Handler):
+class HealthHandler(ManagerHandler):
     """Whether this process answers. Asks neither the Hub nor the database: a restart would cure neither."""
 
     async def get(self) -> None:
@@ -43,65 +43,67 @@ class Health(Handler):
         self.finish('{"status": "ok"}')
 
 
-class Ready(Handler):
+class ReadyHandler(ManagerHandler):
     """Whether requests should be sent here: to the one of several Managers that acts, while the others stand by."""
 
     async def get(self) -> None:
-        acting = self.manager.acting
-        if acting is not None and not acting.holds_lease:
-            raise Problem(503, "This Manager stands by: another one acts.")
+        acting = self.manager.leader
+        if acting is not None and not acting.is_leader:
+            raise HttpProblem(503, "This Manager stands by: another one acts.")
         self.set_header("Content-Type", "application/json")
         self.finish('{"status": "ok"}')
 
 
-class ForPeople(ApiHandler):
+class UserApiHandler(ApiHandler):
     """A resource of whoever asks."""
 
-    def person(self) -> Identity:
+    def current_user_name(self) -> HubIdentity:
         """Who asks, when they may manage their keys."""
-        identity = self.known()
+        identity = self.check_parameters()
         self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return identity
 
 
-class MyKeys(ForPeople):
+class OwnKeysHandler(UserApiHandler):
     """Their keys."""
 
     async def get(self) -> None:
-        keys = await self.manager.store.keys(self.person().name)
+        keys = await self.manager.store.keys(self.current_user_name().name)
         self.reply({"keys": [_own(key) for key in keys]})
 
     async def post(self) -> None:
-        person = self.person()
+        person = self.current_user_name()
         body = fields(self.read_object(), {"key": str, "name": str}, {"key"})
-        parsed = ssh_keys.parse(body["key"])
-        if isinstance(parsed, Rejected):
-            raise Problem(422, " ".join(parsed.sentences))
+        parsed = ssh_keys.parse_keys(body["key"])
+        if isinstance(parsed, KeyRejected):
+            raise HttpProblem(422, " ".join(parsed.sentences))
         name = ssh_keys.clean_name(body.get("name", ""))
         if name and len(parsed) > 1:
-            raise Problem(422, "A name fits one key; these are several, which are named by their comments.")
+            raise HttpProblem(422, "A name fits one key; these are several, which are named by their comments.")
         limit = self.manager.keys_per_user
-        result = await self.manager.store.add_keys(person.name, ssh_keys.named(parsed, name), self.manager.now(), limit)
-        if isinstance(result, TooMany):
-            raise Problem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
+        result = await self.manager.store.add_keys(
+            person.name, ssh_keys.with_names(parsed, name), self.manager.now(), limit
+        )
+        if isinstance(result, TooManyKeys):
+            raise HttpProblem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
         content = {"keys": [_own(key) for key in result.new], "known": [_own(key) for key in result.known]}
         self.reply(content, 201 if result.new else 200)
 
 
-class MyKey(ForPeople):
+class OwnKeyHandler(UserApiHandler):
     """One of their keys."""
 
     async def delete(self, id_: str) -> None:
-        if await self.manager.store.remove_key(self.person().name, int(id_)) is None:
-            raise Problem(404, "You have no such key.")
+        if await self.manager.store.remove_key(self.current_user_name().name, int(id_)) is None:
+            raise HttpProblem(404, "You have no such key.")
         self.set_status(204)
 
 
-class KeySuggestions(ApiHandler):
+class KeySuggestionsHandler(ApiHandler):
     """What a job found; files that hold no acceptable key are passed over, for any file may be called id.pub."""
 
     async def put(self) -> None:
-        identity = self.known()
+        identity = self.check_parameters()
         self.refuse(may_suggest_keys(identity))
         found = [_found(item) for item in _items(self.read_object())]
         server = own_server(identity) or ""
@@ -110,45 +112,45 @@ class KeySuggestions(ApiHandler):
         self.set_status(204)
 
 
-class UserKeys(ApiHandler):
+class UserKeysHandler(ApiHandler):
     """A user's keys for the gateway. A name that nobody has is answered like one without keys, by the same work."""
 
     async def get(self, user: str) -> None:
-        self.refuse(may_read_keys(self.known(), user))
+        self.refuse(may_read_keys(self.check_parameters(), user))
         keys = await self.manager.store.keys(as_name(user))
         self.reply({"keys": [_public(key) for key in keys]})
 
 
-class KeyUsed(ApiHandler):
+class KeyUsedHandler(ApiHandler):
     """The gateway saw a login with this key."""
 
     async def post(self, user: str, id_: str) -> None:
-        self.refuse(may_read_keys(self.known(), user))
+        self.refuse(may_read_keys(self.check_parameters(), user))
         if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
-            raise Problem(404, "The user has no such key.")
+            raise HttpProblem(404, "The user has no such key.")
         self.set_status(204)
 
 
 UIDS = {"first_uid": int, "last_uid": int}
 
 
-class Account(ForHub):
+class UnixAccountHandler(HubOnlyHandler):
     """The uid of somebody whose authenticator tells none; the Hub says, from cluster.yaml, which uids may be given."""
 
     async def put(self, user: str) -> None:
-        account = await allocate(self, user, fields(self.read_object(), UIDS, set(UIDS)))
+        account = await allocate_account(self, user, fields(self.read_object(), UIDS, set(UIDS)))
         self.reply({"uid": account.uid, "gid": account.uid}, 201 if account.new else 200)
 
 
-async def allocate(handler: ForHub, user: str, body: Mapping[str, Any]) -> Allocated:
+async def allocate_account(handler: HubOnlyHandler, user: str, body: Mapping[str, Any]) -> AllocatedUid:
     """The account that this user has for ever; 409 when every uid is taken."""
     name, uids = as_name(user), UidRange(body["first_uid"], body["last_uid"])
     if not name or not 0 < uids.first <= uids.last <= LARGEST:
-        raise Problem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
+        raise HttpProblem(422, "A name, and first_uid to last_uid between 1 and 2147483647, are needed.")
     account = await handler.manager.store.account(name, uids, handler.manager.now())
     if account is None:
         log.error("account user=%s uid=none: %d to %d are all taken", name, uids.first, uids.last)
-        raise Problem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
+        raise HttpProblem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
     if account.new:
         log.info("account user=%s uid=%d", name, account.uid)
     return account
@@ -172,31 +174,31 @@ def fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) ->
     """`body` with no other fields than these, of these types."""
     for name, value in body.items():
         if name not in types:
-            raise Problem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
+            raise HttpProblem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
         if not isinstance(value, types[name]) or isinstance(value, bool) != (types[name] is bool):
-            raise Problem(422, f"The field {name!r} must be {_KINDS[types[name]]}.")
+            raise HttpProblem(422, f"The field {name!r} must be {_KINDS[types[name]]}.")
     missing = needed - set(body)
     if missing:
-        raise Problem(422, f"The field {min(missing)!r} is missing.")
+        raise HttpProblem(422, f"The field {min(missing)!r} is missing.")
     return body
 
 
 def _items(body: dict[str, Any]) -> list[Any]:
     items: list[Any] = fields(body, {"keys": list}, {"keys"})["keys"]
     if len(items) > MAX_SUGGESTIONS:
-        raise Problem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
+        raise HttpProblem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
     return items
 
 
-def _found(item: Any) -> Found | None:
+def _found(item: Any) -> FoundKey | None:
     """One suggestion, or None for what is not a key."""
     if not isinstance(item, dict):
-        raise Problem(422, "Every suggestion must be an object with key and source.")
+        raise HttpProblem(422, "Every suggestion must be an object with key and source.")
     read = fields(item, {"key": str, "source": str}, {"key"})
     if len(read["key"]) > MAX_INPUT or ssh_keys.is_private(read["key"]):
         return None
-    parsed = ssh_keys.parse(read["key"])
-    if isinstance(parsed, Rejected):
+    parsed = ssh_keys.parse_keys(read["key"])
+    if isinstance(parsed, KeyRejected):
         return None
     first: PublicKey = parsed[0]
-    return Found(first, ssh_keys.clean_name(read.get("source", ""), MAX_SOURCE))
+    return FoundKey(first, ssh_keys.clean_name(read.get("source", ""), MAX_SOURCE))

@@ -24,24 +24,24 @@ from traitlets.config import Application, Config, catch_config_error
 import dlspawner
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.hubapi import HubApi
+from dlspawner.hubapi import HubClient
 from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
 from dlspawner.manager import pages, portal, web
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.database import DatabaseProblem
-from dlspawner.manager.files import Files, first
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.database import DatabaseUnusable
+from dlspawner.manager.files import ConfigReloader, initial
 from dlspawner.manager.gpu_metrics import GpuMetrics
 from dlspawner.manager.history import page as history_page
 from dlspawner.manager.history import usage_api
-from dlspawner.manager.history.keeping import Retention
-from dlspawner.manager.identity import ConfigurationMissing, Service, ServiceAuth, make_auth, read_service
-from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.history.keeping import HistoryRetention
+from dlspawner.manager.identity import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
+from dlspawner.manager.ledger import JobRepository
 from dlspawner.manager.logs import routes as log_routes
 from dlspawner.manager.logs.settings import JobLogs
-from dlspawner.manager.metrics.meters import Meters
-from dlspawner.manager.server import CannotStart, bind, close_hub_client, drain, make_web
-from dlspawner.manager.store import Store
+from dlspawner.manager.metrics.meters import ManagerMetrics
+from dlspawner.manager.server import ServerCannotStart, bind, close_hub_client, drain, make_web
+from dlspawner.manager.store import Database
 from dlspawner.settings import Settings
 
 
@@ -134,7 +134,7 @@ class Manager(Application):
         something is held for so long when the Hub dies in between. 60 seconds, the default, are enough for every try of
         a request.""",
     ).tag(config=True)
-    starts_at_once = Integer(
+    max_concurrent_starts = Integer(
         20,
         min=1,
         max=1000,
@@ -142,7 +142,7 @@ class Manager(Application):
         turns come as these get going. Default: 20. It is no use to make it larger than
         JupyterHub.concurrent_spawn_limit, unless that is 0.""",
     ).tag(config=True)
-    owner_look_seconds = Float(
+    orphan_check_seconds = Float(
         30.0,
         min=1.0,
         max=3600.0,
@@ -159,7 +159,7 @@ class Manager(Application):
         """,
     ).tag(config=True)
 
-    other_namespaces = Bool(
+    watch_all_namespaces = Bool(
         True,
         help="""Whether pods of other namespaces, such as those of DaemonSets, are looked at: what they hold of a node
         is not free for jobs. It needs a ClusterRole that may list and watch pods, and so read the manifests of all pods
@@ -172,7 +172,7 @@ class Manager(Application):
         read:metrics, or an administrator's browser, as JupyterHub.authenticate_prometheus is for the Hub's own. False:
         everybody who reaches the Manager reads how many GPUs each team holds and waits for. Default: True.""",
     ).tag(config=True)
-    idle_look_seconds = Float(
+    cull_every = Float(
         30.0,
         min=1.0,
         max=600.0,
@@ -244,7 +244,7 @@ class Manager(Application):
         super().start()
         try:
             asyncio.run(self._serve())
-        except (CannotStart, ConfigurationMissing, DatabaseProblem, InvalidConfiguration) as problem:
+        except (ServerCannotStart, ServiceEnvironmentMissing, DatabaseUnusable, InvalidConfiguration) as problem:
             self.log.critical("%s", problem)
             self.exit(1)
 
@@ -254,13 +254,13 @@ class Manager(Application):
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        files = self._files()
-        store = Store.open(self.db_url)
+        files = self._config_files()
+        store = Database.open(self.db_url)
         wanted = await self._first(files, store) if files else None
-        hub = HubApi(service.api_url, service.api_token)
-        acting = self._acting(store, hub, files, wanted) if files and wanted else None
+        hub = HubClient(service.api_url, service.api_token)
+        acting = self._leader_elector(store, hub, files, wanted) if files and wanted else None
         deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
-        meters = acting.meters if acting else Meters()
+        meters = acting.metrics if acting else ManagerMetrics()
         lag = asyncio.create_task(watch_loop(meters.loop_lag.observe), name="measure the loop's lag")
         try:
             manager = self._assemble(service, store, acting, meters)
@@ -282,22 +282,26 @@ class Manager(Application):
             await store.close()
             await close_hub_client()
 
-    def _files(self) -> Files | None:
+    def _config_files(self) -> ConfigReloader | None:
         given = (self.cluster_file, self.teams_file, self.templates_dir)
         if any(given) and not all(given):
-            raise CannotStart("Manager.cluster_file, teams_file and templates_dir belong together; one is missing.")
-        return Files(Path(given[2]) / "jobs", Path(given[0]), Path(given[1])) if all(given) else None
+            raise ServerCannotStart(
+                "Manager.cluster_file, teams_file and templates_dir belong together; one is missing."
+            )
+        return ConfigReloader(Path(given[2]) / "jobs", Path(given[0]), Path(given[1])) if all(given) else None
 
-    async def _first(self, files: Files, store: Store) -> Settings:
+    async def _first(self, files: ConfigReloader, store: Database) -> Settings:
         try:
-            return await first(files, Ledger(store))
+            return await initial(files, JobRepository(store))
         except InvalidConfiguration:
             await store.close()
             raise
 
-    def _acting(self, store: Store, hub: HubApi, files: Files, wanted: Settings) -> Acting:
-        return Acting(
-            ledger=Ledger(store),
+    def _leader_elector(
+        self, store: Database, hub: HubClient, files: ConfigReloader, wanted: Settings
+    ) -> LeaderElector:
+        return LeaderElector(
+            ledger=JobRepository(store),
             files=files,
             settings=wanted,
             hub=hub,
@@ -305,18 +309,20 @@ class Manager(Application):
             special_namespace=self.special_namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
-            look_seconds=self.owner_look_seconds,
+            look_seconds=self.orphan_check_seconds,
             orphan_seconds=self.orphan_seconds,
-            keeping=JobLogs(parent=self).keeping(),
-            other_namespaces=self.other_namespaces,
+            log_retention=JobLogs(parent=self).keeping(),
+            watch_all_namespaces=self.watch_all_namespaces,
             now=_now,
-            starts_at_once=self.starts_at_once,
+            max_concurrent_starts=self.max_concurrent_starts,
             prometheus=GpuMetrics(parent=self).client(),
-            idle_look_seconds=self.idle_look_seconds,
-            retention=Retention(self.history_days, self.gpu_hours_days),
+            cull_every=self.cull_every,
+            retention=HistoryRetention(self.history_days, self.gpu_hours_days),
         )
 
-    def _assemble(self, service: Service, store: Store, acting: Acting | None, meters: Meters) -> web.Manager:
+    def _assemble(
+        self, service: HubServiceInfo, store: Database, acting: LeaderElector | None, meters: ManagerMetrics
+    ) -> web.ManagerContext:
         templates = pages.make_environment(self.template_paths)
         try:
             for name in (
@@ -325,23 +331,23 @@ class Manager(Application):
                 "told.html",
                 "approvals.html",
                 "error.html",
-                *portal.TEMPLATES,
-                *history_page.TEMPLATES,
-                *log_routes.TEMPLATES,
-                *usage_api.TEMPLATES,
+                *portal.PORTAL_TEMPLATES,
+                *history_page.HISTORY_TEMPLATES,
+                *log_routes.LOG_TEMPLATES,
+                *usage_api.USAGE_TEMPLATES,
             ):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
-            raise CannotStart(f"The template {error} is not in {searched} (Manager.template_paths).") from error
-        return web.Manager(
+            raise ServerCannotStart(f"The template {error} is not in {searched} (Manager.template_paths).") from error
+        return web.ManagerContext(
             service=service,
             auth=make_auth(service, self),
             store=store,
             pages=templates,
             keys_per_user=self.keys_per_user,
             now=_now,
-            acting=acting,
+            leader=acting,
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),

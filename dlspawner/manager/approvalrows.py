@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, delete, insert, or_, select
 
-from dlspawner.core.approval import Kind
-from dlspawner.manager.approvals import Request, Standing
+from dlspawner.core.approval import ApprovalKind
+from dlspawner.manager.approvals import ApprovalRequest, ApprovalState
 from dlspawner.manager.schema import approvals
 
 _RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}
-_COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(Request)}
+_COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(ApprovalRequest)}
 
 # Of every page of jobs, made once: to put it together costs as much as to run it.
 _OF_JOBS = (
@@ -25,7 +25,7 @@ _OF_JOBS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ApprovalQuery:
     """Which requests: a page of those that everything said here is true of, the newest first.
 
     ``user`` and ``teams`` together are whose may be seen: that person's own, and everybody's of those teams; without
@@ -34,8 +34,8 @@ class Wanted:
 
     user: str | None = None
     teams: Collection[str] | None = None
-    standings: Collection[Standing] = ()
-    kinds: Collection[Kind] = ()
+    standings: Collection[ApprovalState] = ()
+    kinds: Collection[ApprovalKind] = ()
     team: str = ""
     of: str = ""  # whose
     job: str = ""
@@ -49,25 +49,25 @@ def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
     return select(approvals.c.id).where(approvals.c.job == job).exists()
 
 
-def waiting(connection: Connection) -> list[Request]:
+def read_pending_requests(connection: Connection) -> list[ApprovalRequest]:
     """Every request that waits."""
-    query = select(approvals).where(approvals.c.standing == Standing.WAITING.value)
+    query = select(approvals).where(approvals.c.standing == ApprovalState.WAITING.value)
     return [_read(row) for row in connection.execute(query)]
 
 
-def find(connection: Connection, wanted: Wanted) -> list[Request]:
+def find_requests(connection: Connection, wanted: ApprovalQuery) -> list[ApprovalRequest]:
     """These requests."""
     return [_read(row) for row in connection.execute(_query(wanted))]
 
 
-def latest(connection: Connection, jobs: Collection[str]) -> dict[str, Request]:
+def latest_requests(connection: Connection, jobs: Collection[str]) -> dict[str, ApprovalRequest]:
     """The latest request of each of these jobs that ever made one."""
     if not jobs:
         return {}
     return {row.job: _read(row) for row in connection.execute(_OF_JOBS, {"jobs": [*jobs]})}
 
 
-def write(connection: Connection, requests: Sequence[Request]) -> None:
+def write_requests(connection: Connection, requests: Sequence[ApprovalRequest]) -> None:
     """How these are from now on, in a transaction of somebody else's."""
     latest = {one.id: one for one in requests}
     if latest:
@@ -75,7 +75,7 @@ def write(connection: Connection, requests: Sequence[Request]) -> None:
         connection.execute(insert(approvals), [_row(one) for one in latest.values()])
 
 
-def _query(wanted: Wanted) -> Select[Any]:
+def _query(wanted: ApprovalQuery) -> Select[Any]:
     columns, query = approvals.c, select(approvals)
     if wanted.user is not None or wanted.teams is not None:
         query = query.where(or_(columns.user_name == wanted.user, columns.team.in_(wanted.teams or ())))
@@ -93,11 +93,11 @@ def _query(wanted: Wanted) -> Select[Any]:
     return query.order_by(columns.asked.desc(), columns.id.desc()).limit(wanted.limit)
 
 
-def _row(request: Request) -> dict[str, Any]:
+def _row(request: ApprovalRequest) -> dict[str, Any]:
     row = {column: getattr(request, name) for name, column in _COLUMNS.items()}
     return {**row, "kind": request.kind.value, "standing": request.standing.value}
 
 
-def _read(row: Row[Any]) -> Request:
+def _read(row: Row[Any]) -> ApprovalRequest:
     values = {name: getattr(row, column) for name, column in _COLUMNS.items()}
-    return Request(**{**values, "kind": Kind(row.kind), "standing": Standing(row.standing)})
+    return ApprovalRequest(**{**values, "kind": ApprovalKind(row.kind), "standing": ApprovalState(row.standing)})

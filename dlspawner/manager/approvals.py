@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from dlspawner.core.approval import Kind, Need
+from dlspawner.core.approval import ApprovalKind, RequiredApproval
 from dlspawner.core.jobs import Job
 from dlspawner.core.json_values import amount, time
 
 LONGEST_REASON = 500
 
 
-class Standing(Enum):
+class ApprovalState(Enum):
     """Where a request stands; the values are what REST, logs and the database say."""
 
     WAITING = "waiting"
@@ -32,7 +32,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApprovalRequest:
     """``what`` is asked for and ``why`` that needs a word, as it was when it was asked.
 
     ``by`` is who decided it ``at`` that time, and ``reason`` what they said; of one that was withdrawn a word for it.
@@ -40,7 +40,7 @@ class Request:
 
     id: str
     job: str
-    kind: Kind
+    kind: ApprovalKind
     user: str
     server: str
     team: str
@@ -48,49 +48,51 @@ class Request:
     gpus: int  # milli-GPUs
     what: str
     why: str
-    asked: datetime
-    standing: Standing = Standing.WAITING
+    requested: datetime
+    standing: ApprovalState = ApprovalState.WAITING
     at: datetime | None = None
     by: str = ""
     reason: str = ""
 
     @property
-    def waits(self) -> bool:
-        return self.standing is Standing.WAITING
+    def is_pending(self) -> bool:
+        return self.standing is ApprovalState.WAITING
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Decision:
     """What somebody says to a request."""
 
-    yes: bool
+    approved: bool
     by: str
     reason: str = ""
 
 
-def made(job: Job, need: Need, now: datetime) -> Request:
+def new_request(job: Job, need: RequiredApproval, now: datetime) -> ApprovalRequest:
     """A job asks for this."""
-    return Request(
+    return ApprovalRequest(
         id=secrets.token_hex(8),
         job=job.id,
         kind=need.kind,
         user=job.user,
         server=job.server,
         team=job.team,
-        gpu_type=job.charge.gpu_type,
-        gpus=job.charge.gpus,
+        gpu_type=job.request.gpu_type,
+        gpus=job.request.gpus,
         what=need.what,
         why=need.why,
-        asked=now,
+        requested=now,
     )
 
 
-def withdrawn(requests: Iterable[Request], now: datetime, why: str) -> tuple[Request, ...]:
+def withdraw_requests(requests: Iterable[ApprovalRequest], now: datetime, why: str) -> tuple[ApprovalRequest, ...]:
     """Those of them that wait, as they are when nobody has to decide them any more."""
-    return tuple(replace(one, standing=Standing.WITHDRAWN, at=now, reason=why) for one in requests if one.waits)
+    return tuple(
+        replace(one, standing=ApprovalState.WITHDRAWN, at=now, reason=why) for one in requests if one.is_pending
+    )
 
 
-def as_json(request: Request) -> dict[str, object]:
+def as_json(request: ApprovalRequest) -> dict[str, object]:
     """A request as programs read it."""
     return {
         "id": request.id,
@@ -103,7 +105,7 @@ def as_json(request: Request) -> dict[str, object]:
         "gpu_type": request.gpu_type,
         "what": request.what,
         "why": request.why,
-        "asked": time(request.asked),
+        "asked": time(request.requested),
         "state": request.standing.value,
         "decided": time(request.at),
         "by": request.by or None,

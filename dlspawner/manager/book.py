@@ -24,22 +24,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.fairshare import DecayedUsage
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import ClusterConfig, TeamsConfig
 from dlspawner.core.nodes import Node
-from dlspawner.core.world import Snapshot, World
-from dlspawner.manager.approvals import Request, withdrawn
-from dlspawner.manager.ledger import Fenced, Known, Ledger
-from dlspawner.manager.notices import Board, Change, Kind, withdraw
-from dlspawner.manager.on_servers import OnServers
-from dlspawner.manager.records import Entry, Record, ended, waiting
-from dlspawner.manager.store import StoreRefused, StoreUnavailable
+from dlspawner.core.world import ClusterState, Snapshot
+from dlspawner.manager.approvals import ApprovalRequest, withdraw_requests
+from dlspawner.manager.ledger import DuplicateJob, JobRepository, NotLeader
+from dlspawner.manager.notices import NoticeChange, NoticeKind, NoticeStore, withdraw
+from dlspawner.manager.on_servers import ServerIndex
+from dlspawner.manager.records import JobEvent, JobRecord, as_ended, as_queued
+from dlspawner.manager.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.settings import Settings
 
 T = TypeVar("T")
-Work = Callable[["Turn"], Any]
-_Asked = tuple[Work, asyncio.Future[Any]]
+Operation = Callable[["Transaction"], Any]
+_Submitted = tuple[Operation, asyncio.Future[Any]]
 
 OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
@@ -50,147 +50,151 @@ log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
-class Turn:
+class Transaction:
     """The world during one turn, and what the turn has written so far."""
 
-    book: Book
+    store: JobStore
     now: datetime
-    entries: list[Entry] = field(default_factory=list)
-    told: list[Change] = field(default_factory=list)
-    claimed: list[str] = field(default_factory=list)
-    keeps_usage: bool = False
+    events: list[JobEvent] = field(default_factory=list)
+    notice_changes: list[NoticeChange] = field(default_factory=list)
+    new_ids: list[str] = field(default_factory=list)
+    persists_usage: bool = False
 
     @property
-    def world(self) -> World:
-        return self.book.world
+    def cluster_state(self) -> ClusterState:
+        return self.store.cluster_state
 
-    def record(self, job: str) -> Record | None:
-        return self.book.records.get(job)
+    def record(self, job: str) -> JobRecord | None:
+        return self.store.records.get(job)
 
-    def keep_usage(self) -> None:
+    def persist_usage(self) -> None:
         """Bring what teams have used lately to this moment, and write it down."""
-        self.world.tick(self.now)
-        self.keeps_usage = True
+        self.cluster_state.tick(self.now)
+        self.persists_usage = True
 
-    def claim(self, job: str) -> None:
+    def expect_new(self, job: str) -> None:
         """Nobody has heard of this job before. If the database has, the turn is taken again and ``has_ended`` says so.
 
         The look at it is part of the transaction that writes the turn, so that a new job costs no other one.
         """
-        self.claimed.append(job)
+        self.new_ids.append(job)
 
-    def write(self, record: Record, reason: str, detail: str = "", requests: Sequence[Request] = ()) -> None:
+    def write(self, record: JobRecord, reason: str, detail: str = "", requests: Sequence[ApprovalRequest] = ()) -> None:
         """The job is like this from now on, because of that; ``requests`` are those of its own that are new or decided.
 
         A job that does not wait for an approval any more has no request that waits.
         """
         job = record.job
-        old, where = self.book.records.get(job.id), (job.user, job.server)
+        old, where = self.store.records.get(job.id), (job.user, job.server)
         new = old is None
         if old is not None and (
-            job.state is State.ENDED or (old.job.holds and not (job.holds and job.nodes == old.job.nodes))
+            job.state is JobState.ENDED or (old.job.holds and not (job.holds and job.nodes == old.job.nodes))
         ):
-            self.book.stirred.set()
-        if record.waits:
-            self.book.waiting[where] = job.id
-        elif self.book.waiting.get(where) == job.id:
-            del self.book.waiting[where]
-        changed = self.book.note_requests(record.job, requests, self.now, reason)
-        self.entries.append(Entry(record, self.now, reason, detail, new, changed))
-        self.world.put(job)
-        self.book.there.put(job)
-        if job.state is State.ENDED:
-            self.book.records.pop(job.id, None)
-            self.book.remember(job.id)
+            self.store.capacity_changed.set()
+        if record.is_pending:
+            self.store.pending[where] = job.id
+        elif self.store.pending.get(where) == job.id:
+            del self.store.pending[where]
+        changed = self.store.update_approval_requests(record.job, requests, self.now, reason)
+        self.events.append(JobEvent(record, self.now, reason, detail, new, changed))
+        self.cluster_state.put(job)
+        self.store.there.put(job)
+        if job.state is JobState.ENDED:
+            self.store.records.pop(job.id, None)
+            self.store.note_recently_ended(job.id)
             withdraw(self, job.id)
         else:
-            self.book.records[job.id] = record
+            self.store.records[job.id] = record
         log.info(
             "job=%s user=%s server=%s team=%s gpus=%g state=%s reason=%s%s",
             job.id,
             job.user,
             job.server,
             job.team,
-            job.charge.gpus / 1000,
+            job.request.gpus / 1000,
             job.state.value,
             reason,
             f" {detail}" if detail else "",
         )
 
-    def wait_again(self, record: Record, reason: str, detail: str = "") -> None:
+    def requeue(self, record: JobRecord, reason: str, detail: str = "") -> None:
         """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
         job = record.job
-        for later in self.book.on(job.user, job.server):
+        for later in self.store.on(job.user, job.server):
             if later.submitted > job.submitted:
-                self.write(ended(record), "replaced", f"by {later.id}")
+                self.write(as_ended(record), "replaced", f"by {later.id}")
                 return
-        other = self.book.waiter(job.user, job.server)
+        other = self.store.pending_job(job.user, job.server)
         if other is not None and other.job.id != job.id:
-            self.write(ended(other), "replaced", f"by {job.id}")
-        self.write(waiting(record), reason, detail)
-        withdraw(self, job.id, Kind.PREEMPTED, Kind.QUOTA_LOWERED)
+            self.write(as_ended(other), "replaced", f"by {job.id}")
+        self.write(as_queued(record), reason, detail)
+        withdraw(self, job.id, NoticeKind.PREEMPTED, NoticeKind.QUOTA_LOWERED)
 
-    def tell(self, change: Change) -> None:
+    def change_notice(self, change: NoticeChange) -> None:
         """Change what people are told; for `notices` alone."""
-        self.told.append(change)
-        self.book.board.apply(change)
+        self.notice_changes.append(change)
+        self.store.notices.apply(change)
 
 
-class Book:
+class JobStore:
     """The world of one epoch; `run` is its writer, everybody else asks for turns."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: JobRepository,
         epoch: int,
         settings: Settings,
         now: Callable[[], datetime],
         reservation: timedelta,
     ) -> None:
-        self._ledger, self.epoch, self.now, self.reservation = ledger, epoch, now, reservation
-        self._waiting: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue()
+        self._ledger, self.term, self.now, self.reservation = ledger, epoch, now, reservation
+        self._waiting: asyncio.Queue[tuple[Operation, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
         self._alone = 0  # how many of the turns that wait are taken one by one
-        self._usage: Mapping[str, Usage] | None = None  # as read at the epoch's start; then the world has it
-        self.stirred = asyncio.Event()  # something may have become free since the last pass over the queue
+        self._usage: Mapping[str, DecayedUsage] | None = None  # as read at the epoch's start; then the world has it
+        self.capacity_changed = asyncio.Event()  # something may have become free since the last pass over the queue
         self.files = 0  # how often they were read anew
         self.asked = False  # whether the Hub has asked in this epoch, and since there are limits
         self.nodes: dict[str, Node] = {}
-        self.records: dict[str, Record] = {}
-        self.waiting: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
-        self.requests: dict[str, tuple[Request, ...]] = {}  # that wait for somebody's word, by job
-        self.there = OnServers()
+        self.records: dict[str, JobRecord] = {}
+        self.pending: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
+        self.requests: dict[str, tuple[ApprovalRequest, ...]] = {}  # that wait for somebody's word, by job
+        self.there = ServerIndex()
         self._ended: dict[str, None] = {}  # in their order
-        self.world = World(settings.cluster, settings.teams)
-        self.board = Board()
-        self.hears: list[Callable[[Sequence[Entry]], None]] = []  # of entries on the disk; none: of nodes, files
-        self.behind: list[Callable[[], Awaitable[None]]] = []  # have all that was seen written down, if it was not yet
+        self.cluster_state = ClusterState(settings.cluster, settings.teams)
+        self.notices = NoticeStore()
+        self.subscribers: list[
+            Callable[[Sequence[JobEvent]], None]
+        ] = []  # of entries on the disk; none: of nodes, files
+        self.pending_observers: list[
+            Callable[[], Awaitable[None]]
+        ] = []  # have all that was seen written down, if it was not yet
         # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
         """Read everything from the database."""
         if self._usage is None:
-            self._usage = self.world.usage = await self._ledger.usage()
+            self._usage = self.cluster_state.usage = await self._ledger.usage()
         found, notices = await self._ledger.load(), await self._ledger.notices()
-        requests = await self._ledger.waiting_requests()
-        old = self.world
+        requests = await self._ledger.pending_requests()
+        old = self.cluster_state
         self.records = {record.job.id: self._timed(record) for record in found}
-        self.there = OnServers(record.job for record in found)
-        in_line = sorted((record.job for record in found if record.waits), key=lambda job: job.submitted)
-        self.waiting = {(job.user, job.server): job.id for job in in_line}
-        self.stirred.set()
+        self.there = ServerIndex(record.job for record in found)
+        in_line = sorted((record.job for record in found if record.is_pending), key=lambda job: job.submitted)
+        self.pending = {(job.user, job.server): job.id for job in in_line}
+        self.capacity_changed.set()
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
-        self.world = World.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
-        self.world.away = old.away
+        self.cluster_state = ClusterState.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.cluster_state.away = old.away
         self.requests = {}
         for one in requests:
             self.requests[one.job] = (*self.requests.get(one.job, ()), one)
-        self.board.load(notices)
+        self.notices.load(notices)
         self._stale = False
 
-    def _timed(self, record: Record) -> Record:
+    def _timed(self, record: JobRecord) -> JobRecord:
         """With a deadline by this epoch's time."""
         if not record.reserved or record.deadline is None:
             return record
@@ -209,81 +213,83 @@ class Book:
         if record is not None and record.job.idle != idle:
             self._mark(replace(record, job=replace(record.job, idle=idle)))
 
-    def hold_back(self, job: str, refused: str) -> None:
+    def mark_inadmissible(self, job: str, refused: str) -> None:
         """The Hub does not start this job, which waits, and why; "": it may be asked again. Never written down."""
         record = self.records.get(job)
-        if record is not None and record.job.refused != refused:
-            self._mark(replace(record, job=replace(record.job, refused=refused)))
+        if record is not None and record.job.inadmissible != refused:
+            self._mark(replace(record, job=replace(record.job, inadmissible=refused)))
 
-    def _mark(self, marked: Record) -> None:
+    def _mark(self, marked: JobRecord) -> None:
         self.records[marked.job.id] = marked
-        self.world.put(marked.job)
+        self.cluster_state.put(marked.job)
         self.there.put(marked.job)
 
-    async def turn(self, work: Callable[[Turn], T]) -> T:
+    async def transact(self, work: Callable[[Transaction], T]) -> T:
         """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
         if self._over:
-            raise Fenced(OVER)
+            raise NotLeader(OVER)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((work, future))
         return await future
 
-    async def still_acts(self) -> None:
+    async def ensure_leader(self) -> None:
         """Fenced when another Manager acts by now: asked before what others do at our word who know of no epochs."""
-        await self._ledger.check(self.epoch)
+        await self._ledger.ensure_leader(self.term)
 
     def put_node(self, node: Node) -> None:
         """A node as it is now; what is said of nodes is never written down."""
         if self.nodes.get(node.name) != node:
             self.nodes[node.name] = node
-            self.world.put_node(node)
-            self._stir()
+            self.cluster_state.put_node(node)
+            self._signal_capacity()
 
     def remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
-        self.world.remove_node(name)
-        self._stir()
+        self.cluster_state.remove_node(name)
+        self._signal_capacity()
 
-    def _stir(self) -> None:
+    def _signal_capacity(self) -> None:
         """What there is has changed, and no job."""
-        self.stirred.set()
-        for hear in self.hears:
+        self.capacity_changed.set()
+        for hear in self.subscribers:
             hear(())
 
-    def configure(self, cluster: Cluster, teams: Teams) -> None:
+    def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         """The files were read anew."""
-        had = self.world.teams.has_limits(self.world.cluster)
+        had = self.cluster_state.teams.has_limits(self.cluster_state.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
-        self.world.configure(cluster, teams)
+        self.cluster_state.configure(cluster, teams)
         self.files += 1
-        for job in [record.job.id for record in self.records.values() if record.job.refused]:
-            self.hold_back(job, "")
-        self._stir()
+        for job in [record.job.id for record in self.records.values() if record.job.inadmissible]:
+            self.mark_inadmissible(job, "")
+        self._signal_capacity()
 
-    def waiter(self, user: str, server: str) -> Record | None:
+    def pending_job(self, user: str, server: str) -> JobRecord | None:
         """The job that waits for this server."""
-        return self.records.get(self.waiting.get((user, server), ""))
+        return self.records.get(self.pending.get((user, server), ""))
 
-    def note_requests(self, job: Job, changed: Sequence[Request], now: datetime, why: str) -> tuple[Request, ...]:
+    def update_approval_requests(
+        self, job: Job, changed: Sequence[ApprovalRequest], now: datetime, why: str
+    ) -> tuple[ApprovalRequest, ...]:
         """What becomes of a job's requests, in the turn that writes the job; all that changes of them."""
         mine = {one.id: one for one in (*self.requests.get(job.id, ()), *changed)}
-        if job.state is not State.WAITING_APPROVAL:
-            changed = (*changed, *withdrawn(mine.values(), now, why))
+        if job.state is not JobState.PENDING_APPROVAL:
+            changed = (*changed, *withdraw_requests(mine.values(), now, why))
             mine.clear()
-        waits = tuple(one for one in mine.values() if one.waits)
+        waits = tuple(one for one in mine.values() if one.is_pending)
         if waits:
             self.requests[job.id] = waits
         else:
             self.requests.pop(job.id, None)
         return tuple(changed)
 
-    def remember(self, job: str) -> None:
+    def note_recently_ended(self, job: str) -> None:
         """A job has ended: who asks with its id again asks for no new one."""
         self._ended[job] = None
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    def has_ended(self, job: str) -> bool:
+    def recently_ended(self, job: str) -> bool:
         """Whether it ended a moment ago."""
         return job in self._ended and job not in self.records
 
@@ -293,14 +299,14 @@ class Book:
 
     async def run(self) -> None:
         """Take turns until the epoch is over, which ends in Fenced."""
-        taken: list[_Asked] = []
+        taken: list[_Submitted] = []
         try:
             while True:
                 if not taken:
                     taken = [await self._waiting.get()]
                 while len(taken) < _TOGETHER and not self._waiting.empty():
                     taken.append(self._waiting.get_nowait())
-                taken = await self._take(taken)
+                taken = await self._commit_batch(taken)
                 await asyncio.sleep(0)  # who waits for something else is not kept waiting for all of us
         finally:
             self._over = True
@@ -308,32 +314,32 @@ class Book:
                 taken.append(self._waiting.get_nowait())
             for _, future in taken:
                 if not future.done():
-                    future.set_exception(Fenced(OVER))
+                    future.set_exception(NotLeader(OVER))
                     future.exception()  # whoever asked may be gone
 
-    async def _take(self, taken: list[_Asked]) -> list[_Asked]:
+    async def _commit_batch(self, taken: list[_Submitted]) -> list[_Submitted]:
         """Take as many turns as fit into one transaction; those that are left."""
         try:
             if self._stale:
                 await self.load()
-        except StoreUnavailable as problem:
+        except DatabaseUnavailable as problem:
             _fail(taken, problem)
             return []
         turns, answers = self._decide(taken)
         asked, left = taken[: len(answers)], taken[len(answers) :]
-        entries = [entry for turn in turns for entry in turn.entries]
-        told = [change for turn in turns for change in turn.told]
-        claimed = [job for turn in turns for job in turn.claimed]
-        usage = dict(self.world.usage) if any(turn.keeps_usage for turn in turns) else None
+        entries = [entry for turn in turns for entry in turn.events]
+        told = [change for turn in turns for change in turn.notice_changes]
+        claimed = [job for turn in turns for job in turn.new_ids]
+        usage = dict(self.cluster_state.usage) if any(turn.persists_usage for turn in turns) else None
         try:
             if entries or told or claimed or usage is not None:
-                await self._ledger.write(self.epoch, entries, told, usage, claimed)
-        except Known as problem:
+                await self._ledger.write(self.term, entries, told, usage, claimed)
+        except DuplicateJob as problem:
             self._stale = True
             for job in problem.jobs:
-                self.remember(job)
+                self.note_recently_ended(job)
             return taken
-        except StoreRefused as problem:
+        except DatabaseRejected as problem:
             self._stale = True
             if len(asked) > 1:  # one of them is to blame: each for itself
                 self._alone = len(asked)
@@ -342,7 +348,7 @@ class Book:
             _fail(asked, problem)
             await self._reload()
             return left
-        except StoreUnavailable as problem:
+        except DatabaseUnavailable as problem:
             self._stale = True
             _fail(asked, problem)
             return left
@@ -356,26 +362,26 @@ class Book:
         await self._reload()
         return left
 
-    def _publish(self, entries: Sequence[Entry], told: Sequence[Change]) -> None:
+    def _publish(self, entries: Sequence[JobEvent], told: Sequence[NoticeChange]) -> None:
         """All of this is on the disk; what wrote nothing is no news."""
-        self.board.publish(told)
-        for hear in self.hears if entries else ():
+        self.notices.publish(told)
+        for hear in self.subscribers if entries else ():
             hear(entries)
 
     async def _reload(self) -> None:
         """Forget at once what was not written, for those who look without a turn; else the next turn does it."""
         if self._stale:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(DatabaseUnavailable):
                 await self.load()
 
-    def _decide(self, taken: list[_Asked]) -> tuple[list[Turn], list[Any]]:
+    def _decide(self, taken: list[_Submitted]) -> tuple[list[Transaction], list[Any]]:
         """What the first turns did that went well, and what each is answered when that is written.
 
         It ends early when others have waited for long enough, and after half a turn: what that wrote is in the world
         and is not written down, so nobody may see it.
         """
         now, begun = self.now(), time.monotonic()
-        turns: list[Turn] = []
+        turns: list[Transaction] = []
         answers: list[Any] = []
         for work, future in taken:
             if answers and time.monotonic() - begun > _LONGEST_SECONDS:
@@ -383,12 +389,12 @@ class Book:
             if future.done():
                 answers.append(None)  # nobody waits for it any more
                 continue
-            turn = Turn(self, now)
+            turn = Transaction(self, now)
             try:
                 answer = work(turn)
             except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
                 answers.append(_Broken(error))
-                if turn.entries or turn.told:
+                if turn.events or turn.notice_changes:
                     self._stale = True
                     break
                 continue
@@ -405,7 +411,7 @@ class _Broken:
     error: Exception
 
 
-def _fail(taken: list[_Asked], problem: Exception) -> None:
+def _fail(taken: list[_Submitted], problem: Exception) -> None:
     for _, future in taken:
         if not future.done():
             future.set_exception(problem)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubApi
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.records import CANCELLED, Record, Stop, ended
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubClient
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.records import CANCELLED, JobRecord, StopReason, as_ended
 from dlspawner.manager.stopping import PREEMPTED, stop
 
 BEFORE = "It was cancelled before it ran."
@@ -25,7 +25,7 @@ _NOT_AGAIN = "It was stopped because a team needed its GPUs back, and cancelled 
 _BY_STOP = "by a stop of its server"
 
 
-class Found(Enum):
+class CancelResult(Enum):
     """What there was to cancel."""
 
     REQUEST = "a request, which has ended or is on its way to it"
@@ -33,18 +33,18 @@ class Found(Enum):
     RUNS = "a server that is ready"
 
 
-async def cancel_anywhere(book: Book, hub: HubApi, user: str, server: str, who: str) -> Found:
+async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server: str, who: str) -> CancelResult:
     """Cancel what is on its way to this server; HubUnavailable when only the Hub knows whether it is ready."""
-    if await book.turn(lambda turn: cancel(turn, user, server, who)):
-        return Found.REQUEST
-    running = await unready(book, hub, user, server)
+    if await book.transact(lambda turn: cancel_request(turn, user, server, who)):
+        return CancelResult.REQUEST
+    running = await unready_job(book, hub, user, server)
     if running is not None:
-        stopped = await book.turn(lambda turn: stop(turn, running.job.id, CANCELLED, BEFORE))
-        return Found.REQUEST if stopped else Found.NOTHING
-    return Found.RUNS if _running(book, user, server) else Found.NOTHING
+        stopped = await book.transact(lambda turn: stop(turn, running.job.id, CANCELLED, BEFORE))
+        return CancelResult.REQUEST if stopped else CancelResult.NOTHING
+    return CancelResult.RUNS if _running(book, user, server) else CancelResult.NOTHING
 
 
-async def unready(book: Book, hub: HubApi, user: str, server: str) -> Record | None:
+async def unready_job(book: JobStore, hub: HubClient, user: str, server: str) -> JobRecord | None:
     """The job whose pod runs and whose server is not ready yet."""
     record = _running(book, user, server)
     if record is None:
@@ -54,49 +54,49 @@ async def unready(book: Book, hub: HubApi, user: str, server: str) -> Record | N
     return record if known is not None and known.pending == "spawn" else None
 
 
-def _running(book: Book, user: str, server: str) -> Record | None:
-    found = (book.records[job.id] for job in book.on(user, server) if job.state is State.RUNNING)
+def _running(book: JobStore, user: str, server: str) -> JobRecord | None:
+    found = (book.records[job.id] for job in book.on(user, server) if job.state is JobState.RUNNING)
     return next(found, None)
 
 
-def cancel(turn: Turn, user: str, server: str, who: str) -> bool:
+def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
     """End the job that waits for this server, is on its way to it, or is about to wait again; False: there is none."""
-    waits = turn.book.waiter(user, server)
+    waits = turn.store.pending_job(user, server)
     if waits is not None:
-        turn.write(ended(waits), CANCELLED, f"by {who}")
+        turn.write(as_ended(waits), CANCELLED, f"by {who}")
         return True
-    for job in turn.book.on(user, server):
-        record = turn.book.records[job.id]
-        if job.state is State.STARTING:
+    for job in turn.store.on(user, server):
+        record = turn.store.records[job.id]
+        if job.state is JobState.STARTING:
             _leave(turn, record, f"by {who}")
             return True
-        if job.state is State.STOPPING and record.stop is not None:
-            if record.stop.reason == CANCELLED:
+        if job.state is JobState.STOPPING and record.stop is not None:
+            if record.stop.code == CANCELLED:
                 return True
-            if job.requeue and record.stop.reason == PREEMPTED:
-                stopped = replace(record, job=replace(job, requeue=False), stop=Stop(PREEMPTED, _NOT_AGAIN))
+            if job.requeue and record.stop.code == PREEMPTED:
+                stopped = replace(record, job=replace(job, requeue=False), stop=StopReason(PREEMPTED, _NOT_AGAIN))
                 turn.write(stopped, CANCELLED, f"by {who}")
                 return True
     return False
 
 
-def interrupted(turn: Turn, user: str, server: str, job: str) -> None:
+def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) -> None:
     """Somebody has stopped this server while the Hub started it, as this job; without one, before it asked for it."""
-    record = turn.record(job) if job else turn.book.waiter(user, server)
+    record = turn.record(job) if job else turn.store.pending_job(user, server)
     if record is None or (record.job.user, record.job.server) != (user, server):
         return
-    if record.waits:
-        turn.write(ended(record), CANCELLED, _BY_STOP)
+    if record.is_pending:
+        turn.write(as_ended(record), CANCELLED, _BY_STOP)
         return
     # The Hub has ended the start: no further request for its pod is sent.
     over = replace(record, deadline=turn.now) if record.reserved else record
-    if record.job.state is State.STARTING:
+    if record.job.state is JobState.STARTING:
         _leave(turn, over, _BY_STOP)
-    elif record.job.state is State.STOPPING and record.reserved:
+    elif record.job.state is JobState.STOPPING and record.reserved:
         turn.write(over, "interrupted")
 
 
-def _leave(turn: Turn, record: Record, detail: str) -> None:
+def _leave(turn: Transaction, record: JobRecord, detail: str) -> None:
     """A job that may have a pod by now."""
-    stopping = replace(record.job, state=State.STOPPING, notice=None)
-    turn.write(replace(record, job=stopping, stop=Stop(CANCELLED, BEFORE)), CANCELLED, detail)
+    stopping = replace(record.job, state=JobState.STOPPING, notice=None)
+    turn.write(replace(record, job=stopping, stop=StopReason(CANCELLED, BEFORE)), CANCELLED, detail)

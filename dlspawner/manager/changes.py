@@ -22,8 +22,8 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.notices import Change
-from dlspawner.manager.records import OF_POD, Entry
+from dlspawner.manager.notices import NoticeChange
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX, JobEvent
 
 PER_SHARE = 8  # listeners
 MOST = 10_000  # listeners
@@ -33,7 +33,7 @@ _AT_ONCE = 200  # listeners, before others get their turn
 
 
 @dataclass(slots=True)
-class News:
+class ListenerUpdate:
     """What is new for one listener. ``more``: too much to be told by name."""
 
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class News:
         flags = {name: True for name in ("queue", "cluster", "notices", "hub", "more") if getattr(self, name)}
         return {**({"jobs": list(self.jobs.values())} if self.jobs else {}), **flags}
 
-    def put(self, entries: Mapping[str, Entry]) -> None:
+    def put(self, entries: Mapping[str, JobEvent]) -> None:
         """The last entries of jobs, by job."""
         for job in self.jobs.keys() & entries.keys():
             self.jobs[job] = _named(entries[job])
@@ -60,19 +60,19 @@ class News:
         self.more = self.more or next(others, None) is not None
 
 
-def _named(entry: Entry) -> dict[str, object]:
+def _named(entry: JobEvent) -> dict[str, object]:
     job = entry.record.job
     return {"id": job.id, "user": job.user, "server": job.server, "state": job.state.value, "reason": entry.reason}
 
 
-class Share(NamedTuple):
+class ListenerShare(NamedTuple):
     """Whose listeners are counted together."""
 
     kind: Literal["pages", "programs", "service"]
     name: str  # of the person or of the service
 
 
-class Full(Enum):
+class ListenerLimit(Enum):
     """Why nobody more may listen; the values are the answer's status."""
 
     SHARE = 429
@@ -84,76 +84,76 @@ class Listener:
     """One open page or program."""
 
     viewer: Viewer
-    share: Share
-    news: News = field(default_factory=News)
-    there_is: asyncio.Event = field(default_factory=asyncio.Event)
-    over: bool = False  # this Manager does not act any more, or the listener may not listen
+    share: ListenerShare
+    news: ListenerUpdate = field(default_factory=ListenerUpdate)
+    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False  # this Manager does not act any more, or the listener may not listen
 
-    def take(self) -> News:
+    def take(self) -> ListenerUpdate:
         """What is new since the last time."""
-        news, self.news = self.news, News()
-        self.there_is.clear()
+        news, self.news = self.news, ListenerUpdate()
+        self.has_news.clear()
         return news
 
     def sees(self, viewer: Viewer) -> None:
         """What this listener may see by now; of what waits nothing is told that they might not."""
         if viewer != self.viewer:
-            self.viewer, self.news = viewer, News(more=True)
-            self.there_is.set()
+            self.viewer, self.news = viewer, ListenerUpdate(more=True)
+            self.has_news.set()
 
     def end(self) -> None:
         """Nothing more is told."""
-        self.over = True
-        self.there_is.set()
+        self.ended = True
+        self.has_news.set()
 
     async def wait(self, seconds: float) -> None:
         """Until there is something new, or so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.there_is.wait(), seconds)
+            await asyncio.wait_for(self.has_news.wait(), seconds)
 
 
 @dataclass(slots=True)
-class Changes:
+class EventBus:
     """The fan-out of one Manager; ``run`` hands on what was heard, and never ends by itself."""
 
-    _listeners: dict[Share, set[Listener]] = field(default_factory=dict)
-    _entries: list[Entry] = field(default_factory=list)
+    _listeners: dict[ListenerShare, set[Listener]] = field(default_factory=dict)
+    _entries: list[JobEvent] = field(default_factory=list)
     _readers: set[str] = field(default_factory=set)  # whose notices have changed, "" for administrators
     _moved: bool = False
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def heard(self, entries: Sequence[Entry]) -> None:
+    def on_events(self, entries: Sequence[JobEvent]) -> None:
         """These entries are on the disk; none at all: nodes or files have changed."""
         if self._listeners:
-            self._entries += [one for one in entries if not one.record.job.id.startswith(OF_POD)]
+            self._entries += [one for one in entries if not one.record.job.id.startswith(EXTERNAL_POD_PREFIX)]
             self._moved = True
             self._heard.set()
 
-    def noticed(self, changes: Iterable[Change]) -> None:
+    def on_notices(self, changes: Iterable[NoticeChange]) -> None:
         """These notices are on the disk."""
         if self._listeners:
             self._readers |= {one.notice.user for one in changes}
             if self._readers:
                 self._heard.set()
 
-    def hub_moved(self) -> None:
+    def on_hub_health(self) -> None:
         """The Hub has gone, or is back: everybody learns it now."""
         for listener in self._everybody():
             listener.news.hub = True
-            listener.there_is.set()
+            listener.has_news.set()
 
-    def join(self, viewer: Viewer, share: Share) -> Listener | Full:
+    def subscribe(self, viewer: Viewer, share: ListenerShare) -> Listener | ListenerLimit:
         """Somebody listens from now on, unless their share, or everything, is full."""
         mine = self._listeners.get(share, set())
         if len(mine) >= PER_SHARE:
-            return Full.SHARE
+            return ListenerLimit.SHARE
         if sum(map(len, self._listeners.values())) >= MOST:
-            return Full.ALL
+            return ListenerLimit.ALL
         listener = Listener(viewer, share)
         self._listeners.setdefault(share, set()).add(listener)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: Listener) -> None:
         mine = self._listeners.get(listener.share, set())
         mine.discard(listener)
         if not mine:
@@ -172,7 +172,7 @@ class Changes:
             entries, self._entries = self._entries, []
             readers, self._readers = self._readers, set()
             moved, self._moved = self._moved, False
-            heard = _Heard.together(entries)
+            heard = _PendingEvents.together(entries)
             for number, listener in enumerate(self._everybody(), 1):
                 _tell(listener, heard, readers, moved=moved)
                 if number % _AT_ONCE == 0:
@@ -183,24 +183,24 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _PendingEvents:
     """The last entry of each job of which something was heard, and those of one person and of one team alone."""
 
-    all: Mapping[str, Entry]
-    of_user: Mapping[str, Mapping[str, Entry]]
-    of_team: Mapping[str, Mapping[str, Entry]]
+    all: Mapping[str, JobEvent]
+    of_user: Mapping[str, Mapping[str, JobEvent]]
+    of_team: Mapping[str, Mapping[str, JobEvent]]
 
     @classmethod
-    def together(cls, entries: Sequence[Entry]) -> _Heard:
+    def together(cls, entries: Sequence[JobEvent]) -> _PendingEvents:
         latest = {entry.record.job.id: entry for entry in entries}
-        of_user: dict[str, dict[str, Entry]] = {}
-        of_team: dict[str, dict[str, Entry]] = {}
+        of_user: dict[str, dict[str, JobEvent]] = {}
+        of_team: dict[str, dict[str, JobEvent]] = {}
         for name, entry in latest.items():
             of_user.setdefault(entry.record.job.user, {})[name] = entry
             of_team.setdefault(entry.record.job.team, {})[name] = entry
         return cls(latest, of_user, of_team)
 
-    def reached_by(self, viewer: Viewer) -> Iterator[Mapping[str, Entry]]:
+    def reached_by(self, viewer: Viewer) -> Iterator[Mapping[str, JobEvent]]:
         """What `Viewer.reaches`, in parts."""
         if viewer.all:
             yield self.all
@@ -210,7 +210,7 @@ class _Heard:
             yield self.of_team.get(team, {})
 
 
-def _tell(listener: Listener, heard: _Heard, readers: set[str], *, moved: bool) -> None:
+def _tell(listener: Listener, heard: _PendingEvents, readers: set[str], *, moved: bool) -> None:
     news, viewer = listener.news, listener.viewer
     for entries in heard.reached_by(viewer):
         news.put(entries)
@@ -219,4 +219,4 @@ def _tell(listener: Listener, heard: _Heard, readers: set[str], *, moved: bool) 
     if viewer.name in readers or (viewer.all and "" in readers):
         news.notices = True
     if news:
-        listener.there_is.set()
+        listener.has_news.set()

@@ -14,38 +14,38 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from dlspawner.core.idle import Keep, Stop, Warn, Warned, Why
-from dlspawner.core.jobs import State
+from dlspawner.core.idle import Cause, KeepJob, SentWarning, StopJob, WarnUser
+from dlspawner.core.jobs import JobState
 from dlspawner.hubapi import HubError, HubUnavailable
 from dlspawner.manager import notices, stopping
-from dlspawner.manager.activity import Session
-from dlspawner.manager.book import Turn
-from dlspawner.manager.culling_words import lasted, stopped, warning
-from dlspawner.manager.gathering import Gathering, Judged
-from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.notices import Kind
-from dlspawner.manager.records import Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.activity import SshSessionReport
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.culling_words import span_text, stopped_text, warning_text
+from dlspawner.manager.gathering import ActivityCollector, JobEvaluation
+from dlspawner.manager.ledger import JobRepository, NotLeader
+from dlspawner.manager.notices import NoticeKind
+from dlspawner.manager.records import JobRecord
+from dlspawner.manager.store import DatabaseUnavailable
 
-_KINDS = {Why.UNUSED: Kind.IDLE, Why.LIFETIME: Kind.LIFETIME}
-_REASONS = {Why.UNUSED: "idle", Why.LIFETIME: "lifetime"}
-_PRESSED_AGAIN = timedelta(seconds=5)  # the button within this time changes nothing
+_KINDS = {Cause.UNUSED: NoticeKind.IDLE, Cause.LIFETIME: NoticeKind.LIFETIME}
+_REASONS = {Cause.UNUSED: "idle", Cause.LIFETIME: "lifetime"}
+_DEBOUNCE = timedelta(seconds=5)  # the button within this time changes nothing
 DRY = "Nothing stops this job for being unused: here it is only written down what would be stopped."
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CullReport:
     """What the latest round has found; ``gpus_unknown`` says why the use of GPUs is not known, where it is not."""
 
     at: datetime
     dry_run: bool
     gpus_unknown: str | None
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JobEvaluation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeepAliveResult:
     """What *keep alive* has brought: no stop before ``until``; ``longest``: pressing it again does not help."""
 
     until: datetime | None
@@ -56,18 +56,18 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class _Warnings:
     job: str
-    all: tuple[Warned, ...]
+    all: tuple[SentWarning, ...]
 
 
 @dataclass(slots=True)
 class Culler:
     """The rounds of one acting Manager; `run` never ends by itself."""
 
-    evidence: Gathering
-    ledger: Ledger
+    evidence: ActivityCollector
+    ledger: JobRepository
     look_seconds: float = 30.0
-    report: Report | None = None
-    _dry: frozenset[tuple[str, Why]] = frozenset()
+    report: CullReport | None = None
+    _dry: frozenset[tuple[str, Cause]] = frozenset()
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
@@ -77,10 +77,10 @@ class Culler:
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
-            except (HubError, StoreUnavailable) as problem:
+                await self.evaluate_all()
+            except (HubError, DatabaseUnavailable) as problem:
                 log.warning("unused jobs are not looked for: %s", problem)
-            except Fenced:
+            except NotLeader:
                 raise
             except Exception:  # a task's root: the next round is tried all the same
                 log.exception("a round of looking for unused jobs failed; nobody else has to suffer")
@@ -91,33 +91,33 @@ class Culler:
     @property
     def report_seconds(self) -> float:
         """How often pods should tell of their kernels: often enough that one report may be lost."""
-        return min(60.0, self.evidence.book.world.cluster.culling.metrics_age.total_seconds() / 3)
+        return min(60.0, self.evidence.book.cluster_state.cluster.culling.metrics_age.total_seconds() / 3)
 
-    def record(self, job: str) -> Record | None:
+    def record(self, job: str) -> JobRecord | None:
         return self.evidence.book.records.get(job)
 
-    def kernels(self, user: str, server: str, busy: bool, seconds: float | None) -> bool:
+    def report_kernels(self, user: str, server: str, busy: bool, seconds: float | None) -> bool:
         """A pod tells of its kernels; False when no job runs on this server."""
         for record in self.evidence.running():
             if (record.job.user, record.job.server) == (user, server):
-                self.evidence.activities.kernels(record.job.id, busy, seconds, self.evidence.now())
+                self.evidence.activities.report_kernels(record.job.id, busy, seconds, self.evidence.now())
                 return True
         return False
 
-    async def ssh(self, gateway: str, sessions: Iterable[Session]) -> None:
+    async def report_ssh(self, gateway: str, sessions: Iterable[SshSessionReport]) -> None:
         """A gateway tells of its sessions. It forgets what it was heard to say, so that is written down first."""
         jobs = {(one.job.user, one.job.server): one.job.id for one in self.evidence.running()}
         told = {jobs[key]: one for one in sessions if (key := (one.user, one.server)) in jobs}
         evidence, now = self.evidence, self.evidence.now()
-        open_to_ssh = [one.job for one in evidence.running() if evidence.tells(one.job).ssh]
-        evidence.activities.ssh_told(gateway, open_to_ssh, now, evidence.book.world.cluster.culling)
-        evidence.activities.ssh(gateway, told, now)
+        open_to_ssh = [one.job for one in evidence.running() if evidence.expected_reports(one.job).ssh]
+        evidence.activities.confirm_ssh_reports(gateway, open_to_ssh, now, evidence.book.cluster_state.cluster.culling)
+        evidence.activities.report_ssh(gateway, told, now)
         await self._save()
 
     async def keep_alive(self, job: str) -> str:
         """The button of a notice; what its owner is told."""
         record = self.record(job)
-        if record is None or record.job.state is not State.RUNNING:
+        if record is None or record.job.state is not JobState.RUNNING:
             raise notices.CannotKeep("This job does not run any more.")
         try:
             kept = await self.keep(record)
@@ -127,73 +127,79 @@ class Culler:
             raise notices.CannotKeep(kept.sentence)
         return kept.sentence
 
-    async def keep(self, record: Record) -> Kept:
+    async def keep(self, record: JobRecord) -> KeepAliveResult:
         """Somebody wants to keep a job, which is judged by what is known; HubUnavailable when the Hub was not heard."""
         evidence, job = self.evidence, record.job
         now, facts = evidence.now(), evidence.activities.of(job.id)
-        if facts.kept is None or abs(now - facts.kept) > _PRESSED_AGAIN:
+        if facts.kept is None or abs(now - facts.kept) > _DEBOUNCE:
             evidence.activities.put(job.id, replace(facts, kept=now))
             await self._save()
             log.info("job=%s user=%s server=%s reason=keep-alive", job.id, job.user, job.server)
-            await self._follow([evidence.judge(job, now)] if evidence.listed(job) else [])
-        if not evidence.listed(job):  # or not any more: a round may have ended meanwhile
+            await self._apply([evidence.evaluate(job, now)] if evidence.is_listed(job) else [])
+        if not evidence.is_listed(job):  # or not any more: a round may have ended meanwhile
             raise HubUnavailable("The Hub has not told yet whether this job is used: try again in a minute.")
-        policy, since = evidence.policy(job), evidence.judge(job, now).verdict.idle_since
+        policy, since = evidence.policy(job), evidence.evaluate(job, now).decision.idle_since
         if since is None or policy.window is None:
-            return Kept(None, False, "Nothing stops this job for being unused now.")
+            return KeepAliveResult(None, False, "Nothing stops this job for being unused now.")
         if policy.culling.dry_run:
-            return Kept(None, False, DRY)
+            return KeepAliveResult(None, False, DRY)
         if since < (evidence.activities.of(job.id).kept or now):
-            most = lasted(policy.culling.keep_alive)
-            return Kept(since + policy.window, True, f"It can not be kept longer than {most} after its last use.")
-        return Kept(since + policy.window, False, f"It is kept for {lasted(policy.window)}, longer while it is used.")
+            most = span_text(policy.culling.keep_alive)
+            return KeepAliveResult(
+                since + policy.window, True, f"It can not be kept longer than {most} after its last use."
+            )
+        return KeepAliveResult(
+            since + policy.window, False, f"It is kept for {span_text(policy.window)}, longer while it is used."
+        )
 
     # The round
 
-    async def look(self) -> None:
+    async def evaluate_all(self) -> None:
         """Judge every running job, and do what follows."""
         evidence = self.evidence
         async with self._one_round:
-            await evidence.look()
+            await evidence.collect()
             await self._save()
             now = evidence.now()
-            judged = tuple(evidence.judge(one.job, now) for one in evidence.running() if evidence.listed(one.job))
-            await self._follow(judged)
+            judged = tuple(evidence.evaluate(one.job, now) for one in evidence.running() if evidence.is_listed(one.job))
+            await self._apply(judged)
             self._log_dry(judged)
-            self.report = Report(now, evidence.book.world.cluster.culling.dry_run, evidence.gpus_unknown, judged)
+            self.report = CullReport(
+                now, evidence.book.cluster_state.cluster.culling.dry_run, evidence.gpus_unknown, judged
+            )
 
-    async def _follow(self, judged: Sequence[Judged]) -> None:
+    async def _apply(self, judged: Sequence[JobEvaluation]) -> None:
         """Do what follows of these, and write down who was warned."""
         activities = self.evidence.activities
-        for changed in await self.evidence.book.turn(lambda turn: self._act(turn, judged)):
+        for changed in await self.evidence.book.transact(lambda turn: self._apply_decision(turn, judged)):
             activities.put(changed.job, replace(activities.of(changed.job), warned=changed.all))
         await self._save()
 
-    def _act(self, turn: Turn, judged: Iterable[Judged]) -> list[_Warnings]:
+    def _apply_decision(self, turn: Transaction, judged: Iterable[JobEvaluation]) -> list[_Warnings]:
         """What follows, in one turn; the warnings that jobs have had from then on."""
         changed = []
         for found in judged:
             record = turn.record(found.job.id)
-            if record is None or record.job.state is not State.RUNNING or not self.evidence.listed(record.job):
+            if record is None or record.job.state is not JobState.RUNNING or not self.evidence.is_listed(record.job):
                 continue
-            turn.book.mark_idle(record.job.id, found.idle)
+            turn.store.mark_idle(record.job.id, found.idle)
             # Somebody may have told of some use since.
-            one = found if isinstance(found.verdict, Keep) else self.evidence.judge(record.job, turn.now)
-            warned = self._do(turn, one)
+            one = found if isinstance(found.decision, KeepJob) else self.evidence.evaluate(record.job, turn.now)
+            warned = self._stop_or_warn(turn, one)
             if warned != one.activity.warned:
                 changed.append(_Warnings(one.job.id, warned))
         return changed
 
-    def _do(self, turn: Turn, one: Judged) -> tuple[Warned, ...]:
+    def _stop_or_warn(self, turn: Transaction, one: JobEvaluation) -> tuple[SentWarning, ...]:
         job, had = one.job, one.activity.warned
-        match one.verdict:
-            case Warn(percent, why, since, until):
+        match one.decision:
+            case WarnUser(percent, why, since, until):
                 cause = f"{percent} % since {since.isoformat(timespec='seconds')}"
-                text = warning(job, why, turn.now - since)
-                notices.post(turn, job, _KINDS[why], text, cause=cause, until=until, keep=why is Why.UNUSED)
-                return (*had, Warned(turn.now, percent, why))
-            case Stop(why, since, dry_run=False):
-                stopping.stop(turn, job.id, _REASONS[why], stopped(job, why, turn.now - since))
+                text = warning_text(job, why, turn.now - since)
+                notices.post(turn, job, _KINDS[why], text, cause=cause, until=until, keep=why is Cause.UNUSED)
+                return (*had, SentWarning(turn.now, percent, why))
+            case StopJob(why, since, dry_run=False):
+                stopping.stop(turn, job.id, _REASONS[why], stopped_text(job, why, turn.now - since))
                 return had
             case _:
                 void = {warned.why for warned in had if _is_void(warned, one) or _has_lapsed(turn, warned, one)}
@@ -201,11 +207,11 @@ class Culler:
                     notices.withdraw(turn, job.id, *(_KINDS[why] for why in void))
                 return tuple(warned for warned in had if warned.why not in void)
 
-    def _log_dry(self, judged: Iterable[Judged]) -> None:
+    def _log_dry(self, judged: Iterable[JobEvaluation]) -> None:
         """Once for each job that would have been stopped."""
-        would = {(one.job.id, one.verdict.why): one for one in judged if _would_stop(one)}
+        would = {(one.job.id, one.decision.why): one for one in judged if _would_stop(one)}
         for key in would.keys() - self._dry:
-            job, since = would[key].job, would[key].verdict.idle_since
+            job, since = would[key].job, would[key].decision.idle_since
             line = "dry run: job=%s user=%s server=%s would be stopped reason=%s since=%s"
             log.info(line, job.id, job.user, job.server, _REASONS[key[1]], since)
         self._dry = frozenset(would)
@@ -217,32 +223,32 @@ class Culler:
             activities.changed.clear()
             try:
                 facts = {job: activities.of(job) for job in changed}
-                await self.ledger.note_activities(self.evidence.book.epoch, facts)
-            except (Fenced, StoreUnavailable):
+                await self.ledger.write_activities(self.evidence.book.term, facts)
+            except (NotLeader, DatabaseUnavailable):
                 activities.changed |= changed
                 raise
 
 
-def _would_stop(one: Judged) -> bool:
-    return isinstance(one.verdict, Stop) and one.verdict.dry_run
+def _would_stop(one: JobEvaluation) -> bool:
+    return isinstance(one.decision, StopJob) and one.decision.dry_run
 
 
-def _is_void(warned: Warned, one: Judged) -> bool:
+def _is_void(warned: SentWarning, one: JobEvaluation) -> bool:
     """Whether a warning holds no longer: the job was used since, or nothing would be stopped any more."""
     if one.policy.culling.dry_run:
         return True
-    if warned.why is Why.LIFETIME:
+    if warned.why is Cause.LIFETIME:
         return one.policy.lifetime is None
-    since = one.verdict.idle_since
+    since = one.decision.idle_since
     return one.policy.window is None or (since is not None and warned.at < since)
 
 
-def _has_lapsed(turn: Turn, warned: Warned, one: Judged) -> bool:
+def _has_lapsed(turn: Transaction, warned: SentWarning, one: JobEvaluation) -> bool:
     """Whether a warning has named a time that has passed without a stop, because the use is not known any more.
 
     Its owner would read for as long as that lasts that the job stops now, and is warned anew when it is known again.
     """
-    if warned.why is not Why.UNUSED or one.verdict.idle_since is not None:
+    if warned.why is not Cause.UNUSED or one.decision.idle_since is not None:
         return False
-    notice = turn.book.board.pending((one.job.id, _KINDS[warned.why]))
+    notice = turn.store.notices.pending((one.job.id, _KINDS[warned.why]))
     return notice is not None and notice.until is not None and notice.until <= turn.now

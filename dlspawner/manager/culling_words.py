@@ -7,21 +7,21 @@ from typing import assert_never
 
 from dlspawner.core import quantity
 from dlspawner.core.amounts import counted
-from dlspawner.core.idle import Why
+from dlspawner.core.idle import Cause
 from dlspawner.core.jobs import Job
 from dlspawner.core.telling import WHEN
 
 
-def held(job: Job) -> str:
+def held_text(job: Job) -> str:
     """What a job keeps from others: ``2 a100 GPUs``, ``4 CPU and 8Gi of memory``."""
-    if job.charge.gpus:
-        return counted(job.charge.gpus, f"{job.charge.gpu_type} GPU" if job.charge.gpu_type else "GPU")
-    cpu = sum(pod.cpu_milli for pod in job.charge.pods)
-    memory = sum(pod.memory_bytes for pod in job.charge.pods)
+    if job.request.gpus:
+        return counted(job.request.gpus, f"{job.request.gpu_type} GPU" if job.request.gpu_type else "GPU")
+    cpu = sum(pod.cpu_milli for pod in job.request.pods)
+    memory = sum(pod.memory_bytes for pod in job.request.pods)
     return f"{quantity.cpu(cpu)} CPU and {quantity.memory(memory)} of memory"
 
 
-def lasted(span: timedelta) -> str:
+def span_text(span: timedelta) -> str:
     """A span of time in at most two units: ``3 d 2 h``, ``1 h 30 min``, ``45 min``, ``50 s``."""
     seconds = max(0, int(span.total_seconds()))
     for unit, size, next_unit, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
@@ -31,22 +31,22 @@ def lasted(span: timedelta) -> str:
     return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
 
 
-def warning(job: Job, why: Why, span: timedelta) -> str:
+def warning_text(job: Job, why: Cause, span: timedelta) -> str:
     """Before the stop."""
     match why:
-        case Why.LIFETIME:
-            return f"This job has run for {lasted(span)} and stops {WHEN}, at the end of its lifetime; files stay."
-        case Why.UNUSED:
-            return f"{held(job)} unused for {lasted(span)}. The job stops {WHEN} unless it is used; files stay."
-        case Why.USED | Why.UNKNOWN | Why.EXEMPT:
+        case Cause.LIFETIME:
+            return f"This job has run for {span_text(span)} and stops {WHEN}, at the end of its lifetime; files stay."
+        case Cause.UNUSED:
+            return f"{held_text(job)} unused for {span_text(span)}. The job stops {WHEN} unless it is used; files stay."
+        case Cause.USED | Cause.UNKNOWN | Cause.EXEMPT:
             raise ValueError(why)
         case _:
             assert_never(why)
 
 
-def stopped(job: Job, why: Why, span: timedelta) -> str:
+def stopped_text(job: Job, why: Cause, span: timedelta) -> str:
     """After the stop."""
     again = "Your files are kept; “Start again” starts it with the same options."
-    if why is Why.LIFETIME:
-        return f"The job was stopped at the end of its lifetime, after {lasted(span)}. {again}"
-    return f"The job was stopped because it was not used for {lasted(span)} ({held(job)}). {again}"
+    if why is Cause.LIFETIME:
+        return f"The job was stopped at the end of its lifetime, after {span_text(span)}. {again}"
+    return f"The job was stopped because it was not used for {span_text(span)} ({held_text(job)}). {again}"

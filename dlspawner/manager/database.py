@@ -50,7 +50,7 @@ _PATIENCE = {
 }
 
 
-class DatabaseProblem(Exception):
+class DatabaseUnusable(Exception):
     """The database cannot be used; the message is for the administrator."""
 
 
@@ -62,9 +62,9 @@ def open_engine(url: str, threads: int) -> Engine:
             return _sqlite(parsed, threads)
         return _postgresql(parsed, threads)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise DatabaseProblem(f"Manager.db_url is not a database URL that SQLAlchemy knows: {error}") from error
+        raise DatabaseUnusable(f"Manager.db_url is not a database URL that SQLAlchemy knows: {error}") from error
     except ModuleNotFoundError as error:
-        raise DatabaseProblem(f"Manager.db_url needs the Python package {error.name!r}; install it.") from error
+        raise DatabaseUnusable(f"Manager.db_url needs the Python package {error.name!r}; install it.") from error
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
@@ -79,15 +79,15 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
             command.upgrade(_config(connection), revision)
     except DBAPIError as error:
         shown = engine.url.render_as_string(hide_password=True)
-        raise DatabaseProblem(f"The database {shown} (Manager.db_url) cannot be used: {error.orig}") from error
+        raise DatabaseUnusable(f"The database {shown} (Manager.db_url) cannot be used: {error.orig}") from error
 
 
 def _sqlite(url: URL, threads: int) -> Engine:
     if url.database in {None, "", ":memory:"}:
-        raise DatabaseProblem("Manager.db_url needs a file, such as sqlite:////var/lib/dlspawner/manager.sqlite.")
+        raise DatabaseUnusable("Manager.db_url needs a file, such as sqlite:////var/lib/dlspawner/manager.sqlite.")
     directory = Path(str(url.database)).absolute().parent
     if not directory.is_dir():
-        raise DatabaseProblem(f"Manager.db_url names a file in {directory}, which is not there. Make it first.")
+        raise DatabaseUnusable(f"Manager.db_url names a file in {directory}, which is not there. Make it first.")
     engine = create_engine(url, pool_size=threads, max_overflow=0, connect_args={"timeout": WAIT_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -134,7 +134,7 @@ def _refuse_newer(connection: Connection) -> None:
     known = {revision.revision for revision in script.walk_revisions()}
     unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
     if unknown:
-        raise DatabaseProblem(
+        raise DatabaseUnusable(
             f"The database was made by a newer version of dlspawner (its schema is {', '.join(sorted(unknown))}, this "
             f"version knows {', '.join(script.get_heads())}). Install that version again, or restore a backup."
         )

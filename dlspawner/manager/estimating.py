@@ -17,18 +17,18 @@ from datetime import datetime, timedelta
 from random import Random
 
 from dlspawner.core import estimates
-from dlspawner.core.durations import Durations, alike
-from dlspawner.core.estimates import Estimate, Known, Starts
-from dlspawner.core.idle import policy_of
+from dlspawner.core.durations import RunTimes, similar
+from dlspawner.core.estimates import Estimate, KnownEnds, Starts
+from dlspawner.core.idle import idle_rule_of
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import IdleWindows
 from dlspawner.core.template import IdlePolicy
 from dlspawner.core.world import Snapshot
 from dlspawner.manager import durationrows
-from dlspawner.manager.book import Book
-from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.looks import Looks
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.ledger import JobRepository
+from dlspawner.manager.looks import Explainer
+from dlspawner.manager.store import DatabaseUnavailable
 from dlspawner.settings import Settings
 
 _EVERY_SECONDS = 30.0
@@ -41,56 +41,56 @@ log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
-class Estimating:
+class StartTimeEstimator:
     """The estimates of one book, for those who look; `run` never ends by itself."""
 
-    book: Book
-    ledger: Ledger
-    looks: Looks
+    book: JobStore
+    ledger: JobRepository
+    looks: Explainer
     settings: Callable[[], Settings]
     most: int = _MOST
     budget_seconds: float = _BUDGET_SECONDS
-    _durations: Durations = field(default_factory=Durations)
+    _durations: RunTimes = field(default_factory=RunTimes)
     _read: datetime | None = None
 
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
-            except StoreUnavailable as problem:
+                await self.refresh()
+            except DatabaseUnavailable as problem:
                 log.warning("estimates wait for the database: %s", problem.__cause__)
             except Exception:  # a task's root: nothing else depends on it
                 log.exception("starts were not estimated; it is tried again")
             await asyncio.sleep(_EVERY_SECONDS)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """One round."""
-        if not self.book.world.queues:
+        if not self.book.cluster_state.queues:
             self.looks.estimates = {}
             return
         now = self.book.now()
         if self._read is None or not timedelta() <= now - self._read < _REFRESH:
             since = now - _BACK
             self._durations = await self.ledger.read(
-                lambda connection: Durations.of(durationrows.read(connection, since, _ENDED))
+                lambda connection: RunTimes.from_run_times(durationrows.read_run_times(connection, since, _ENDED))
             )
             self._read = now
-        snapshot, settings = self.book.world.snapshot(), self.settings()
+        snapshot, settings = self.book.cluster_state.snapshot(), self.settings()
         self.looks.estimates = await asyncio.to_thread(self._estimate, snapshot, settings, now)
 
     def _estimate(self, snapshot: Snapshot, settings: Settings, now: datetime) -> Mapping[str, Estimate]:
         until = time.monotonic() + self.budget_seconds
-        cut = estimates.first(snapshot, now, self.most, min(self.most, _OF_A_LANE))
-        known = Known(self._durations, lifetimes(cut, settings))
+        cut = estimates.first_in_queue(snapshot, now, self.most, min(self.most, _OF_A_LANE))
+        known = KnownEnds(self._durations, lifetimes(cut, settings))
         chance = Random(0).random  # noqa: S311 - the same each time, so that what is shown moves only with the jobs
         plays: list[Starts] = []
         while len(plays) < _PLAYS and time.monotonic() < until:
-            plays.append(estimates.play(cut, known, now, alike(chance)))
-        if len(plays) < estimates.LEAST:
+            plays.append(estimates.simulate(cut, known, now, similar(chance)))
+        if len(plays) < estimates.MIN_SIMULATIONS:
             self.most = max(_FEWEST, self.most // 2)
         elif len(plays) == _PLAYS:
             self.most = min(_MOST, 2 * self.most)
-        return estimates.estimates(cut, plays, self._durations)
+        return estimates.estimate_starts(cut, plays, self._durations)
 
 
 def lifetimes(snapshot: Snapshot, settings: Settings) -> dict[str, datetime]:
@@ -110,7 +110,7 @@ def lifetimes(snapshot: Snapshot, settings: Settings) -> dict[str, datetime]:
 
 
 def _lifetime(job: Job, snapshot: Snapshot, settings: Settings) -> timedelta | None:
-    team, template = snapshot.teams.paying(job.team), settings.template(job.template)
+    team, template = snapshot.teams.paying_team(job.team), settings.template(job.template)
     windows, idle = team.idle if team else IdleWindows(), template.idle if template else IdlePolicy()
-    policy = policy_of(idle, windows, snapshot.cluster.culling, job.preemptible)
+    policy = idle_rule_of(idle, windows, snapshot.cluster.culling, job.preemptible)
     return None if policy.culling.dry_run else policy.lifetime

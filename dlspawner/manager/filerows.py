@@ -9,12 +9,12 @@ from sqlalchemy import Connection, delete, insert, select
 from dlspawner.manager.schema import good_files
 
 
-def read(connection: Connection) -> dict[str, str]:
+def read_versions(connection: Connection) -> dict[str, str]:
     """Nothing where no version was ever in use."""
     return {row.name: row.text for row in connection.execute(select(good_files))}
 
 
-def write(connection: Connection, texts: Mapping[str, str]) -> None:
+def write_versions(connection: Connection, texts: Mapping[str, str]) -> None:
     """These, and no others."""
     connection.execute(delete(good_files))
     connection.execute(insert(good_files), [{"name": name, "text": text} for name, text in texts.items()])

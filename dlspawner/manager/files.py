@@ -20,14 +20,14 @@ from tempfile import TemporaryDirectory
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration, Problem
 from dlspawner.manager import filerows
-from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.ledger import JobRepository
+from dlspawner.manager.store import DatabaseUnavailable
 
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
-class Files:
+class ConfigReloader:
     """Where the files are, and their last good version."""
 
     templates: Path
@@ -48,12 +48,12 @@ class Files:
                 self.texts = texts
         return found
 
-    def again(self, texts: Mapping[str, str]) -> settings.Settings | None:
+    def parse_stored(self, texts: Mapping[str, str]) -> settings.Settings | None:
         """What these texts of an earlier version say; ``None`` without any, or when they are not good any more."""
         if not texts:
             return None
         with TemporaryDirectory(prefix="dlspawner-") as folder:
-            there = Files(Path(folder) / "jobs", Path(folder) / "cluster", Path(folder) / "teams")
+            there = ConfigReloader(Path(folder) / "jobs", Path(folder) / "cluster", Path(folder) / "teams")
             there.templates.mkdir()
             for name, text in texts.items():
                 (there.templates.parent / name).write_text(text, encoding="utf-8")
@@ -87,14 +87,14 @@ class Files:
         return settings.stamps(self.templates, self.cluster, self.teams)
 
 
-async def first(files: Files, ledger: Ledger) -> settings.Settings:
+async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Settings:
     """What a Manager starts with; InvalidConfiguration when neither the files nor a version of them in use are good."""
     try:
         return await asyncio.to_thread(files.load)
     except InvalidConfiguration as wrong:
         try:
-            kept = await asyncio.to_thread(files.again, await ledger.read(filerows.read))
-        except StoreUnavailable:
+            kept = await asyncio.to_thread(files.parse_stored, await ledger.read(filerows.read_versions))
+        except DatabaseUnavailable:
             kept = None
         if kept is None:
             raise
@@ -103,16 +103,16 @@ async def first(files: Files, ledger: Ledger) -> settings.Settings:
         return kept
 
 
-async def overtaken(files: Files, ledger: Ledger) -> settings.Settings | None:
+async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settings | None:
     """What a Manager that begins to act has to use instead of what it read before; ``None`` when that is all right."""
     found = await asyncio.to_thread(files.changed)
     if found is None and files.problems:
-        return await asyncio.to_thread(files.again, await ledger.read(filerows.read))
+        return await asyncio.to_thread(files.parse_stored, await ledger.read(filerows.read_versions))
     return found
 
 
-async def keep(files: Files, ledger: Ledger, epoch: int) -> None:
+async def persist(files: ConfigReloader, ledger: JobRepository, epoch: int) -> None:
     """Let others know the version that is in use now, unless they do."""
     texts = files.texts
-    if not files.problems and texts and await ledger.read(filerows.read) != texts:
-        await ledger.fenced(epoch, partial(filerows.write, texts=texts))
+    if not files.problems and texts and await ledger.read(filerows.read_versions) != texts:
+        await ledger.write_as_leader(epoch, partial(filerows.write_versions, texts=texts))

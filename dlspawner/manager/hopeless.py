@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dlspawner.core import limits
 from dlspawner.core.decisions import Reason
-from dlspawner.core.jobs import Job, State
-from dlspawner.manager.book import Turn
-from dlspawner.manager.notices import Kind, post, withdraw
-from dlspawner.manager.records import Record
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.notices import NoticeKind, post, withdraw
+from dlspawner.manager.records import JobRecord
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 FAULT = "fault"  # the cause of what is told with it
@@ -22,33 +22,33 @@ UNDECIDED = (
 )
 
 
-def tell(turn: Turn) -> None:
+def tell(turn: Transaction) -> None:
     """Tell whoever waits in vain, and take it back from whom that is not true of any more."""
-    for record in tuple(turn.book.records.values()):
+    for record in tuple(turn.store.records.values()):
         tell_one(turn, record.job)
 
 
-def wait_again(turn: Turn, record: Record, reason: str, detail: str = "") -> None:
+def wait_again(turn: Transaction, record: JobRecord, reason: str, detail: str = "") -> None:
     """The job is in its place again (``Turn.wait_again``), which the files may not allow any more by now."""
-    turn.wait_again(record, reason, detail)
+    turn.requeue(record, reason, detail)
     waits = turn.record(record.job.id)
     if waits is not None:
         tell_one(turn, waits.job)
 
 
-def tell_one(turn: Turn, job: Job) -> None:
+def tell_one(turn: Transaction, job: Job) -> None:
     """The same for one job."""
-    waits = job.state in {State.QUEUED, State.WAITING_LOGIN, State.WAITING_APPROVAL}
-    never = limits.by_files(job, turn.world) if waits else None
+    waits = job.state in {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
+    never = limits.config_violation(job, turn.cluster_state) if waits else None
     if never is not None:
         can = (
             "ask for less, or cancel it"
-            if never.reason is Reason.TOO_MANY
+            if never.reason is Reason.EXCEEDS_LIMIT
             else "cancel it if you do not want it any more"
         )
         text = f"It cannot start as things are: {never.sentence} It keeps its place; {can}."
-        post(turn, job, Kind.CANNOT_START, text)
-    elif job.state is not State.WAITING_LOGIN:
-        withdraw(turn, job.id, Kind.CANNOT_START)
-    elif turn.book.board.pending((job.id, Kind.WAITING_LOGIN)) is None:
-        post(turn, job, Kind.WAITING_LOGIN, LOG_IN, cause=str(turn.book.records[job.id].turns))
+        post(turn, job, NoticeKind.CANNOT_START, text)
+    elif job.state is not JobState.LOGIN_REQUIRED:
+        withdraw(turn, job.id, NoticeKind.CANNOT_START)
+    elif turn.store.notices.pending((job.id, NoticeKind.LOGIN_REQUIRED)) is None:
+        post(turn, job, NoticeKind.LOGIN_REQUIRED, LOG_IN, cause=str(turn.store.records[job.id].start_attempts))

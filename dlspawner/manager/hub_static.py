@@ -29,7 +29,7 @@ _KINDS = {".css": "text/css", ".js": "text/javascript", ".ico": "image/x-icon", 
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StaticFile:
     """``version`` is another one whenever the content is."""
 
     kind: str
@@ -38,12 +38,12 @@ class File:
 
 
 @cache
-def files() -> dict[str, File]:
+def static_files() -> dict[str, StaticFile]:
     """By their path below the Hub's static folder; less than a MiB. What this JupyterHub has not is not in it."""
     folder = Path(DATA_FILES_PATH) / "static"
     return {path: _read(folder / path) for path in _PATHS if (folder / path).is_file()}
 
 
-def _read(path: Path) -> File:
+def _read(path: Path) -> StaticFile:
     content = path.read_bytes()
-    return File(_KINDS[path.suffix], content, hashlib.sha256(content).hexdigest()[:16])
+    return StaticFile(_KINDS[path.suffix], content, hashlib.sha256(content).hexdigest()[:16])

@@ -31,9 +31,17 @@ from tornado.web import HTTPError, RequestHandler
 from traitlets import default
 from traitlets.config import Configurable
 
-from dlspawner.core.link import link_token
-from dlspawner.hubapi import HubUnavailable, Identity, Kind, fits_header, has_scope, own_server, read_identity
-from dlspawner.manager.notices import Audience
+from dlspawner.core.link import derive_hub_token
+from dlspawner.hubapi import (
+    HubIdentity,
+    HubUnavailable,
+    IdentityKind,
+    fits_header,
+    has_scope,
+    own_server,
+    read_identity,
+)
+from dlspawner.manager.notices import Recipient
 
 OPEN_SERVERS = "access:servers"
 READ_KEYS = "custom:ssh-keys:read"
@@ -53,12 +61,12 @@ NO_NOTICES = f"Notices are for people and their jobs; to read everybody's, a ser
 NOT_THE_GATEWAY = f"Reading other people's keys needs the scope {READ_KEYS}, which only the SSH gateway should hold."
 
 
-class ConfigurationMissing(Exception):
+class ServiceEnvironmentMissing(Exception):
     """The environment that JupyterHub describes for services is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class HubServiceInfo:
     """Where and as what this service runs: JupyterHub's own environment variables for services."""
 
     name: str
@@ -83,12 +91,12 @@ class Service:
         return hmac.digest(self.api_token.encode(), b"dlspawner manager: cookies", hashlib.sha256)
 
 
-def read_service(environ: Mapping[str, str]) -> Service:
+def read_service(environ: Mapping[str, str]) -> HubServiceInfo:
     """The service that the environment describes; ConfigurationMissing names all that is missing."""
     needed = ["JUPYTERHUB_SERVICE_URL", "JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN"]
     missing = [name for name in needed if not environ.get(name)]
     if missing:
-        raise ConfigurationMissing(
+        raise ServiceEnvironmentMissing(
             f"The Manager runs as a service of JupyterHub and needs {', '.join(missing)} in its environment."
         )
     name = environ.get("JUPYTERHUB_SERVICE_NAME") or "jobs"
@@ -99,8 +107,8 @@ def read_service(environ: Mapping[str, str]) -> Service:
     except ValueError:
         port = None
     if port is None:
-        raise ConfigurationMissing(f"JUPYTERHUB_SERVICE_URL ({environ['JUPYTERHUB_SERVICE_URL']}) names no port.")
-    return Service(
+        raise ServiceEnvironmentMissing(f"JUPYTERHUB_SERVICE_URL ({environ['JUPYTERHUB_SERVICE_URL']}) names no port.")
+    return HubServiceInfo(
         name=name,
         prefix="/" + prefix.strip("/") + "/",
         url=environ["JUPYTERHUB_SERVICE_URL"],
@@ -119,16 +127,16 @@ class KnownServices:
     A Manager that has started since knows of none.
     """
 
-    _said: dict[bytes, tuple[float, Identity]] = field(default_factory=dict)
+    _said: dict[bytes, tuple[float, HubIdentity]] = field(default_factory=dict)
 
-    def learn(self, token: str, identity: Identity | None) -> None:
+    def learn(self, token: str, identity: HubIdentity | None) -> None:
         """The Hub's answer, which is half a minute old at most; a token that is no service's any more is forgotten."""
         key, now = _digest(token), time.monotonic()
         self._said = {one: said for one, said in self._said.items() if one != key and said[0] > now}
-        if identity is not None and identity.kind is Kind.SERVICE:
+        if identity is not None and identity.kind is IdentityKind.SERVICE:
             self._said[key] = (now + REMEMBERED_SECONDS, identity)
 
-    def recall(self, token: str) -> Identity | None:
+    def recall(self, token: str) -> HubIdentity | None:
         """What holds still."""
         until, identity = self._said.get(_digest(token), (0.0, None))
         return identity if time.monotonic() < until else None
@@ -159,13 +167,13 @@ class ServiceAuth(HubOAuth):
 
     async def _get_user_cookie(self, handler: RequestHandler) -> dict[str, Any] | None:
         request = handler.request
-        if foreign(request.method or "", request.headers, request.host):
+        if is_cross_site(request.method or "", request.headers, request.host):
             return None
         found: dict[str, Any] | None = await super()._get_user_cookie(handler)
         return found
 
 
-def foreign(method: str, headers: Mapping[str, str], host: str) -> bool:
+def is_cross_site(method: str, headers: Mapping[str, str], host: str) -> bool:
     """Whether a browser says that a page of another site sends what may change something.
 
     A person's own server is another site only where it has a domain of its own (JupyterHub.subdomain_host).
@@ -180,7 +188,7 @@ def foreign(method: str, headers: Mapping[str, str], host: str) -> bool:
     return origin is not None and origin.partition("://")[2].lower() != host.lower()
 
 
-def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
+def make_auth(service: HubServiceInfo, parent: Configurable) -> ServiceAuth:
     """OAuth for this service."""
     return ServiceAuth(
         parent=parent,
@@ -194,7 +202,7 @@ def make_auth(service: Service, parent: Configurable) -> ServiceAuth:
     )
 
 
-async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | None:
+async def identify(auth: ServiceAuth, handler: RequestHandler) -> HubIdentity | None:
     """Who made this request; None for nobody the Hub knows; HubUnavailable when it cannot be told."""
     token = auth.get_token(handler, in_cookie=False)
     remembered = auth.services.recall(token) if token is not None else None
@@ -211,7 +219,7 @@ async def identify(auth: ServiceAuth, handler: RequestHandler) -> Identity | Non
     return identity
 
 
-async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -> Identity | None:
+async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -> HubIdentity | None:
     try:
         async with asyncio.timeout(seconds):
             model: dict[str, Any] | None = await auth.get_user(handler, sync=False)
@@ -226,27 +234,27 @@ async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -
     return None if model is None else read_identity(model)
 
 
-async def identify_anew(auth: ServiceAuth, handler: RequestHandler) -> Identity | None:
+async def identify_again(auth: ServiceAuth, handler: RequestHandler) -> HubIdentity | None:
     """As `identify`, for an answer that goes on for long: HubOAuth asks once for a whole request."""
     vars(handler).pop("_cached_hub_user", None)
     return await identify(auth, handler)
 
 
-def is_hub(service: Service, header: str) -> bool:
+def is_hub(service: HubServiceInfo, header: str) -> bool:
     """Whether an Authorization header is the Hub's own."""
-    return hmac.compare_digest(header.encode(), f"token {link_token(service.api_token)}".encode())
+    return hmac.compare_digest(header.encode(), f"token {derive_hub_token(service.api_token)}".encode())
 
 
-def may_enter(identity: Identity, service: str) -> str | None:
+def may_enter(identity: HubIdentity, service: str) -> str | None:
     """Everybody here needs JupyterHub's scope for this service."""
     if has_scope(identity.scopes, "access:services", service=service):
         return None
     return f"This needs the scope access:services!service={service}, which this token or its owner does not hold."
 
 
-def may_manage_keys(identity: Identity, page: str, *, by_token: bool) -> str | None:
+def may_manage_keys(identity: HubIdentity, page: str, *, by_token: bool) -> str | None:
     """People, for themselves. Keys open all of their jobs: so must the token, and one inside a job does not."""
-    if identity.kind is not Kind.USER:
+    if identity.kind is not IdentityKind.USER:
         return NOT_A_PERSON.format(name=identity.name)
     server = own_server(identity)
     if server is not None:
@@ -255,30 +263,30 @@ def may_manage_keys(identity: Identity, page: str, *, by_token: bool) -> str | N
     return None if opens else f"This needs a token with the scope {OPEN_SERVERS}!user={identity.name}: keys open jobs."
 
 
-def may_suggest_keys(identity: Identity) -> str | None:
+def may_suggest_keys(identity: HubIdentity) -> str | None:
     """Any token of a person, for that person: above all the one inside a job."""
-    return None if identity.kind is Kind.USER else NOT_A_PERSON.format(name=identity.name)
+    return None if identity.kind is IdentityKind.USER else NOT_A_PERSON.format(name=identity.name)
 
 
-def may_read_keys(identity: Identity, user: str) -> str | None:
+def may_read_keys(identity: HubIdentity, user: str) -> str | None:
     """The gateway, by a scope of its own; being an administrator is not enough."""
     return None if has_scope(identity.scopes, READ_KEYS, user=user) else NOT_THE_GATEWAY
 
 
-def may_read_notices(identity: Identity) -> str | None:
+def may_read_notices(identity: HubIdentity) -> str | None:
     """People and their jobs, each their own (`audience`); of services the gateway, by a scope of its own."""
-    if identity.kind is Kind.USER or has_scope(identity.scopes, READ_NOTICES):
+    if identity.kind is IdentityKind.USER or has_scope(identity.scopes, READ_NOTICES):
         return None
     return NO_NOTICES
 
 
-def audience(identity: Identity, *, by_token: bool) -> Audience:
+def recipient_of(identity: HubIdentity, *, by_token: bool) -> Recipient:
     """Whose notices: a person's; with a server's own token that server's; a service that may read any reads all.
 
     What administrators are told needs a browser, or a token that may see everybody's jobs.
     """
-    if identity.kind is Kind.SERVICE:
-        return Audience(everything=True)
+    if identity.kind is IdentityKind.SERVICE:
+        return Recipient(everything=True)
     server = own_server(identity)
     whole = not by_token or has_scope(identity.scopes, SEE_ALL)
-    return Audience(identity.name, server, admin=identity.admin and server is None and whole)
+    return Recipient(identity.name, server, admin=identity.admin and server is None and whole)

@@ -13,19 +13,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dlspawner.core.idle import Keep, Stop, Warn
-from dlspawner.core.jobs import State
+from dlspawner.core.idle import KeepJob, StopJob, WarnUser
+from dlspawner.core.jobs import JobState
 from dlspawner.core.json_values import time
 from dlspawner.hubapi import has_scope, own_server
-from dlspawner.manager.access import Right
-from dlspawner.manager.activity import Session
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.activity import SshSessionReport
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.culling import Culler
-from dlspawner.manager.culling_words import held
-from dlspawner.manager.gathering import Judged
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.web import ApiHandler, Problem
+from dlspawner.manager.culling_words import held_text
+from dlspawner.manager.gathering import JobEvaluation
+from dlspawner.manager.jobs_api import NOT_LEADER, NOT_YET
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.web import ApiHandler, HttpProblem
 
 WRITE_SESSIONS = "custom:ssh-sessions:write"
 MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
@@ -35,93 +35,95 @@ _LONGEST = 10 * 366 * 86400.0
 class _AboutUse(ApiHandler):
     def culler(self) -> Culler:
         """Where it is known; 503 when that is not here."""
-        acting = self.manager.acting
+        acting = self.manager.leader
         if acting is None:
-            raise Problem(503, NOT_HERE)
+            raise HttpProblem(503, NOT_LEADER)
         if acting.culler is None:
-            raise Problem(503, NOT_YET)
+            raise HttpProblem(503, NOT_YET)
         return acting.culler
 
 
-class Kernels(_AboutUse):
+class KernelReportHandler(_AboutUse):
     """Whether a kernel is busy, and how many seconds ago one was; the answer says when to tell again."""
 
     async def put(self) -> None:
-        identity = self.known()
+        identity = self.check_parameters()
         server = own_server(identity)
         if server is None:
-            raise Problem(403, "Only a job itself can tell of its kernels, with its own token.")
+            raise HttpProblem(403, "Only a job itself can tell of its kernels, with its own token.")
         body = self.read_object()
         busy = body.get("busy")
         if set(body) != {"busy", "seconds"} or not isinstance(busy, bool):
-            raise Problem(422, "The fields busy (true or false) and seconds (a number, or null) are needed.")
+            raise HttpProblem(422, "The fields busy (true or false) and seconds (a number, or null) are needed.")
         culler = self.culler()
-        if not culler.kernels(identity.name, server, busy, _seconds(body["seconds"])):
-            raise Problem(404, "There is no running job on this server.")
+        if not culler.report_kernels(identity.name, server, busy, _seconds(body["seconds"])):
+            raise HttpProblem(404, "There is no running job on this server.")
         self.reply({"seconds": culler.report_seconds})
 
 
-class SshSessions(_AboutUse):
+class SshSessionReportHandler(_AboutUse):
     """Every server that the gateway has sessions on, or whose last session it has not told the end of."""
 
     async def put(self) -> None:
-        if not has_scope(self.known().scopes, WRITE_SESSIONS):
-            raise Problem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
+        if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):
+            raise HttpProblem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
         body = fields(self.read_object(MOST), {"gateway": str, "sessions": list}, {"gateway", "sessions"})
         sessions = [_session(one) for one in body["sessions"]]
         try:
-            await self.culler().ssh(body["gateway"][:64], sessions)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+            await self.culler().report_ssh(body["gateway"][:64], sessions)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.set_status(204)
 
 
-class KeepAlive(_AboutUse):
+class KeepAliveHandler(_AboutUse):
     """The button."""
 
     async def post(self, job: str) -> None:
-        identity, culler = self.known(), self.culler()
+        identity, culler = self.check_parameters(), self.culler()
         record = culler.record(job)
         server = own_server(identity)
         if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
-            raise Problem(404, "You have no such job that runs.")
+            raise HttpProblem(404, "You have no such job that runs.")
         if server is None:
-            self.viewer(Right.ACT)  # 403 for a token that is less than its owner; the job's own is enough
-        if record.job.state is not State.RUNNING:
-            raise Problem(409, "This job does not run.")
+            self.viewer(AccessRight.ACT)  # 403 for a token that is less than its owner; the job's own is enough
+        if record.job.state is not JobState.RUNNING:
+            raise HttpProblem(409, "This job does not run.")
         try:
             kept = await culler.keep(record)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.reply({"until": time(kept.until), "longest": kept.longest, "sentence": kept.sentence})
 
 
-class Idle(_AboutUse):
+class CullReportHandler(_AboutUse):
     """The report. Of people's jobs it says no more than what the Hub's admin page does."""
 
     async def get(self) -> None:
-        identity = self.known()
+        identity = self.check_parameters()
         if not identity.admin or own_server(identity) is not None:
-            raise Problem(403, "This is for administrators of the Hub.")
-        if not self.viewer(Right.SEE).all:
-            raise Problem(403, f"This needs a token with the scope {Right.SEE.value}, for everybody's servers.")
+            raise HttpProblem(403, "This is for administrators of the Hub.")
+        if not self.viewer(AccessRight.SEE).all:
+            raise HttpProblem(
+                403, f"This needs a token with the scope {AccessRight.SEE.value}, for everybody's servers."
+            )
         report = self.culler().report
         if report is None:
-            raise Problem(503, NOT_YET)
+            raise HttpProblem(503, NOT_YET)
         jobs = [_told(one) for one in report.judged]
         self.reply(
             {"at": time(report.at), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
         )
 
 
-def _told(one: Judged) -> dict[str, object]:
-    job, verdict = one.job, one.verdict
+def _told(one: JobEvaluation) -> dict[str, object]:
+    job, verdict = one.job, one.decision
     match verdict:
-        case Keep():
+        case KeepJob():
             word = "keep"
-        case Warn(percent):
+        case WarnUser(percent):
             word = f"warned-{percent}"
-        case Stop(dry_run=dry_run):
+        case StopJob(dry_run=dry_run):
             word = "would-stop" if dry_run else "stop"
     gpus = [{"memory_bytes": gpu.memory_bytes, "busy": time(gpu.last_busy)} for gpu in one.activity.gpus]
     return {
@@ -131,7 +133,7 @@ def _told(one: Judged) -> dict[str, object]:
         "team": job.team,
         "template": job.template,
         "preemptible": job.preemptible,
-        "holds": held(job),
+        "holds": held_text(job),
         "verdict": word,
         "why": verdict.why.value,
         "idle": one.idle,
@@ -150,18 +152,18 @@ def _told(one: Judged) -> dict[str, object]:
     }
 
 
-def _session(item: Any) -> Session:
+def _session(item: Any) -> SshSessionReport:
     if not isinstance(item, list) or len(item) != 4:
-        raise Problem(422, "Every session must be a list of user, server, seconds and whether it is open.")
+        raise HttpProblem(422, "Every session must be a list of user, server, seconds and whether it is open.")
     user, server, seconds, is_open = item
     if not isinstance(user, str) or not isinstance(server, str) or not isinstance(is_open, bool):
-        raise Problem(422, "User and server must be text, and whether it is open true or false.")
-    return Session(as_name(user), as_name(server), _seconds(seconds), is_open)
+        raise HttpProblem(422, "User and server must be text, and whether it is open true or false.")
+    return SshSessionReport(as_name(user), as_name(server), _seconds(seconds), is_open)
 
 
 def _seconds(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Problem(422, "seconds must be a number, or null.")
+        raise HttpProblem(422, "seconds must be a number, or null.")
     return min(max(0.0, float(value)), _LONGEST)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from dlspawner.core.amounts import counted
-from dlspawner.core.jobs import Job, State
-from dlspawner.manager.records import Stop
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.manager.records import StopReason
 
 # Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
 ENDS = {
@@ -37,48 +37,48 @@ GOING = "It is being started."
 ENDING = "It is being stopped."
 
 
-def going(state: State, stop: Stop | None, happened: str = "") -> str:
+def progress_sentence(state: JobState, stop: StopReason | None, happened: str = "") -> str:
     """What is waited for while a job starts or ends; ``happened``: the latest that Kubernetes told of its pods."""
     if stop is not None:
-        return stop.sentence
-    if state is State.STARTING:
+        return stop.message
+    if state is JobState.STARTING:
         return happened or GOING
-    return ENDING if state is State.STOPPING else ""
+    return ENDING if state is JobState.STOPPING else ""
 
 
-def has_detail(reason: str, stop: Stop | None) -> bool:
+def has_detail(reason: str, stop: StopReason | None) -> bool:
     """Whether what is said of an end has the details of its event."""
-    return reason in TOLD and not (stop is not None and stop.sentence)
+    return reason in TOLD and not (stop is not None and stop.message)
 
 
-def end(reason: str, detail: str, stop: Stop | None) -> str:
+def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
     """Why a job has ended."""
-    if stop is not None and stop.sentence:
-        return stop.sentence
+    if stop is not None and stop.message:
+        return stop.message
     sentence = ENDS.get(reason, "It has ended.")
     if reason in TOLD and detail:
         return f"{sentence} {detail}"
     return f"{sentence.rstrip(':.')}."
 
 
-def asked(job: Job, team: str) -> str:
+def request_text(job: Job, team: str) -> str:
     """What a job has or wants: ``2 GPUs of type a100, preemptible, team Vision``."""
-    words = [size(job) if job.charge.gpus else "", "preemptible" if job.preemptible else ""]
+    words = [size_text(job) if job.request.gpus else "", "preemptible" if job.preemptible else ""]
     return ", ".join(word for word in (*words, f"team {team}" if team else "") if word)
 
 
-def size(job: Job) -> str:
+def size_text(job: Job) -> str:
     """How large a job is: ``2 GPUs of type a100``, ``no GPU``."""
-    return gpus(job.charge.gpus, job.charge.gpu_type)
+    return gpus_text(job.request.gpus, job.request.gpu_type)
 
 
-def gpus(milli: int, kind: str | None) -> str:
+def gpus_text(milli: int, kind: str | None) -> str:
     """An amount of GPUs with its type."""
     if not milli:
         return "no GPU"
     return counted(milli) + (f" of type {kind}" if kind else "")
 
 
-def is_name(server: str) -> bool:
+def is_server_name(server: str) -> bool:
     """Whether a new job may have this name; without one it is the default server's."""
     return not server or _NAME.fullmatch(server) is not None

@@ -16,28 +16,28 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Integer, Row, Select, bindparam, func, select, tuple_
 
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.manager import approvalrows
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.approvals import Request
-from dlspawner.manager.kept import Event, Filter, Kept, Place
+from dlspawner.manager.approvals import ApprovalRequest
+from dlspawner.manager.kept import JobCursor, JobFilter, JobHistory, JobTransition
 from dlspawner.manager.records import (
-    OF_POD,
-    Entry,
-    Record,
-    Stop,
-    read_charge,
+    EXTERNAL_POD_PREFIX,
+    JobEvent,
+    JobRecord,
+    StopReason,
     read_pods,
+    read_request,
     read_special,
-    write_charge,
     write_pods,
+    write_request,
     write_special,
 )
 from dlspawner.manager.schema import UtcDateTime, job_events, jobs
 
 _MOST = 2**63 - 1
 MOST_EVENTS = 1000  # of one job that are told
-_STATES = {state.value: state for state in State}
+_STATES = {state.value: state for state in JobState}
 
 _COLUMNS = [
     *(jobs.c.job, jobs.c.user_name, jobs.c.server_name, jobs.c.team, jobs.c.template, jobs.c.priority),
@@ -47,7 +47,7 @@ _COLUMNS = [
     # Few jobs ever ask for an approval: only those are looked for there.
     approvalrows.has_asked(jobs.c.job).label("has_asked"),
 ]
-_JOBS_OWN = ~jobs.c.job.startswith(OF_POD)  # pods that are no job's are none
+_JOBS_OWN = ~jobs.c.job.startswith(EXTERNAL_POD_PREFIX)  # pods that are no job's are none
 # What a page can be asked for, by the name of its parameter.
 _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "own": jobs.c.user_name == bindparam("own"),
@@ -77,7 +77,9 @@ def _page(conditions: frozenset[str]) -> Select[Any]:
     return query.limit(bindparam("limit", type_=Integer))
 
 
-def page(connection: Connection, viewer: Viewer, wanted: Filter, after: Place | None, limit: int) -> list[Kept]:
+def read_page(
+    connection: Connection, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int
+) -> list[JobHistory]:
     """At most so many of the jobs that somebody may see and wants, the newest first, from a place on."""
     conditions, values = _asked(viewer, wanted)
     if after is not None:
@@ -86,20 +88,20 @@ def page(connection: Connection, viewer: Viewer, wanted: Filter, after: Place | 
     return _kept(connection, _page(frozenset(conditions)), {**values, "limit": limit})
 
 
-def find(connection: Connection, job: str) -> Kept | None:
+def find_job(connection: Connection, job: str) -> JobHistory | None:
     """One job, with the names of its pods; pods that are no job's are none."""
     return next(iter(_kept(connection, _ONE, {"id": job}, with_pods=True)), None)
 
 
-def some(connection: Connection, ids: Collection[str]) -> list[Kept]:
+def read_jobs(connection: Connection, ids: Collection[str]) -> list[JobHistory]:
     """These jobs, in no order."""
     return _kept(connection, _SOME, {"ids": sorted(ids)}) if ids else []
 
 
-def events(connection: Connection, job: str, most: int = MOST_EVENTS) -> list[Event]:
+def read_events(connection: Connection, job: str, most: int = MOST_EVENTS) -> list[JobTransition]:
     """What became of a job, in its order; of a very long life the latest part."""
     query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id.desc()).limit(most)
-    found = [Event(row.at, State(row.state), row.reason, row.detail) for row in connection.execute(query)]
+    found = [JobTransition(row.at, JobState(row.state), row.reason, row.detail) for row in connection.execute(query)]
     return found[::-1]
 
 
@@ -110,7 +112,7 @@ def last_details(connection: Connection, ids: Collection[str]) -> dict[str, str]
     return {row.job: row.detail for row in connection.execute(query)}
 
 
-def _asked(viewer: Viewer, wanted: Filter) -> tuple[set[str], dict[str, Any]]:
+def _asked(viewer: Viewer, wanted: JobFilter) -> tuple[set[str], dict[str, Any]]:
     """Which conditions hold for what this viewer may see and wants, and their values."""
     values: dict[str, Any] = {
         name: getattr(wanted, name)
@@ -131,10 +133,10 @@ def _asked(viewer: Viewer, wanted: Filter) -> tuple[set[str], dict[str, Any]]:
 
 def _kept(
     connection: Connection, query: Select[Any], values: Mapping[str, Any], *, with_pods: bool = False
-) -> list[Kept]:
+) -> list[JobHistory]:
     rows = connection.execute(query, values).all()
     stopped = _stopped(connection, [row.job for row in rows if row.stop_reason])
-    approvals = approvalrows.latest(connection, [row.job for row in rows if row.has_asked])
+    approvals = approvalrows.latest_requests(connection, [row.job for row in rows if row.has_asked])
     return [
         _of_row(row, _pods(row) if with_pods else (), stopped.get((row.job, row.stop_reason)), approvals.get(row.job))
         for row in rows
@@ -158,24 +160,26 @@ def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str,
     one = job_events
     query = (
         select(one.c.job, one.c.reason, func.max(one.c.at, type_=UtcDateTime).label("at"))
-        .where(one.c.job.in_(ids), one.c.state == State.STOPPING.value)
+        .where(one.c.job.in_(ids), one.c.state == JobState.STOPPING.value)
         .group_by(one.c.job, one.c.reason)
     )
     return {(row.job, row.reason): row.at for row in connection.execute(query)}
 
 
-def _of_row(row: Row[Any], pods: tuple[str, ...], stopped: datetime | None, approval: Request | None) -> Kept:
+def _of_row(
+    row: Row[Any], pods: tuple[str, ...], stopped: datetime | None, approval: ApprovalRequest | None
+) -> JobHistory:
     """The first columns are as `Kept` has them: by their places they are read twice as fast as by their names."""
     values: tuple[Any, ...] = tuple(row)
     state, reason, *amounts, nodes = values[8:15]
     *times, stop_reason, stop_sentence = values[15:21]
-    stop = Stop(stop_reason, stop_sentence or "") if stop_reason else None
+    stop = StopReason(stop_reason, stop_sentence or "") if stop_reason else None
     known: list[Any] = [*values[:8], _STATES[state], reason, *amounts, _nodes(nodes), *times]
     known += stop, stopped, pods, approval
-    return Kept(*known)
+    return JobHistory(*known)
 
 
-def row(entry: Entry) -> dict[str, Any]:
+def to_row(entry: JobEvent) -> dict[str, Any]:
     """A record as the database has it from now on."""
     record, job = entry.record, entry.record.job
     return {
@@ -188,57 +192,57 @@ def row(entry: Entry) -> dict[str, Any]:
         "preemptible": job.preemptible,
         "state": job.state.value,
         "reason": entry.reason,
-        "gpu_type": job.charge.gpu_type,
-        "gpus_milli": job.charge.gpus,
-        "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.charge.pods)),
-        "memory_bytes": min(_MOST, sum(pod.memory_bytes for pod in job.charge.pods)),
-        "charge": write_charge(job.charge),
+        "gpu_type": job.request.gpu_type,
+        "gpus_milli": job.request.gpus,
+        "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.request.pods)),
+        "memory_bytes": min(_MOST, sum(pod.memory_bytes for pod in job.request.pods)),
+        "charge": write_request(job.request),
         "nodes": json.dumps(job.nodes),
         "submitted": job.submitted,
         "deadline": record.deadline,
         "request_seconds": record.request_seconds,
         "started": job.started,
-        "ended": entry.at if job.state is State.ENDED else None,
+        "ended": entry.at if job.state is JobState.ENDED else None,
         "pod_uid": record.pod_uid,
         "pod_name": record.pod_name,
         "notice": job.notice,
-        "yields": record.yields,
+        "yields": record.demote_at,
         "requeue": job.requeue,
-        "before_quota": job.before_quota,
+        "before_quota": job.exempt_from_quota,
         "approved": job.approved,
         "special": write_special(job.special),
-        "stop_reason": record.stop.reason if record.stop else None,
-        "stop_sentence": record.stop.sentence if record.stop else None,
+        "stop_reason": record.stop.code if record.stop else None,
+        "stop_sentence": record.stop.message if record.stop else None,
         "pods": write_pods(record.pods),
-        "due": record.due,
-        "turns": record.turns,
+        "due": record.awaiting_start,
+        "turns": record.start_attempts,
         "failures": record.failures,
         "nonce": record.nonce,
         "folded": False,
     }
 
 
-def record(row: Row[Any]) -> Record:
+def from_row(row: Row[Any]) -> JobRecord:
     """The record that ``row`` wrote."""
     job = Job(
         id=row.job,
         user=row.user_name,
         team=row.team,
         submitted=row.submitted,
-        charge=read_charge(row.charge),
+        request=read_request(row.charge),
         server=row.server_name,
         template=row.template,
         priority=row.priority,
         preemptible=row.preemptible,
-        state=State(row.state),
+        state=JobState(row.state),
         started=row.started,
         nodes=tuple(json.loads(row.nodes)),
         notice=row.notice,
         requeue=row.requeue,
         approved=row.approved,
         special=read_special(row.special),
-        before_quota=row.before_quota,
+        exempt_from_quota=row.before_quota,
     )
-    stop = Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    found = Record(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
-    return replace(found, due=row.due, turns=row.turns, failures=row.failures, nonce=row.nonce)
+    stop = StopReason(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
+    found = JobRecord(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
+    return replace(found, awaiting_start=row.due, start_attempts=row.turns, failures=row.failures, nonce=row.nonce)

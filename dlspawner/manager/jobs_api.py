@@ -21,15 +21,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dlspawner.core.model import Special
-from dlspawner.manager.api import UIDS, allocate, as_name, fields
-from dlspawner.manager.cancelling import interrupted
-from dlspawner.manager.desk import Desk, Question
-from dlspawner.manager.ledger import Fenced
+from dlspawner.core.model import SpecialPermission
+from dlspawner.manager.api import UIDS, allocate_account, as_name, fields
+from dlspawner.manager.cancelling import on_start_interrupted
+from dlspawner.manager.desk import AdmissionRequest, AdmissionService
+from dlspawner.manager.ledger import NotLeader
 from dlspawner.manager.notices import clean
-from dlspawner.manager.web import ForHub, Json, Manager, Problem
+from dlspawner.manager.web import HttpProblem, HubOnlyHandler, JsonHandler, ManagerContext
 
-NOT_HERE = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
+NOT_LEADER = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
 NOT_YET = "This Manager does not decide now: another one does, or it has not seen the cluster yet. Try again soon."
 
 _FIELDS = {
@@ -51,28 +51,28 @@ _NEEDED = set(_FIELDS) - {"special", "image", "nonce"}
 _LONGEST_WHY = 1000
 
 
-class _ForJobs(ForHub):
-    def desk(self) -> Desk:
-        return desk_of(self.manager)
+class _ForJobs(HubOnlyHandler):
+    def desk(self) -> AdmissionService:
+        return admission_of(self.manager)
 
 
-def desk_of(manager: Manager) -> Desk:
+def admission_of(manager: ManagerContext) -> AdmissionService:
     """Where it is decided; 503 when that is not here, 501 when it never will be."""
-    acting = manager.acting
+    acting = manager.leader
     if acting is None:
-        raise Problem(501, NOT_HERE)
-    if acting.desk is None:
-        raise Problem(503, NOT_YET)
-    return acting.desk
+        raise HttpProblem(501, NOT_LEADER)
+    if acting.admission is None:
+        raise HttpProblem(503, NOT_YET)
+    return acting.admission
 
 
-async def answer(handler: Json, job: str) -> None:
+async def review_for_hub(handler: JsonHandler, job: str) -> None:
     """The answer to the Hub about a job that wants to start; its address is ``rest.one``'s."""
     question = _question(job, fields(handler.read_object(), _FIELDS, _NEEDED))
     try:
-        found = await desk_of(handler.manager).ask(question)
-    except Fenced:
-        raise Problem(503, NOT_YET) from None
+        found = await admission_of(handler.manager).review(question)
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
     handler.manager.meters.decided(found.decision, found.reason)
     handler.reply(
         {
@@ -85,91 +85,93 @@ async def answer(handler: Json, job: str) -> None:
     )
 
 
-class Released(_ForJobs):
+class ReservationReleasedHandler(_ForJobs):
     """What was reserved for it is free again."""
 
     async def post(self, job: str) -> None:
         body = fields(self.read_object(), {"user": str, "passes": bool, "why": str}, {"user"})
         why = clean(body.get("why", ""), _LONGEST_WHY)
         try:
-            await self.desk().release(job, body["user"], passes=body.get("passes", False), why=why)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+            await self.desk().release_reservation(job, body["user"], passes=body.get("passes", False), why=why)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.set_status(204)
 
 
-class Ending(ForHub):
+class StopReasonHandler(HubOnlyHandler):
     """Why a job is being stopped, for the Hub to tell its person."""
 
     async def get(self, job: str) -> None:
-        acting = self.manager.acting
+        acting = self.manager.leader
         record = await acting.ledger.find(job) if acting is not None else None
         if record is None or record.stop is None:
-            raise Problem(404, "Nobody here has decided to stop this job.")
-        self.reply({"reason": record.stop.reason, "sentence": record.stop.sentence})
+            raise HttpProblem(404, "Nobody here has decided to stop this job.")
+        self.reply({"reason": record.stop.code, "sentence": record.stop.message})
 
 
-class Waiting(_ForJobs):
+class PendingJobsHandler(_ForJobs):
     """What of a person's waits: its id, because a job that is asked for again is the same job."""
 
     async def get(self, user: str) -> None:
         given = self.get_query_arguments("server", strip=False)
         desk = self.desk()
-        now = desk.book.now()
+        now = desk.store.now()
         told = [
             {
                 "job": one.job.id,
                 "server": one.job.server,
                 "state": one.job.state.value,
                 "position": one.position,
-                "why": desk.looks.why(one.job, now),
-                "never": desk.looks.never(one.job),
+                "why": desk.explainer.why(one.job, now),
+                "never": desk.explainer.inadmissible(one.job),
             }
-            for one in desk.waiting(user, given[0] if given else None)
+            for one in desk.pending(user, given[0] if given else None)
         ]
         self.reply({"waiting": told})
 
 
-class Starting(_ForJobs):
+class PrepareStartHandler(_ForJobs):
     """In one answer, because somebody waits for it: what waits for this server, and its person's account."""
 
     async def put(self, user: str) -> None:
         body = fields(self.read_object(), {"server": str, **UIDS}, {"server", *UIDS})
-        waits = self.desk().book.waiter(as_name(user), as_name(body["server"]))
-        account = await allocate(self, user, body)
+        waits = self.desk().store.pending_job(as_name(user), as_name(body["server"]))
+        account = await allocate_account(self, user, body)
         self.reply({"job": waits.job.id if waits else None, "uid": account.uid, "gid": account.uid})
 
 
-class Interrupted(_ForJobs):
+class StartInterruptedHandler(_ForJobs):
     """What was being started there, or waits for its turn there, is cancelled."""
 
     async def post(self, user: str) -> None:
         body = fields(self.read_object(), {"server": str, "job": str}, {"server"})
         try:
             whose, server, job = as_name(user), as_name(body["server"]), as_name(body.get("job", ""))
-            await self.desk().book.turn(lambda turn: interrupted(turn, whose, server, job))
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+            await self.desk().store.transact(lambda turn: on_start_interrupted(turn, whose, server, job))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.set_status(204)
 
 
-def _question(job: str, body: dict[str, Any]) -> Question:
+def _question(job: str, body: dict[str, Any]) -> AdmissionRequest:
     names = [as_name(body[name]) for name in ("user", "server", "team", "template", "priority", "namespace")]
     pods = body["pods"]
     if not names[0] or not pods or not all(isinstance(pod, dict) for pod in pods):
-        raise Problem(422, "A user and at least one pod are needed.")
+        raise HttpProblem(422, "A user and at least one pod are needed.")
     seconds = min(max(0, body["request_milliseconds"]), 600_000) / 1000
     user, server, team, template, priority, namespace = names
     asks, again = body["preemptible"], body["requeue"]
     special, image = _special(body.get("special", [])), as_name(body.get("image", ""))
     nonce = as_name(body.get("nonce", ""))  # an earlier version of the Hub has none
-    question = Question(job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods))
+    question = AdmissionRequest(
+        job, user, server, team, template, asks, priority, again, seconds, namespace, tuple(pods)
+    )
     return replace(question, special=special, image=image, nonce=nonce)
 
 
-def _special(names: list[object]) -> tuple[Special, ...]:
+def _special(names: list[object]) -> tuple[SpecialPermission, ...]:
     """Permissions in their own order; 422 for what is none."""
-    known = [special.value for special in Special]
+    known = [special.value for special in SpecialPermission]
     if not all(name in known for name in names):
-        raise Problem(422, f"Special permissions are {', '.join(known)}.")
-    return tuple(special for special in Special if special.value in names)
+        raise HttpProblem(422, f"Special permissions are {', '.join(known)}.")
+    return tuple(special for special in SpecialPermission if special.value in names)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.approvals import Request
-from dlspawner.manager.records import Stop
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.approvals import ApprovalRequest
+from dlspawner.manager.records import StopReason
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class JobFilter:
     """Which jobs are wanted; ``None``, or no states: whatever it is. ``since`` and ``until`` are submit times.
 
     An empty ``gpu_type`` is that of jobs without GPUs.
@@ -23,13 +23,13 @@ class Filter:
     template: str | None = None
     gpu_type: str | None = None
     preemptible: bool | None = None
-    states: frozenset[State] = frozenset()
+    states: frozenset[JobState] = frozenset()
     since: datetime | None = None
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobCursor:
     """A place in the list of all jobs, the newest of which is the first."""
 
     submitted: datetime
@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class JobHistory:
     """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped.
 
     ``approval`` is the latest thing that it has asked for.
@@ -51,7 +51,7 @@ class Kept:
     priority: int
     preemptible: bool
     requeue: bool
-    state: State
+    state: JobState
     reason: str
     gpu_type: str | None
     gpus_milli: int
@@ -62,24 +62,24 @@ class Kept:
     started: datetime | None
     ended: datetime | None
     notice: datetime | None
-    stop: Stop | None = None
+    stop: StopReason | None = None
     stopped: datetime | None = None
     pods: tuple[str, ...] = field(default=())
-    approval: Request | None = None
+    approval: ApprovalRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class JobTransition:
     """One transition of a job."""
 
     at: datetime
-    state: State
+    state: JobState
     reason: str
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class PodEventMessage:
     """One thing that happened to a pod of a job; ``key`` is the same when it is told again."""
 
     key: str

@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from dlspawner.hubapi import HubError
-from dlspawner.manager.store import StoreUnavailable
-from dlspawner.manager.web import ApiHandler, Problem
+from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.manager.web import ApiHandler, HttpProblem
 
 RECHECK_SECONDS = 30.0
 ENDED = "This stream has ended: {}"
 _CANNOT_BE_ASKED = 500  # and more: not here, not now
 
 
-async def until_it_is_over(handler: ApiHandler, allowed: Callable[[], Awaitable[object]]) -> str:
+async def until_access_ends(handler: ApiHandler, allowed: Callable[[], Awaitable[object]]) -> str:
     """Wait until this request's reader may not have it any more; the sentence for them.
 
     ``allowed`` raises `Problem` then; it finds who asks in the handler, recognised anew.
@@ -26,10 +26,10 @@ async def until_it_is_over(handler: ApiHandler, allowed: Callable[[], Awaitable[
         await asyncio.sleep(RECHECK_SECONDS)
         try:
             await handler.recognise()
-            handler.known()
+            handler.check_parameters()
             await allowed()
-        except Problem as problem:
+        except HttpProblem as problem:
             if problem.status_code < _CANNOT_BE_ASKED:
                 return ENDED.format(problem.detail)
-        except (HubError, StoreUnavailable):
+        except (HubError, DatabaseUnavailable):
             continue

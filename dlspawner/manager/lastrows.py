@@ -7,24 +7,24 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.records import Stop
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.records import StopReason
 from dlspawner.manager.schema import job_events, jobs
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LastEnd:
     """The end of a job: when, its last event's reason, the decision where there was one, whether a pod was made."""
 
     job: str
     at: datetime
     reason: str
     detail: str
-    stop: Stop | None
+    stop: StopReason | None
     has_run: bool = False
 
 
-def read(connection: Connection, user: str) -> dict[str, Ended]:
+def read_last_ends(connection: Connection, user: str) -> dict[str, LastEnd]:
     """By server; servers that never had a job that ended are left out.
 
     However long their history is: from one server's name to the next, and to the newest job of each, leads an index.
@@ -38,7 +38,7 @@ def read(connection: Connection, user: str) -> dict[str, Ended]:
     servers = servers.union_all(select(following.scalar_subquery()).where(servers.c.name.is_not(None)))
     newest = (
         select(other.c.job)
-        .where(other.c.user_name == user, other.c.server_name == servers.c.name, other.c.state == State.ENDED.value)
+        .where(other.c.user_name == user, other.c.server_name == servers.c.name, other.c.state == JobState.ENDED.value)
         .order_by(other.c.submitted.desc())
         .limit(1)
         .correlate(servers)
@@ -51,12 +51,12 @@ def read(connection: Connection, user: str) -> dict[str, Ended]:
         .join(job_events, job_events.c.id == event)
     )
     return {
-        row.server_name: Ended(
+        row.server_name: LastEnd(
             row.job,
             row.ended,
             row.reason,
             row.detail,
-            Stop(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None,
+            StopReason(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None,
             row.pod_uid is not None,
         )
         for row in connection.execute(query)

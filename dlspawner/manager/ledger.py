@@ -16,19 +16,19 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import State
+from dlspawner.core.fairshare import DecayedUsage
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import activityrows, approvalrows, jobrows, lastrows, noticerows, podeventrows
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.activity import Facts
-from dlspawner.manager.approvals import Request
+from dlspawner.manager.activity import ActivityRecord
+from dlspawner.manager.approvals import ApprovalRequest
 from dlspawner.manager.job_words import has_detail
-from dlspawner.manager.kept import Event, Filter, Kept, Place
-from dlspawner.manager.lastrows import Ended
-from dlspawner.manager.notices import Change, Notice
-from dlspawner.manager.records import CANCELLED, Entry, Record
+from dlspawner.manager.kept import JobCursor, JobFilter, JobHistory, JobTransition
+from dlspawner.manager.lastrows import LastEnd
+from dlspawner.manager.notices import Notice, NoticeChange
+from dlspawner.manager.records import CANCELLED, JobEvent, JobRecord
 from dlspawner.manager.schema import job_events, jobs, leases, team_usage
-from dlspawner.manager.store import Store, StoreRefused
+from dlspawner.manager.store import Database, DatabaseRejected
 
 T = TypeVar("T")
 
@@ -36,16 +36,16 @@ _LEASE = leases.c.name == "manager"
 LONGEST_LEASE = 60.0  # seconds
 _ROWS = 500  # in one statement
 # The statements of every admission, made once: to put one together costs more than to run it.
-_EPOCH = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
+_TERM = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
 _KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
 _NEW_JOBS, _NEW_EVENTS = insert(jobs), insert(job_events)
 
 
-class Fenced(Exception):
+class NotLeader(Exception):
     """Another Manager acts by now; nothing was written."""
 
 
-class Known(Exception):
+class DuplicateJob(Exception):
     """Jobs that were thought to be new have been here before, whether they have ended or not; nothing was written."""
 
     def __init__(self, jobs: Collection[str]) -> None:
@@ -53,15 +53,15 @@ class Known(Exception):
         self.jobs = jobs
 
 
-class Ledger:
+class JobRepository:
     """The jobs of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
 
-    async def take(self, holder: str, seconds: float) -> int | None:
+    async def acquire(self, holder: str, seconds: float) -> int | None:
         """Take the lease, for a new epoch; None while somebody else has it."""
-        return await self._store.write(lambda connection: _take(connection, holder, seconds))
+        return await self._store.write(lambda connection: _acquire(connection, holder, seconds))
 
     async def renew(self, epoch: int, seconds: float) -> bool:
         """Keep the lease of this epoch; False when a later one has begun."""
@@ -73,7 +73,7 @@ class Ledger:
 
         return await self._store.write(renew)
 
-    async def give_up(self, holder: str) -> None:
+    async def release(self, holder: str) -> None:
         """Let the next one take over at once."""
         mine = _LEASE & (leases.c.holder == holder)
 
@@ -82,93 +82,97 @@ class Ledger:
 
         await self._store.write(expire)
 
-    async def check(self, epoch: int) -> None:
+    async def ensure_leader(self, epoch: int) -> None:
         """Fenced when a later epoch has begun: before what no database can refuse."""
         await self._store.read(lambda connection: _check(connection, epoch))
 
-    async def load(self) -> list[Record]:
+    async def load(self) -> list[JobRecord]:
         """Every job that has not ended."""
-        query = select(jobs).where(jobs.c.state != State.ENDED.value)
-        return await self._store.read(lambda connection: [jobrows.record(row) for row in connection.execute(query)])
+        query = select(jobs).where(jobs.c.state != JobState.ENDED.value)
+        return await self._store.read(lambda connection: [jobrows.from_row(row) for row in connection.execute(query)])
 
-    async def usage(self) -> dict[str, Usage]:
+    async def usage(self) -> dict[str, DecayedUsage]:
         """What each team had used lately when that was last written down."""
 
-        def read(connection: Connection) -> dict[str, Usage]:
+        def read(connection: Connection) -> dict[str, DecayedUsage]:
             rows = connection.execute(select(team_usage))
-            return {row.team: Usage(row.amount, row.since, row.rate) for row in rows}
+            return {row.team: DecayedUsage(row.amount, row.since, row.rate) for row in rows}
 
         return await self._store.read(read)
 
-    async def find(self, job: str) -> Record | None:
+    async def find(self, job: str) -> JobRecord | None:
         """A job, ended ones too."""
         row = await self._store.read(
             lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
         )
-        return None if row is None else jobrows.record(row)
+        return None if row is None else jobrows.from_row(row)
 
-    async def events(self, job: str) -> list[tuple[datetime, State, str]]:
+    async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
         """What became of a job, in its order."""
         query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
 
-        def read(connection: Connection) -> list[tuple[datetime, State, str]]:
-            return [(row.at, State(row.state), row.reason) for row in connection.execute(query)]
+        def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
+            return [(row.at, JobState(row.state), row.reason) for row in connection.execute(query)]
 
         return await self._store.read(read)
 
-    async def page(self, viewer: Viewer, wanted: Filter, after: Place | None, limit: int) -> list[Kept]:
+    async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
         """Jobs that somebody may see and wants, ended ones too, the newest first."""
-        return await self._store.read(lambda connection: jobrows.page(connection, viewer, wanted, after, limit))
+        return await self._store.read(lambda connection: jobrows.read_page(connection, viewer, wanted, after, limit))
 
-    async def kept(self, job: str) -> Kept | None:
+    async def job_history(self, job: str) -> JobHistory | None:
         """What people are told of a job, ended ones too."""
-        return await self._store.read(lambda connection: jobrows.find(connection, job))
+        return await self._store.read(lambda connection: jobrows.find_job(connection, job))
 
-    async def seen(self, viewer: Viewer, job: str) -> Kept | None:
+    async def visible_job(self, viewer: Viewer, job: str) -> JobHistory | None:
         """What this viewer is told of a job; nothing of one that they may not see, as if there were none."""
-        kept = await self.kept(job)
+        kept = await self.job_history(job)
         return kept if kept is not None and viewer.reaches(kept.user, kept.team) else None
 
-    async def some(self, ids: Collection[str]) -> list[Kept]:
+    async def find_many(self, ids: Collection[str]) -> list[JobHistory]:
         """What people are told of these jobs, in no order."""
-        return await self._store.read(lambda connection: jobrows.some(connection, ids))
+        return await self._store.read(lambda connection: jobrows.read_jobs(connection, ids))
 
-    async def history(self, job: str, most: int = jobrows.MOST_EVENTS) -> list[Event]:
+    async def history(self, job: str, most: int = jobrows.MOST_EVENTS) -> list[JobTransition]:
         """What became of a job, and the details of it; the latest of more than so many."""
-        return await self._store.read(lambda connection: jobrows.events(connection, job, most))
+        return await self._store.read(lambda connection: jobrows.read_events(connection, job, most))
 
-    async def happened(self, ids: Iterable[str]) -> dict[str, str]:
+    async def latest_pod_events(self, ids: Iterable[str]) -> dict[str, str]:
         """The latest sentence about the pods of each of these jobs, as far as there is one."""
         found = [*ids]
-        return await self._store.read(lambda connection: podeventrows.latest(connection, found)) if found else {}
+        return (
+            await self._store.read(lambda connection: podeventrows.read_latest_pod_events(connection, found))
+            if found
+            else {}
+        )
 
-    async def how_ended(self, found: Iterable[Kept]) -> dict[str, str]:
+    async def end_details(self, found: Iterable[JobHistory]) -> dict[str, str]:
         """The details of the ends of those of these jobs whose sentence has any, in one statement, or in none."""
-        ids = [kept.id for kept in found if kept.state is State.ENDED and has_detail(kept.reason, kept.stop)]
+        ids = [kept.id for kept in found if kept.state is JobState.ENDED and has_detail(kept.reason, kept.stop)]
         return await self._store.read(lambda connection: jobrows.last_details(connection, ids)) if ids else {}
 
     async def notices(self) -> list[Notice]:
         """Every open notice."""
-        return await self._store.read(noticerows.read)
+        return await self._store.read(noticerows.read_notices)
 
-    async def ended(self, user: str) -> dict[str, Ended]:
+    async def last_ends(self, user: str) -> dict[str, LastEnd]:
         """How the last job of each of a person's servers ended."""
-        return await self._store.read(lambda connection: lastrows.read(connection, user))
+        return await self._store.read(lambda connection: lastrows.read_last_ends(connection, user))
 
     async def servers(self, user: str) -> frozenset[str]:
         """A person's servers that ever had a job."""
         query = select(jobs.c.server_name).where(jobs.c.user_name == user).distinct()
         return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
 
-    async def waiting_requests(self) -> list[Request]:
+    async def pending_requests(self) -> list[ApprovalRequest]:
         """Every request for an approval that waits."""
-        return await self._store.read(approvalrows.waiting)
+        return await self._store.read(approvalrows.read_pending_requests)
 
-    async def requests(self, wanted: approvalrows.Wanted) -> list[Request]:
+    async def requests(self, wanted: approvalrows.ApprovalQuery) -> list[ApprovalRequest]:
         """Requests for an approval, the newest first."""
-        return await self._store.read(lambda connection: approvalrows.find(connection, wanted))
+        return await self._store.read(lambda connection: approvalrows.find_requests(connection, wanted))
 
-    async def last(self, user: str, server: str) -> tuple[str, str] | None:
+    async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
         """Reason and detail of the last event of a server's last job; None for a server that never had one.
 
         Of one that was cancelled when it may have had a pod, it is the cancel and not what became of the pod.
@@ -189,9 +193,9 @@ class Ledger:
     async def write(
         self,
         epoch: int,
-        entries: Sequence[Entry],
-        told: Sequence[Change] = (),
-        usage: Mapping[str, Usage] | None = None,
+        entries: Sequence[JobEvent],
+        told: Sequence[NoticeChange] = (),
+        usage: Mapping[str, DecayedUsage] | None = None,
         claimed: Collection[str] = (),
     ) -> None:
         """All of it or nothing; Fenced when a later epoch has begun, Known when a ``claimed`` id is a job's already.
@@ -206,26 +210,26 @@ class Ledger:
             _check(connection, epoch)
             known = _known(connection, unwritten)
             if known:
-                raise Known(known)
+                raise DuplicateJob(known)
             if usage is not None:
                 _write_usage(connection, usage)
             if entries:
                 _write(connection, entries, claimed)
-            noticerows.write(connection, told)
+            noticerows.write_notices(connection, told)
 
         try:
             await self._store.write(write)
-        except StoreRefused:
+        except DatabaseRejected:
             known = await self._store.read(lambda connection: _known(connection, claimed))
             if known:
-                raise Known(known) from None
+                raise DuplicateJob(known) from None
             raise
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """What a `*rows` module asks."""
         return await self._store.read(query)
 
-    async def fenced(self, epoch: int, change: Callable[[Connection], T]) -> T:
+    async def write_as_leader(self, epoch: int, change: Callable[[Connection], T]) -> T:
         """Another change of the Manager that acts; Fenced when a later epoch has begun."""
 
         def checked(connection: Connection) -> T:
@@ -234,18 +238,18 @@ class Ledger:
 
         return await self._store.write(checked)
 
-    async def activities(self) -> dict[str, Facts]:
+    async def activities(self) -> dict[str, ActivityRecord]:
         """What is known of the use of every job that has not ended."""
-        return await self._store.read(activityrows.read)
+        return await self._store.read(activityrows.read_activities)
 
-    async def note_activities(self, epoch: int, facts: Mapping[str, Facts]) -> None:
+    async def write_activities(self, epoch: int, facts: Mapping[str, ActivityRecord]) -> None:
         """What is known of the use of these jobs; Fenced when another Manager has taken over."""
 
         def note(connection: Connection) -> None:
             _check(connection, epoch)
             for some in _in_parts(sorted(facts), _ROWS):
-                activityrows.write(connection, {job: facts[job] for job in some})
-            activityrows.sweep(connection)
+                activityrows.write_activities(connection, {job: facts[job] for job in some})
+            activityrows.sweep_activities(connection)
 
         await self._store.write(note)
 
@@ -258,7 +262,7 @@ def _now(connection: Connection) -> datetime:
     return datetime.now(UTC)
 
 
-def _take(connection: Connection, holder: str, seconds: float) -> int | None:
+def _acquire(connection: Connection, holder: str, seconds: float) -> int | None:
     now = _now(connection)
     until = now + timedelta(seconds=seconds)
     row = connection.execute(select(leases).where(_LEASE).with_for_update()).first()
@@ -272,12 +276,12 @@ def _take(connection: Connection, holder: str, seconds: float) -> int | None:
 
 
 def _check(connection: Connection, epoch: int) -> None:
-    found = connection.scalar(_EPOCH)
+    found = connection.scalar(_TERM)
     if found != epoch:
-        raise Fenced(f"epoch {epoch}, and the database is at {found}")
+        raise NotLeader(f"epoch {epoch}, and the database is at {found}")
 
 
-def _write_usage(connection: Connection, usage: Mapping[str, Usage]) -> None:
+def _write_usage(connection: Connection, usage: Mapping[str, DecayedUsage]) -> None:
     connection.execute(delete(team_usage))
     rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
     if rows:
@@ -293,16 +297,16 @@ def _known(connection: Connection, ids: Collection[str]) -> set[str]:
     return set(connection.scalars(_KNOWN, {"ids": [*ids]})) if ids else set()
 
 
-def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection[str]) -> None:
+def _write(connection: Connection, entries: Sequence[JobEvent], claimed: Collection[str]) -> None:
     latest = {entry.record.job.id: entry for entry in entries}
     new = {entry.record.job.id for entry in entries if entry.new}
     new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
-    inserted = [jobrows.row(latest[job]) for job in new]
+    inserted = [jobrows.to_row(latest[job]) for job in new]
     if inserted:
         connection.execute(_NEW_JOBS, inserted)
     for job, entry in latest.items():
         if job not in new:
-            connection.execute(update(jobs).where(jobs.c.job == job).values(jobrows.row(entry)))
+            connection.execute(update(jobs).where(jobs.c.job == job).values(jobrows.to_row(entry)))
     events = [
         {
             "job": entry.record.job.id,
@@ -314,4 +318,4 @@ def _write(connection: Connection, entries: Sequence[Entry], claimed: Collection
         for entry in entries
     ]
     connection.execute(_NEW_EVENTS, events)
-    approvalrows.write(connection, [one for entry in entries for one in entry.requests])
+    approvalrows.write_requests(connection, [one for entry in entries for one in entry.requests])

@@ -15,7 +15,7 @@ class _Lock:
 
 
 @dataclass(slots=True)
-class Locks:
+class NamedLocks:
     """One after the other, for those who name the same."""
 
     _locks: dict[tuple[str, ...], _Lock] = field(default_factory=dict)

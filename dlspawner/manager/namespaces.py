@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Namespaces:
+class JobNamespaces:
     """``special``: of jobs with special permissions; empty where there are none."""
 
     ordinary: str
@@ -26,11 +26,11 @@ class Namespaces:
         """The field selector of everything that is in none of them."""
         return ",".join(f"metadata.namespace!={one}" for one in self.all)
 
-    def short(self, namespace: str) -> str:
+    def to_key(self, namespace: str) -> str:
         """How a namespace of these is kept: the ordinary one as nothing."""
         return "" if namespace == self.ordinary else namespace
 
-    def full(self, kept: str) -> str:
+    def from_key(self, kept: str) -> str:
         """The namespace that was kept like this."""
         return kept or self.ordinary
 

@@ -5,22 +5,22 @@ They are nobody's quota, but a job that is sent to where they leave no room woul
 
 from __future__ import annotations
 
-from dlspawner.core.charge import held_by_others
+from dlspawner.core.charge import foreign_usage
 from dlspawner.core.manifest import Manifest
-from dlspawner.core.nodes import Holding
+from dlspawner.core.nodes import ForeignUsage
 
 
-class Neighbours:
+class ForeignPods:
     """By node; ``put`` and ``remove`` name the nodes on which something has changed."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, str] = {}  # by uid of a pod
-        self._held: dict[str, dict[str, Holding]] = {}  # by node and uid
+        self._held: dict[str, dict[str, ForeignUsage]] = {}  # by node and uid
 
     def put(self, uid: str, node: str | None, pod: Manifest) -> set[str]:
         """A pod as it is now."""
-        held = held_by_others([pod])
-        if node is None or held == Holding():
+        held = foreign_usage([pod])
+        if node is None or held == ForeignUsage():
             return self.remove(uid)
         old, here = self._nodes.get(uid), self._held.setdefault(node, {})
         if old == node and here.get(uid) == held:
@@ -38,7 +38,7 @@ class Neighbours:
         del self._held[node][uid]
         return {node}
 
-    def on(self, node: str) -> Holding:
+    def usage_on(self, node: str) -> ForeignUsage:
         """What they hold of a node together."""
         gpus: dict[str, int] = {}
         cpu = memory = 0
@@ -46,4 +46,4 @@ class Neighbours:
             cpu, memory = cpu + one.cpu_milli, memory + one.memory_bytes
             for resource, milli in one.gpus:
                 gpus[resource] = gpus.get(resource, 0) + milli
-        return Holding(tuple(sorted(gpus.items())), cpu, memory)
+        return ForeignUsage(tuple(sorted(gpus.items())), cpu, memory)

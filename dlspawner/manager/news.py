@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from dlspawner.cluster import Change
+from dlspawner.cluster import WatchEvent
 
 TOGETHER_SECONDS = 0.15  # for which news wait for more
 _LONGEST = 3  # times that, after which none waits any longer
@@ -23,16 +23,16 @@ _MOST = 500  # pods that wait at one time; who brings more of them waits as well
 
 
 @dataclass(slots=True)
-class News:
+class PodEventQueue:
     """``note`` writes one change down, for as long as that takes; `run` never ends by itself.
 
     ``seconds``: for which those wait that may, since the last of them; with 0 every change is written down by itself.
     """
 
-    note: Callable[[Change], Awaitable[None]]
-    may_wait: Callable[[Change], bool]
+    note: Callable[[WatchEvent], Awaitable[None]]
+    may_wait: Callable[[WatchEvent], bool]
     seconds: float = TOGETHER_SECONDS
-    _groups: list[tuple[str, dict[str, Change]]] = field(
+    _groups: list[tuple[str, dict[str, WatchEvent]]] = field(
         default_factory=list
     )  # in their order; within one there is none
     _last: float = 0.0  # when something came, in the loop's time
@@ -43,7 +43,7 @@ class News:
     _puts: int = 0
     _done: int = 0
 
-    async def put(self, change: Change) -> None:
+    async def put(self, change: WatchEvent) -> None:
         """The next change; returns at once unless too many wait."""
         kind = change.type if change.type in {"DELETED", "SYNCED"} else "there"
         uid = str(change.object["metadata"]["uid"]) if change.object else ""
@@ -60,7 +60,7 @@ class News:
             self._taken.clear()
             await self._taken.wait()
 
-    async def caught_up(self) -> None:
+    async def flush(self) -> None:
         """All that has been put by now is written down, unless that takes long."""
         puts = self._puts
         with contextlib.suppress(TimeoutError):

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from dlspawner.manager.notices import Change, Kind, Notice
+from dlspawner.manager.notices import Notice, NoticeChange, NoticeKind
 from dlspawner.manager.schema import notices
 
 _SAME = [field.name for field in fields(Notice) if field.name not in {"user", "server", "kind"}]
 
 
-def read(connection: Connection) -> list[Notice]:
+def read_notices(connection: Connection) -> list[Notice]:
     """Every open notice."""
     found = connection.execute(select(notices))
     return [
@@ -22,13 +22,13 @@ def read(connection: Connection) -> list[Notice]:
             **{name: getattr(row, name) for name in _SAME},
             user=row.user_name,
             server=row.server_name,
-            kind=Kind(row.kind),
+            kind=NoticeKind(row.kind),
         )
         for row in found
     ]
 
 
-def write(connection: Connection, changes: Sequence[Change]) -> None:
+def write_notices(connection: Connection, changes: Sequence[NoticeChange]) -> None:
     """What has changed, in a transaction of somebody else's."""
     latest = {change.notice.key: change for change in changes}
     for job, kind in latest:

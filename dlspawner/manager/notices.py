@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from dlspawner.core.jobs import Job
 
 if TYPE_CHECKING:
-    from dlspawner.manager.book import Turn
+    from dlspawner.manager.book import Transaction
 
 LONGEST_TEXT = 500
 LONGEST_CAUSE = 200
@@ -46,7 +46,7 @@ DENIAL_SHOWN_FOR = timedelta(days=3)  # over a weekend
 log = logging.getLogger("dlspawner.manager")
 
 
-class Kind(Enum):
+class NoticeKind(Enum):
     """What a notice is about; the values are what REST, logs and the database say."""
 
     PREEMPTED = "preempted"  # stopped at ``until`` because somebody else is entitled to the GPUs
@@ -54,25 +54,25 @@ class Kind(Enum):
     IDLE = "idle"  # stopped at ``until`` because it is not used
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
-    WAITING_LOGIN = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
+    LOGIN_REQUIRED = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     APPROVED = "approved"  # somebody has approved it: it is in the queue, or has started already
     DENIED = "denied"  # somebody has denied it: the one kind that outlives its job
     APPROVALS = "approvals"  # something waits for the reader's word; never posted: `approval.told` looks what there is
-    GOES_ON = "goes-on"  # what was said before does not hold any more
-    FILE_BROKEN = "file-broken"  # for administrators: a file of theirs is not used
-    HUB_REFUSES = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
+    PREEMPTION_CANCELLED = "goes-on"  # what was said before does not hold any more
+    CONFIG_INVALID = "file-broken"  # for administrators: a file of theirs is not used
+    HUB_FORBIDS = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
 
 
 # Of these two one would be wrong: who is told the first is told the others no longer.
 _TAKES_BACK = {
-    Kind.PREEMPTED: (Kind.GOES_ON,),
-    Kind.QUOTA_LOWERED: (Kind.GOES_ON,),
-    Kind.IDLE: (Kind.GOES_ON,),
-    Kind.LIFETIME: (Kind.GOES_ON,),
-    Kind.CANNOT_START: (Kind.WAITING_LOGIN,),
-    Kind.WAITING_LOGIN: (Kind.CANNOT_START,),
+    NoticeKind.PREEMPTED: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.QUOTA_LOWERED: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.IDLE: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.LIFETIME: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.CANNOT_START: (NoticeKind.LOGIN_REQUIRED,),
+    NoticeKind.LOGIN_REQUIRED: (NoticeKind.CANNOT_START,),
 }
-_STOPS = (Kind.PREEMPTED, Kind.IDLE, Kind.LIFETIME)
+_STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
 
 
 class CannotKeep(Exception):
@@ -84,7 +84,7 @@ class Notice:
     """``job``, ``user`` and ``server`` are "" in what administrators are told. ``keep``: *keep alive* is possible."""
 
     id: str
-    kind: Kind
+    kind: NoticeKind
     cause: str
     text: str
     posted: datetime
@@ -96,7 +96,7 @@ class Notice:
     seen: datetime | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> NoticeKey:
         return (self.job, self.kind)
 
     @property
@@ -109,12 +109,16 @@ class Notice:
         return self.ends is not None and now >= self.ends
 
 
-Key = tuple[str, Kind]
-_SHOWN_FOR = {Kind.GOES_ON: SHOWN_FOR, Kind.APPROVED: SHOWN_FOR, Kind.DENIED: DENIAL_SHOWN_FOR}
+NoticeKey = tuple[str, NoticeKind]
+_SHOWN_FOR = {
+    NoticeKind.PREEMPTION_CANCELLED: SHOWN_FOR,
+    NoticeKind.APPROVED: SHOWN_FOR,
+    NoticeKind.DENIED: DENIAL_SHOWN_FOR,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NoticeChange:
     """From now on this is the open notice under its key, or with `gone` no longer."""
 
     notice: Notice
@@ -122,9 +126,9 @@ class Change:
 
 
 def post(  # noqa: PLR0913 - a notice has so many parts
-    turn: Turn,
+    turn: Transaction,
     job: Job,
-    kind: Kind,
+    kind: NoticeKind,
     text: str,
     *,
     cause: str = "",
@@ -139,30 +143,30 @@ def post(  # noqa: PLR0913 - a notice has so many parts
     return _post(turn, wanted)
 
 
-def post_to_admins(turn: Turn, kind: Kind, text: str, *, cause: str = "") -> Notice:
+def post_to_admins(turn: Transaction, kind: NoticeKind, text: str, *, cause: str = "") -> Notice:
     """Tell every administrator of the Hub."""
     return _post(turn, Notice("", kind, cause, text, turn.now))
 
 
-def withdraw(turn: Turn, job: str, *kinds: Kind) -> None:
+def withdraw(turn: Transaction, job: str, *kinds: NoticeKind) -> None:
     """What was said about a job holds no longer: of these kinds, or all of it. "" is what administrators were told."""
-    for kind in kinds or tuple(Kind):
-        known = turn.book.board.pending((job, kind))
+    for kind in kinds or tuple(NoticeKind):
+        known = turn.store.notices.pending((job, kind))
         if known is not None:
-            turn.tell(Change(known, gone=True))
+            turn.change_notice(NoticeChange(known, gone=True))
 
 
-def see(turn: Turn, notice: Notice) -> None:
+def mark_read(turn: Transaction, notice: Notice) -> None:
     """Somebody whom it concerns has read it."""
-    known = turn.book.board.pending(notice.key)
+    known = turn.store.notices.pending(notice.key)
     if known is not None and known.id == notice.id and known.seen is None:
-        turn.tell(Change(replace(known, seen=turn.now)))
+        turn.change_notice(NoticeChange(replace(known, seen=turn.now)))
 
 
-def _post(turn: Turn, wanted: Notice) -> Notice:
+def _post(turn: Transaction, wanted: Notice) -> Notice:
     wanted = replace(wanted, text=clean(wanted.text, LONGEST_TEXT), cause=clean(wanted.cause, LONGEST_CAUSE))
-    pending = turn.book.board.pending
-    if wanted.kind is Kind.GOES_ON and any(pending((wanted.job, kind)) for kind in _STOPS):
+    pending = turn.store.notices.pending
+    if wanted.kind is NoticeKind.PREEMPTION_CANCELLED and any(pending((wanted.job, kind)) for kind in _STOPS):
         return wanted
     if wanted.kind in _TAKES_BACK:
         withdraw(turn, wanted.job, *_TAKES_BACK[wanted.kind])
@@ -170,10 +174,10 @@ def _post(turn: Turn, wanted: Notice) -> Notice:
     if known is not None and known.cause == wanted.cause and not known.over(turn.now):
         same = replace(known, text=wanted.text, until=wanted.until, keep=wanted.keep)
         if same != known:
-            turn.tell(Change(same))
+            turn.change_notice(NoticeChange(same))
         return same
     made = replace(wanted, id=secrets.token_hex(8))
-    turn.tell(Change(made))
+    turn.change_notice(NoticeChange(made))
     log.info(
         "notice=%s job=%s user=%s server=%s kind=%s cause=%s until=%s",
         made.id,
@@ -194,7 +198,7 @@ def clean(text: str, longest: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Audience:
+class Recipient:
     """Who reads: one person (of whom one server, where ``server`` says so), administrators more, or ``everything``."""
 
     user: str = ""
@@ -210,19 +214,21 @@ class Audience:
         return notice.user == self.user and self.server in {None, notice.server}
 
 
-class BoardClosed(Exception):
+class NoticeStoreClosed(Exception):
     """This Manager no longer acts: another one has the notices."""
 
 
 @dataclass(slots=True)
-class Board:
+class NoticeStore:
     """Every open notice. ``pending`` is for turns, everything else for readers."""
 
-    _pending: dict[Key, Notice] = field(default_factory=dict)
-    _shown: dict[str, dict[Key, Notice]] = field(default_factory=dict)  # by user, "" for administrators
+    _pending: dict[NoticeKey, Notice] = field(default_factory=dict)
+    _shown: dict[str, dict[NoticeKey, Notice]] = field(default_factory=dict)  # by user, "" for administrators
     _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
     _closed: bool = False
-    hears: list[Callable[[Sequence[Change]], None]] = field(default_factory=list)  # what hears of what readers may know
+    hears: list[Callable[[Sequence[NoticeChange]], None]] = field(
+        default_factory=list
+    )  # what hears of what readers may know
 
     def load(self, notices: Iterable[Notice]) -> None:
         """Everything is as the database has it."""
@@ -232,15 +238,15 @@ class Board:
             self._shown.setdefault(notice.user, {})[key] = notice
         self._wake(set(self._readers))
 
-    def pending(self, key: Key) -> Notice | None:
+    def pending(self, key: NoticeKey) -> Notice | None:
         """The open notice under this key, with what has not been committed yet."""
         return self._pending.get(key)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: NoticeChange) -> None:
         """A turn's change, which is not committed yet."""
         _put(self._pending, change)
 
-    def publish(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[NoticeChange]) -> None:
         """These changes are on the disk: readers may know."""
         for hear in self.hears:
             hear(changes)
@@ -254,9 +260,9 @@ class Board:
             users |= {user, None}
         self._wake(users)
 
-    def read(self, audience: Audience, now: datetime) -> tuple[Notice, ...]:
+    def read(self, audience: Recipient, now: datetime) -> tuple[Notice, ...]:
         """What is open for this audience, oldest first."""
-        of: Iterable[Mapping[Key, Notice]] = (
+        of: Iterable[Mapping[NoticeKey, Notice]] = (
             self._shown.values()
             if audience.everything
             else (self._shown.get(user, {}) for user in {audience.user, ""} if user or audience.admin)
@@ -264,14 +270,14 @@ class Board:
         found = (notice for mine in of for notice in mine.values() if audience.reads(notice) and not notice.over(now))
         return tuple(sorted(found, key=lambda notice: (notice.posted, notice.id)))
 
-    def overdue(self, kind: Kind, now: datetime) -> list[Notice]:
+    def overdue(self, kind: NoticeKind, now: datetime) -> list[Notice]:
         """Those of a kind that are over by themselves; for turns, which withdraw them."""
         return [one for one in self._pending.values() if one.kind is kind and one.over(now)]
 
-    async def changed(self, audience: Audience, seconds: float) -> None:
+    async def changed(self, audience: Recipient, seconds: float) -> None:
         """Until something may have changed for this audience, or so many seconds; BoardClosed when it is no more."""
         if self._closed:
-            raise BoardClosed
+            raise NoticeStoreClosed
         event = asyncio.Event()
         places: set[str | None] = {None} if audience.everything else {audience.user}
         if audience.admin:
@@ -288,7 +294,7 @@ class Board:
                 if not waiting:
                     del self._readers[place]
         if self._closed:
-            raise BoardClosed
+            raise NoticeStoreClosed
 
     def close(self) -> None:
         """Nobody learns anything here any more."""
@@ -307,7 +313,7 @@ def version(notices: Iterable[Notice]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _put(notices: dict[Key, Notice], change: Change) -> None:
+def _put(notices: dict[NoticeKey, Notice], change: NoticeChange) -> None:
     if change.gone:
         notices.pop(change.notice.key, None)
     else:

@@ -18,51 +18,51 @@ import math
 from datetime import datetime
 
 from dlspawner.core.json_values import time
-from dlspawner.core.telling import told
+from dlspawner.core.telling import with_time
 from dlspawner.hubapi import own_server
-from dlspawner.manager.access import Right
+from dlspawner.manager.access import AccessRight
 from dlspawner.manager.api import as_name
-from dlspawner.manager.approval.told import waiting_for
-from dlspawner.manager.book import Book
-from dlspawner.manager.identity import audience, may_read_notices
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
-from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.approval.told import pending_notice
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.identity import may_read_notices, recipient_of
+from dlspawner.manager.jobs_api import NOT_LEADER, NOT_YET
+from dlspawner.manager.ledger import NotLeader
 from dlspawner.manager.notices import (
-    Audience,
-    Board,
-    BoardClosed,
     CannotKeep,
-    Kind,
     Notice,
-    see,
+    NoticeKind,
+    NoticeStore,
+    NoticeStoreClosed,
+    Recipient,
+    mark_read,
     version,
     withdraw,
 )
-from dlspawner.manager.web import ApiHandler, Asking, ForHub, Manager, Problem
+from dlspawner.manager.web import ApiHandler, HttpProblem, HubOnlyHandler, IdentityHandler, ManagerContext
 
 LONGEST_WAIT = 300.0
 GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
 NO_KEEPING = "This job cannot be kept alive."
 _LEVELS = {
-    Kind.APPROVALS: "info",
-    Kind.APPROVED: "info",
-    Kind.GOES_ON: "info",
-    Kind.FILE_BROKEN: "error",
-    Kind.HUB_REFUSES: "error",
+    NoticeKind.APPROVALS: "info",
+    NoticeKind.APPROVED: "info",
+    NoticeKind.PREEMPTION_CANCELLED: "info",
+    NoticeKind.CONFIG_INVALID: "error",
+    NoticeKind.HUB_FORBIDS: "error",
 }
-_PAGES = {Kind.APPROVALS: "approvals", Kind.DENIED: "approvals"}  # of ours, that says more
+_PAGES = {NoticeKind.APPROVALS: "approvals", NoticeKind.DENIED: "approvals"}  # of ours, that says more
 
 
-def acting_book(manager: Manager) -> Book:
+def leader_store(manager: ManagerContext) -> JobStore:
     """The book of the Manager that acts; 503 when that is not this one."""
-    if manager.acting is None:
-        raise Problem(503, NOT_HERE)
-    if manager.acting.desk is None:
-        raise Problem(503, NOT_YET)
-    return manager.acting.desk.book
+    if manager.leader is None:
+        raise HttpProblem(503, NOT_LEADER)
+    if manager.leader.admission is None:
+        raise HttpProblem(503, NOT_YET)
+    return manager.leader.admission.store
 
 
-def level(notice: Notice) -> str:
+def level_of(notice: Notice) -> str:
     """How serious it is: info, warning or error."""
     return _LEVELS.get(notice.kind, "warning")
 
@@ -81,8 +81,8 @@ def as_json(notice: Notice, now: datetime) -> dict[str, object]:
     return {
         "id": notice.id,
         "kind": notice.kind.value,
-        "level": level(notice),
-        "sentence": told(notice.text, notice.until, now),
+        "level": level_of(notice),
+        "sentence": with_time(notice.text, notice.until, now),
         "text": notice.text,
         "job": notice.job,
         "user": notice.user,
@@ -96,34 +96,34 @@ def as_json(notice: Notice, now: datetime) -> dict[str, object]:
     }
 
 
-class ForReaders(ApiHandler):
+class NoticeApiHandler(ApiHandler):
     """A resource of somebody who may read notices."""
 
-    def reader(self) -> Audience:
-        identity = self.known()
+    def reader(self) -> Recipient:
+        identity = self.check_parameters()
         self.refuse(may_read_notices(identity))
-        reader = audience(identity, by_token=self.by_token)
+        reader = recipient_of(identity, by_token=self.by_token)
         if not reader.everything and own_server(identity) is None:
-            self.viewer(Right.SEE)  # notices name servers and say what becomes of them
+            self.viewer(AccessRight.SEE)  # notices name servers and say what becomes of them
         return reader
 
     def own(self, id_: str) -> Notice:
         """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""
         reader = self.reader()
         if not reader.everything:
-            for notice in acting_book(self.manager).board.read(reader, self.manager.now()):
+            for notice in leader_store(self.manager).notices.read(reader, self.manager.now()):
                 if notice.id == id_:
                     return notice
-        raise Problem(404, GONE)
+        raise HttpProblem(404, GONE)
 
 
-class Notices(ForReaders):
+class NoticesHandler(NoticeApiHandler):
     """What is open."""
 
     _waiting: asyncio.Task[None] | None = None
 
     async def get(self) -> None:
-        reader, board = self.reader(), acting_book(self.manager).board
+        reader, board = self.reader(), leader_store(self.manager).notices
         known, clock = self.get_query_argument("after", ""), asyncio.get_running_loop().time
         until = clock() + _seconds(self.get_query_argument("wait", "0"))
         while True:
@@ -136,7 +136,7 @@ class Notices(ForReaders):
         now = self.manager.now()
         self.reply({"version": version(found), "notices": [as_json(notice, now) for notice in found]})
 
-    async def _changed(self, board: Board, reader: Audience, seconds: float) -> bool:
+    async def _changed(self, board: NoticeStore, reader: Recipient, seconds: float) -> bool:
         """Wait, without holding up a stop of this process; False when the client has gone."""
         self._waiting = asyncio.create_task(board.changed(reader, seconds), name="a reader of notices")
         self.manager.running.end()
@@ -149,8 +149,8 @@ class Notices(ForReaders):
             return False
         try:
             self._waiting.result()
-        except BoardClosed:
-            raise Problem(503, NOT_YET) from None
+        except NoticeStoreClosed:
+            raise HttpProblem(503, NOT_YET) from None
         return True
 
     def on_connection_close(self) -> None:
@@ -158,7 +158,7 @@ class Notices(ForReaders):
             self._waiting.cancel()
 
 
-class Seen(ForReaders):
+class NoticeReadHandler(NoticeApiHandler):
     """One of their notices was read."""
 
     async def post(self, id_: str) -> None:
@@ -168,56 +168,56 @@ class Seen(ForReaders):
         self.set_status(204)
 
 
-class Keep(ForReaders):
+class NoticeKeepAliveHandler(NoticeApiHandler):
     """The button of one of their notices."""
 
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
         check_may_answer(self)
-        self.reply({"said": await keep(self.manager, notice)})
+        self.reply({"said": await keep_alive(self.manager, notice)})
 
 
-class UserNotices(ForHub):
+class UserNoticesHandler(HubOnlyHandler):
     """A person's notices for the Hub's home page; the Hub says whether they are an administrator."""
 
     def get(self, user: str) -> None:
-        reader = Audience(as_name(user), admin=self.get_query_argument("admin", "") == "1")
-        if self.manager.acting is None:  # of a Manager that decides nothing there are none
+        reader = Recipient(as_name(user), admin=self.get_query_argument("admin", "") == "1")
+        if self.manager.leader is None:  # of a Manager that decides nothing there are none
             self.reply({"notices": []})
             return
-        book = acting_book(self.manager)
-        asked = waiting_for(book, reader.user, admin=reader.admin)
+        book = leader_store(self.manager)
+        asked = pending_notice(book, reader.user, admin=reader.admin)
         now = self.manager.now()
-        found = (*book.board.read(reader, now), *asked)
+        found = (*book.notices.read(reader, now), *asked)
         self.reply({"notices": [as_json(notice, now) for notice in found]})
 
 
-def check_may_answer(handler: Asking) -> None:
+def check_may_answer(handler: IdentityHandler) -> None:
     """The job's own token is enough for its job; any other has to be one that may act on jobs."""
     if handler.identity is not None and own_server(handler.identity) is None:
-        handler.viewer(Right.ACT)
+        handler.viewer(AccessRight.ACT)
 
 
-async def mark_seen(manager: Manager, notice: Notice) -> None:
+async def mark_seen(manager: ManagerContext, notice: Notice) -> None:
     """Note it, durably."""
     try:
-        await acting_book(manager).turn(lambda turn: see(turn, notice))
-    except Fenced:
-        raise Problem(503, NOT_YET) from None
+        await leader_store(manager).transact(lambda turn: mark_read(turn, notice))
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
 
 
-async def keep(manager: Manager, notice: Notice) -> str:
+async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
     """Keep the job of a notice alive, and what its owner is told; 409 with a sentence when that is not possible."""
-    book = acting_book(manager)
+    book = leader_store(manager)
     if not notice.keep or book.keep_alive is None:
-        raise Problem(409, NO_KEEPING)
+        raise HttpProblem(409, NO_KEEPING)
     try:
         said = await book.keep_alive(notice.job)
-        await book.turn(lambda turn: withdraw(turn, notice.job, notice.kind))
+        await book.transact(lambda turn: withdraw(turn, notice.job, notice.kind))
     except CannotKeep as problem:
-        raise Problem(409, str(problem)) from None
-    except Fenced:
-        raise Problem(503, NOT_YET) from None
+        raise HttpProblem(409, str(problem)) from None
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
     return said
 
 
@@ -227,5 +227,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= LONGEST_WAIT:
-        raise Problem(422, f"wait is a number of seconds from 0 to {LONGEST_WAIT:g}.")
+        raise HttpProblem(422, f"wait is a number of seconds from 0 to {LONGEST_WAIT:g}.")
     return seconds

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlspawner.core.telling import told
-from dlspawner.hubapi import Kind, own_server
+from dlspawner.core.telling import with_time
+from dlspawner.hubapi import IdentityKind, own_server
 from dlspawner.manager import notices
-from dlspawner.manager.approval.told import waiting_for
-from dlspawner.manager.identity import audience
-from dlspawner.manager.notices_api import level, page
-from dlspawner.manager.web import Asking
+from dlspawner.manager.approval.told import pending_notice
+from dlspawner.manager.identity import recipient_of
+from dlspawner.manager.notices_api import level_of, page
+from dlspawner.manager.web import IdentityHandler
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NoticeView:
     """A notice as a page shows it; ``server`` is ``None`` in what administrators are told."""
 
     id: str
@@ -25,24 +25,24 @@ class Told:
     page: str = ""  # of ours, that says more
 
 
-def told_to(handler: Asking, *, besides: frozenset[notices.Kind] = frozenset()) -> list[Told]:
+def notices_for(handler: IdentityHandler, *, besides: frozenset[notices.NoticeKind] = frozenset()) -> list[NoticeView]:
     """What whoever asks is told now; nothing where nobody knows it, or a job asks with its token."""
     manager, identity = handler.manager, handler.identity
-    desk = manager.acting.desk if manager.acting else None
-    if desk is None or identity is None or identity.kind is not Kind.USER or own_server(identity) is not None:
+    desk = manager.leader.admission if manager.leader else None
+    if desk is None or identity is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:
         return []
-    now, book = manager.now(), desk.book
-    reader = audience(identity, by_token=handler.by_token)
-    asked = waiting_for(book, identity.name, admin=reader.admin)
+    now, book = manager.now(), desk.store
+    reader = recipient_of(identity, by_token=handler.by_token)
+    asked = pending_notice(book, identity.name, admin=reader.admin)
     return [
-        Told(
+        NoticeView(
             one.id,
             one.server if one.user else None,
-            level(one),
-            told(one.text, one.until, now),
+            level_of(one),
+            with_time(one.text, one.until, now),
             one.keep,
             page(one) or "",
         )
-        for one in (*book.board.read(reader, now), *asked)
+        for one in (*book.notices.read(reader, now), *asked)
         if one.kind not in besides
     ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dlspawner.core.jobs import Job, State
-from dlspawner.manager.records import OF_POD
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX
 
 
-class OnServers:
+class ServerIndex:
     """Jobs by their user and server, which never change; pods that are no job's are left out."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
@@ -18,10 +18,10 @@ class OnServers:
 
     def put(self, job: Job) -> None:
         """The job as it is from now on; one that has ended is there no longer."""
-        if job.id.startswith(OF_POD):
+        if job.id.startswith(EXTERNAL_POD_PREFIX):
             return
         there = self._jobs.setdefault((job.user, job.server), {})
-        if job.state is State.ENDED:
+        if job.state is JobState.ENDED:
             there.pop(job.id, None)
         else:
             there[job.id] = job

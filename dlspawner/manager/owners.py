@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubApi, HubError, has_scope
-from dlspawner.manager.activity import Facts
-from dlspawner.manager.book import Book
-from dlspawner.manager.notices import Kind, post_to_admins, withdraw
-from dlspawner.manager.records import OF_POD, Record
-from dlspawner.manager.strays import Strays, trying
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubClient, HubError, has_scope
+from dlspawner.manager.activity import ActivityRecord
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.notices import NoticeKind, post_to_admins, withdraw
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX, JobRecord
+from dlspawner.manager.strays import UnmanagedPods, retry_later
 
 NEEDED = ("delete:servers", "list:users", "read:servers", "read:users:name", "servers")  # as the Hub expands them
 log = logging.getLogger("dlspawner.manager")
@@ -43,28 +43,28 @@ def still_alone(
 
 
 @dataclass(slots=True)
-class Owners:
+class OrphanReaper:
     """The looks of one acting Manager; `run` never ends by itself. ``facts`` are what is known of a job's use."""
 
-    book: Book
-    hub: HubApi
-    strays: Strays
-    facts: Callable[[str], Facts]
+    book: JobStore
+    hub: HubClient
+    strays: UnmanagedPods
+    facts: Callable[[str], ActivityRecord]
     now: Callable[[], datetime]
     look_seconds: float
     orphan_seconds: float
     _since: dict[str, datetime] = field(default_factory=dict)
 
     async def run(self) -> None:
-        await trying("a look at what the Hub allows", self._allowed())
+        await retry_later("a look at what the Hub allows", self._allowed())
         while True:
             await asyncio.sleep(self.look_seconds)
-            await trying("a look for owners", self.look())
+            await retry_later("a look for owners", self.reap())
 
-    async def look(self) -> None:
+    async def reap(self) -> None:
         before, self._since = self._since, {}
-        world = self.book.world
-        missed: list[Record] = []
+        world = self.book.cluster_state
+        missed: list[JobRecord] = []
         if await self._allowed() and self.orphan_seconds and world.teams.has_limits(world.cluster):
             missed = await self._missed()
         now = self.now()
@@ -75,14 +75,14 @@ class Owners:
                 line = "job=%s pod=%s user=%s server=%s the Hub has no such server; it is stopped after %d s"
                 log.warning(line, job.id, record.pod_name, job.user, job.server, self.orphan_seconds)
             elif now - since[job.id] >= timedelta(seconds=self.orphan_seconds):
-                await trying(f"stop of pod={record.pod_name}", self._stop(record))
+                await retry_later(f"stop of pod={record.pod_name}", self._stop(record))
         self._since = since
 
-    async def _stop(self, record: Record) -> None:
+    async def _stop(self, record: JobRecord) -> None:
         if not await self.strays.has_owner(record.job.user, record.job.server):
             await self.strays.stop(record, "the Hub has no such server")
 
-    async def _missed(self) -> list[Record]:
+    async def _missed(self) -> list[JobRecord]:
         """The jobs with a pod that the Hub does not list; none when it cannot tell."""
         try:
             users = await self.hub.active_users()
@@ -92,10 +92,10 @@ class Owners:
             return []
         return [one for one in self._running() if (one.job.user, one.job.server) not in listed]
 
-    def _running(self) -> Iterable[Record]:
+    def _running(self) -> Iterable[JobRecord]:
         for record in tuple(self.book.records.values()):
-            leaves = record.job.state is State.STOPPING  # if it was we who decided that, `stopping` looks after it
-            if record.pod_uid and not leaves and not record.job.id.startswith(OF_POD):
+            leaves = record.job.state is JobState.STOPPING  # if it was we who decided that, `stopping` looks after it
+            if record.pod_uid and not leaves and not record.job.id.startswith(EXTERNAL_POD_PREFIX):
                 yield record
 
     def _sign(self, job: str, now: datetime) -> datetime | None:
@@ -117,7 +117,7 @@ class Owners:
                 f"The Manager may not see and stop everybody's servers: its token lacks {', '.join(lacks)}. "
                 "Give its service the role “jobs” as hub_config/jupyterhub_config.py has it."
             )
-            await self.book.turn(lambda turn: post_to_admins(turn, Kind.HUB_REFUSES, text, cause=text))
-        elif self.book.board.pending(("", Kind.HUB_REFUSES)):
-            await self.book.turn(lambda turn: withdraw(turn, "", Kind.HUB_REFUSES))
+            await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
+        elif self.book.notices.pending(("", NoticeKind.HUB_FORBIDS)):
+            await self.book.transact(lambda turn: withdraw(turn, "", NoticeKind.HUB_FORBIDS))
         return not lacks

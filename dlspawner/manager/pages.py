@@ -19,15 +19,15 @@ from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado.web import HTTPError
 
 from dlspawner.core.amounts import shown
-from dlspawner.core.visible import visible
-from dlspawner.hubapi import HubUnavailable, Identity
+from dlspawner.core.visible import escape_hidden
+from dlspawner.hubapi import HubIdentity, HubUnavailable
 from dlspawner.manager import ssh_keys
 from dlspawner.manager.host_keys import read_host_keys
 from dlspawner.manager.identity import identify, may_manage_keys
-from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.ssh_keys import PublicKey, Rejected, describe_type
-from dlspawner.manager.store import StoredKey, TooMany
-from dlspawner.manager.web import Handler, PageHandler, Problem, log
+from dlspawner.manager.notices_shown import notices_for
+from dlspawner.manager.ssh_keys import KeyRejected, PublicKey, describe_type
+from dlspawner.manager.store import StoredKey, TooManyKeys
+from dlspawner.manager.web import HttpProblem, ManagerHandler, PageHandler, log
 
 SAID = "dlspawner-keys-said"  # the cookie
 STALE_PAGE = "This page was open too long to be trusted. Go back, load it again and repeat what you did."
@@ -60,7 +60,7 @@ def make_environment(paths: Sequence[str]) -> Environment:
 
 def _visible(value: object) -> object:
     """Nothing hides in what pages hold. What is markup already, as after ``|e`` in fields that nobody sees, stays."""
-    return visible(value) if type(value) is str else value
+    return escape_hidden(value) if type(value) is str else value
 
 
 def ago(then: datetime, now: datetime) -> str:
@@ -73,13 +73,13 @@ def ago(then: datetime, now: datetime) -> str:
     return "just now"
 
 
-class LoginDone(HubOAuthCallbackHandler, PageHandler):
+class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
     """Where the Hub sends a browser back to after login."""
 
     async def prepare(self) -> None:
         # Not PageHandler's: it would send an anonymous browser to log in. That the current user is known before the
         # Hub's handler asks for it keeps that handler from blocking the whole process on the Hub.
-        Handler.prepare(self)
+        ManagerHandler.prepare(self)
         self.current_user = None
         self.current_user = await identify(self.manager.auth, self)
 
@@ -91,23 +91,25 @@ class LoginDone(HubOAuthCallbackHandler, PageHandler):
                 raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
             # A forged or used code ends here too, as JupyterHub's 500: nobody's fault but the asker's.
             log.info("login not completed: %r", error.log_message)
-            raise Problem(403, f"The login did not complete. Open {self.manager.service.prefix}keys again.") from error
+            raise HttpProblem(
+                403, f"The login did not complete. Open {self.manager.service.prefix}keys again."
+            ) from error
 
 
-class Keys(PageHandler):
+class KeysPageBase(PageHandler):
     """What the page and its buttons share."""
 
-    def person(self) -> Identity:
+    def person(self) -> HubIdentity:
         """Who is logged in; a form without its page's XSRF value ends here."""
         if self.identity is None:
-            raise Problem(403, STALE_PAGE)
+            raise HttpProblem(403, STALE_PAGE)
         self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return self.identity
 
-    async def add(self, person: Identity, keys: Sequence[PublicKey]) -> None:
+    async def add(self, person: HubIdentity, keys: Sequence[PublicKey]) -> None:
         """Add keys and go back to the page, which says what happened."""
         result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), self.manager.keys_per_user)
-        if isinstance(result, TooMany):
+        if isinstance(result, TooManyKeys):
             sentence = f"You have {result.present} of at most {result.limit} keys. Remove one first."
             await self.show_keys(person, 409, problems=(sentence,))
             return
@@ -122,7 +124,7 @@ class Keys(PageHandler):
             self.set_signed_cookie(SAID, told, None, path=page, httponly=True, samesite="Strict", secure=secure)
         self.redirect(page, status=303)
 
-    def said(self, person: Identity) -> dict[str, str]:
+    def said(self, person: HubIdentity) -> dict[str, str]:
         """What the page says of what this person has just done, for the first time and the last."""
         if self.get_cookie(SAID) is None:
             return {}
@@ -130,7 +132,7 @@ class Keys(PageHandler):
         told: dict[str, str] = json.loads(self.get_signed_cookie(SAID) or "{}")
         return told if told.get("to") == person.name else {}
 
-    async def show_keys(self, person: Identity, status: int = 200, **values: object) -> None:
+    async def show_keys(self, person: HubIdentity, status: int = 200, **values: object) -> None:
         """The page, with what was done just now, or what is wrong, in `values`."""
         keys, said = await self.manager.store.keys(person.name), self.said(person)
         self.show(
@@ -147,12 +149,12 @@ class Keys(PageHandler):
             ssh_hosts=self.manager.ssh_target is not None,
             start_on_connect=await self.manager.store.starts_by_login(person.name),
             ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
-            told=told_to(self),
+            told=notices_for(self),
             **values,
         )
 
 
-class KeysPage(Keys):
+class KeysPage(KeysPageBase):
     """The keys of whoever is logged in."""
 
     async def get(self) -> None:
@@ -163,15 +165,15 @@ class KeysPage(Keys):
         person = self.person()
         text = self.get_body_argument("key", "")
         name = ssh_keys.clean_name(self.get_body_argument("name", ""))
-        parsed = ssh_keys.parse(text)
-        if isinstance(parsed, Rejected):
+        parsed = ssh_keys.parse_keys(text)
+        if isinstance(parsed, KeyRejected):
             kept = "" if parsed.private else text[: ssh_keys.MAX_INPUT]
             await self.show_keys(person, 422, problems=parsed.sentences, pasted=kept, typed_name=name)
             return
-        await self.add(person, ssh_keys.named(parsed, name))
+        await self.add(person, ssh_keys.with_names(parsed, name))
 
 
-class RemoveKey(Keys):
+class RemoveKeyButton(KeysPageBase):
     """The button beside a key."""
 
     async def get(self, id_: str) -> None:
@@ -182,7 +184,7 @@ class RemoveKey(Keys):
         self.back(removed="1")  # also when it was gone already: that is what was wanted
 
 
-class StartOnConnect(Keys):
+class StartOnConnectButton(KeysPageBase):
     """Whether a login starts the job that it is for."""
 
     async def get(self) -> None:
@@ -194,7 +196,7 @@ class StartOnConnect(Keys):
         self.back(saved="1")
 
 
-class ImportSuggestion(Keys):
+class ImportSuggestionButton(KeysPageBase):
     """The button beside a key that was found in the home directory."""
 
     async def get(self, id_: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, exists, func, insert, select, update
 
-from dlspawner.manager.kept import Happening
+from dlspawner.manager.kept import PodEventMessage
 from dlspawner.manager.records import WAITING
 from dlspawner.manager.schema import job_events, jobs, pod_events
 
@@ -19,15 +19,16 @@ _WAITED_SINCE = exists().where(
 )
 
 
-def of_job(connection: Connection, job: str) -> list[Happening]:
+def read_pod_events(connection: Connection, job: str) -> list[PodEventMessage]:
     """What happened to a job's pods, in its order."""
     query = select(pod_events).where(pod_events.c.job == job).order_by(pod_events.c.at, pod_events.c.id)
     return [
-        Happening(row.key, row.at, row.reason, row.sentence, row._mapping["count"]) for row in connection.execute(query)
+        PodEventMessage(row.key, row.at, row.reason, row.sentence, row._mapping["count"])
+        for row in connection.execute(query)
     ]
 
 
-def latest(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+def read_latest_pod_events(connection: Connection, ids: Collection[str]) -> dict[str, str]:
     """The latest sentence about the pods of each of these jobs since it last waited."""
     place = func.row_number().over(
         partition_by=pod_events.c.job, order_by=(pod_events.c.at.desc(), pod_events.c.id.desc())
@@ -39,7 +40,7 @@ def latest(connection: Connection, ids: Collection[str]) -> dict[str, str]:
     return {row.job: row.sentence for row in connection.execute(query)}
 
 
-def write(connection: Connection, told: Sequence[tuple[str, Happening]]) -> None:
+def write_pod_events(connection: Connection, told: Sequence[tuple[str, PodEventMessage]]) -> None:
     """Keep what was told, once each; jobs that nobody knows, and what is too much of one, are passed over."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in told}))))
     for job, one in told:
@@ -47,7 +48,7 @@ def write(connection: Connection, told: Sequence[tuple[str, Happening]]) -> None
             _put(connection, job, one)
 
 
-def _put(connection: Connection, job: str, one: Happening) -> None:
+def _put(connection: Connection, job: str, one: PodEventMessage) -> None:
     same = (pod_events.c.job == job) & (pod_events.c.key == one.key)
     values = {"reason": one.reason, "sentence": one.sentence, "count": one.count}
     # When a container ended is told anew by whoever looks anew: the first time is the right one.

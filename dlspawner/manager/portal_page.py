@@ -9,18 +9,18 @@ from urllib.parse import quote
 
 from tornado.httputil import url_concat
 
-from dlspawner.hubapi import HubError, HubUser, Identity, Kind
-from dlspawner.manager.access import Right
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Book
-from dlspawner.manager.desk import Desk
+from dlspawner.hubapi import HubError, HubIdentity, HubUser, IdentityKind
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.desk import AdmissionService
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.kept import Kept
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.notices_shown import told_to
+from dlspawner.manager.kept import JobHistory
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.notices_shown import notices_for
 from dlspawner.manager.pages import STALE_PAGE
-from dlspawner.manager.records import OF_POD, Record
-from dlspawner.manager.web import NOTHING_HERE, PageHandler, Problem
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX, JobRecord
+from dlspawner.manager.web import NOTHING_HERE, HttpProblem, PageHandler
 
 T = TypeVar("T")
 
@@ -30,60 +30,60 @@ _AGAIN_SECONDS = "5"
 JOB_ID = re.compile(r"j-[a-z2-7]{12}")
 
 
-class Page(PageHandler):
+class PortalPage(PageHandler):
     """A page of the portal, for people; a service or a job has none."""
 
-    def person(self) -> Identity:
+    def person(self) -> HubIdentity:
         """Who looks, if they may see anything at all."""
         if self.identity is None:
-            raise Problem(403, STALE_PAGE)
-        if self.identity.kind is not Kind.USER:
-            raise Problem(404, NOTHING_HERE)
-        self.viewer(Right.SEE)
+            raise HttpProblem(403, STALE_PAGE)
+        if self.identity.kind is not IdentityKind.USER:
+            raise HttpProblem(404, NOTHING_HERE)
+        self.viewer(AccessRight.SEE)
         return self.identity
 
-    def acting(self) -> Acting:
-        if self.manager.acting is None:
-            raise Problem(404, NOTHING_HERE)
-        return self.manager.acting
+    def leader(self) -> LeaderElector:
+        if self.manager.leader is None:
+            raise HttpProblem(404, NOTHING_HERE)
+        return self.manager.leader
 
-    def desk(self) -> Desk:
+    def admission(self) -> AdmissionService:
         """Where it is decided; while that is not here the page says so and looks again by itself."""
-        desk = self.acting().desk
+        desk = self.leader().admission
         if desk is None:
-            raise Problem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
+            raise HttpProblem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
         return desk
 
-    async def on_disk(self, read: Callable[[Book], T]) -> T:
+    async def on_disk(self, read: Callable[[JobStore], T]) -> T:
         """What the book says, once all of it is in the database, which is asked afterwards."""
         try:
-            return await self.desk().book.turn(lambda turn: read(turn.book))
-        except Fenced:
-            raise Problem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS}) from None
+            return await self.admission().store.transact(lambda turn: read(turn.store))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS}) from None
 
-    def record(self, job: str, right: Right) -> Record:
+    def record(self, job: str, right: AccessRight) -> JobRecord:
         """A job that has not ended and that this reader may see, and act on where that is wanted."""
         self.person()
-        sees, record = self.viewer(Right.SEE), self.desk().book.records.get(job)
-        if record is None or job.startswith(OF_POD) or not sees.reaches(record.job.user, record.job.team):
-            raise Problem(404, NO_JOB)
+        sees, record = self.viewer(AccessRight.SEE), self.admission().store.records.get(job)
+        if record is None or job.startswith(EXTERNAL_POD_PREFIX) or not sees.reaches(record.job.user, record.job.team):
+            raise HttpProblem(404, NO_JOB)
         if not self.viewer(right).reaches(record.job.user, record.job.team):
-            raise Problem(403, "You may see this job, and not do that to it.")
+            raise HttpProblem(403, "You may see this job, and not do that to it.")
         return record
 
-    async def kept(self, job: str) -> Kept:
+    async def kept(self, job: str) -> JobHistory:
         """A job that this reader may see, ended ones too; 404 for any other, whether there is one or not."""
-        found = await self.acting().ledger.seen(self.viewer(Right.SEE), job)
+        found = await self.leader().ledger.visible_job(self.viewer(AccessRight.SEE), job)
         if found is None:
-            raise Problem(404, NO_JOB)
+            raise HttpProblem(404, NO_JOB)
         return found
 
     async def hub_user(self, name: str) -> HubUser | None:
         """What the Hub says of somebody; ``None`` when it does not answer, so that pages show the rest."""
-        if self.acting().presence.away:
+        if self.leader().hub_health.unreachable:
             return None
         try:
-            return await self.acting().hub.user(name)
+            return await self.leader().hub.user(name)
         except HubError:
             return None
 
@@ -109,5 +109,5 @@ class Page(PageHandler):
 
         ``path``: where to look again, when this is the answer to a button and its own address is none of a page.
         """
-        usual = {"told": told_to(self), "now": self.desk().book.now(), "every": EVERY_SECONDS}
+        usual = {"told": notices_for(self), "now": self.admission().store.now(), "every": EVERY_SECONDS}
         self.show(template, status, **{**usual, **values})

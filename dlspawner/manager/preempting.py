@@ -23,138 +23,143 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.lowered import excess, restored
-from dlspawner.core.preemption import broken, goes_on_until, leaves_at, spared
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.lowered import over_quota_jobs, restorable
+from dlspawner.core.preemption import deferred_stop_time, stale_reservations, stop_time, unneeded_victims
 from dlspawner.core.telling import WHEN
-from dlspawner.core.vacancy import first_free
-from dlspawner.core.world import World
+from dlspawner.core.vacancy import find_free_nodes
+from dlspawner.core.world import ClusterState
 from dlspawner.manager import stopping
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.notices import Kind, post, withdraw
-from dlspawner.manager.records import Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.notices import NoticeKind, post, withdraw
+from dlspawner.manager.records import JobRecord
+from dlspawner.manager.store import DatabaseUnavailable
 
 _EVERY_SECONDS = 1.0
 _SURE = timedelta(minutes=1)  # for which it is taken for granted that the Hub would start a job
 _LOOK_SECONDS = 1.0  # between looks for a job of which it is not
-_BEFORE_STOP = frozenset({State.STARTING, State.RUNNING})
+_BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
 _UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
 _REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
 log = logging.getLogger("dlspawner.manager")
 
-GOES_ON = "Its GPUs are not needed any more: the job goes on."
+CONTINUES = "Its GPUs are not needed any more: the job goes on."
 KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
 AGAIN = "Your team has enough quota for it again: the job is guaranteed again."
 
 
-def begin(turn: Turn, record: Record, found: Preempt) -> None:
+def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> None:
     """Ask the victims to leave, and promise their place to the job that waits."""
-    idle = _idle_elsewhere(record.job, turn.world)
+    idle = _idle_elsewhere(record.job, turn.cluster_state)
     for name in found.victims:
-        victim = turn.book.records[name]
-        until = leaves_at(victim.job, turn.world, turn.now)
+        victim = turn.store.records[name]
+        until = stop_time(victim.job, turn.cluster_state, turn.now)
         turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
         if victim.job.user:
-            text = _warning(victim, record.job, turn.world, idle)
-            post(turn, victim.job, Kind.PREEMPTED, text, cause=record.job.id, until=until)
+            text = _notice_text(victim, record.job, turn.cluster_state, idle)
+            post(turn, victim.job, NoticeKind.PREEMPTED, text, cause=record.job.id, until=until)
     promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
     turn.write(promised, "promised", f"victims={','.join(found.victims)}")
 
 
-def review(turn: Turn, by: datetime | None = None) -> None:
+def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
     """Whatever follows from what has changed, or from the time; again until nothing follows.
 
     ``by``: nobody is stopped whose notice was not over by then.
     """
     by = turn.now if by is None else by
-    turn.world.memo[_UNCHANGED] = True
-    _raise(turn)
-    for job in broken(turn.world):
+    turn.cluster_state.memo[_UNCHANGED] = True
+    _restore(turn)
+    for job in stale_reservations(turn.cluster_state):
         turn.write(_with(turn, job, nodes=()), "promise-broken")
-    for job in spared(turn.world):
+    for job in unneeded_victims(turn.cluster_state):
         turn.write(_with(turn, job, notice=None), "spared")
-        withdraw(turn, job.id, Kind.PREEMPTED)
+        withdraw(turn, job.id, NoticeKind.PREEMPTED)
         if job.user:
-            post(turn, job, Kind.GOES_ON, GOES_ON)
-    for job in [job for job in turn.world.jobs.values() if job.notice is not None and job.notice <= by]:
-        later = goes_on_until(job, turn.world, turn.now)
+            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
+    for job in [job for job in turn.cluster_state.jobs.values() if job.notice is not None and job.notice <= by]:
+        later = deferred_stop_time(job, turn.cluster_state, turn.now)
         if later is None:
-            stopping.stop(turn, job.id, stopping.PREEMPTED, _farewell(turn.book.records[job.id], turn.world))
+            stopping.stop(turn, job.id, stopping.PREEMPTED, _stop_text(turn.store.records[job.id], turn.cluster_state))
         else:
             turn.write(_with(turn, job, notice=later), "notice-moved")
-            _move(turn, job, Kind.PREEMPTED, later)
-    _lower(turn)
-    if _UNCHANGED not in turn.world.memo:
+            _move(turn, job, NoticeKind.PREEMPTED, later)
+    _reclaim(turn)
+    if _UNCHANGED not in turn.cluster_state.memo:
         return
-    times = [record.job.notice or record.yields for record in turn.book.records.values()]
-    turn.world.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
+    times = [record.job.notice or record.demote_at for record in turn.store.records.values()]
+    turn.cluster_state.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
 
 
-def shift(turn: Turn, by: timedelta) -> None:
+def shift(turn: Transaction, by: timedelta) -> None:
     """The machine's clock was set: every job is as old as it was, and what was given as notice lasts as long."""
-    for record in tuple(turn.book.records.values()):
+    for record in tuple(turn.store.records.values()):
         job = record.job
-        notice, yields = job.notice and job.notice + by, record.yields and record.yields + by
+        notice, yields = job.notice and job.notice + by, record.demote_at and record.demote_at + by
         started = job.started and job.started + by
         moved = replace(job, submitted=job.submitted + by, started=started, notice=notice)
-        turn.write(replace(record, job=moved, yields=yields), "clock-set")
-        withdraw(turn, job.id, Kind.IDLE, Kind.LIFETIME)  # who is due is warned anew
-        for kind, until in ((Kind.PREEMPTED, notice), (Kind.QUOTA_LOWERED, None if job.preemptible else yields)):
-            known = turn.book.board.pending((job.id, kind))
+        turn.write(replace(record, job=moved, demote_at=yields), "clock-set")
+        withdraw(turn, job.id, NoticeKind.IDLE, NoticeKind.LIFETIME)  # who is due is warned anew
+        for kind, until in (
+            (NoticeKind.PREEMPTED, notice),
+            (NoticeKind.QUOTA_LOWERED, None if job.preemptible else yields),
+        ):
+            known = turn.store.notices.pending((job.id, kind))
             if known is not None and until is not None:
                 post(turn, job, kind, known.text, cause=known.cause, until=until)
-    usage = turn.world.usage
+    usage = turn.cluster_state.usage
     usage.update({team: replace(used, since=used.since + by) for team, used in usage.items()})
-    turn.keep_usage()
+    turn.persist_usage()
 
 
-def _move(turn: Turn, job: Job, kind: Kind, until: datetime) -> None:
+def _move(turn: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
     """Tell somebody who was told already that it is at another time."""
-    known = turn.book.board.pending((job.id, kind))
+    known = turn.store.notices.pending((job.id, kind))
     if known is not None:
         post(turn, job, kind, known.text, cause=known.cause, until=until)
 
 
-def _lower(turn: Turn) -> None:
+def _reclaim(turn: Transaction) -> None:
     """Quotas that were lowered, or raised again."""
-    beyond = {job.id for job in excess(turn.world)}
-    for record in tuple(turn.book.records.values()):
+    beyond = {job.id for job in over_quota_jobs(turn.cluster_state)}
+    for record in tuple(turn.store.records.values()):
         job = record.job
-        if job.id in beyond and record.yields is None:
-            until = turn.now + turn.world.cluster.scheduling.notice
-            turn.write(replace(record, yields=until), "quota-lowered")
+        if job.id in beyond and record.demote_at is None:
+            until = turn.now + turn.cluster_state.cluster.scheduling.notice
+            turn.write(replace(record, demote_at=until), "quota-lowered")
             if job.user:
-                text = f"Your {_lost(job, turn.world)}: the job goes on as a preemptible one, which others may stop."
-                post(turn, job, Kind.QUOTA_LOWERED, text, until=until)
-        elif job.id in beyond and record.yields is not None and record.yields <= turn.now:
+                text = f"Your {_lost(job, turn.cluster_state)}: the job goes on as a preemptible one, which others may stop."
+                post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
+        elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
             turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
             if job.user:
-                text = f"Your {_lost(job, turn.world)}: the job is preemptible now, so that others may stop it."
-                post(turn, job, Kind.QUOTA_LOWERED, text)
-        elif record.yields is not None and not job.preemptible and job.id not in beyond and job.holds:
-            turn.write(replace(record, yields=None), "quota-raised")
-            withdraw(turn, job.id, Kind.QUOTA_LOWERED)
-            if job.user and not job.leaving:
-                post(turn, job, Kind.GOES_ON, KEEPS)
+                text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now, so that others may stop it."
+                post(turn, job, NoticeKind.QUOTA_LOWERED, text)
+        elif record.demote_at is not None and not job.preemptible and job.id not in beyond and job.holds:
+            turn.write(replace(record, demote_at=None), "quota-raised")
+            withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED)
+            if job.user and not job.terminating:
+                post(turn, job, NoticeKind.PREEMPTION_CANCELLED, KEEPS)
 
 
-def _raise(turn: Turn) -> None:
+def _restore(turn: Transaction) -> None:
     """Who turned preemptible for a lowered quota is guaranteed again where the quota has room for it."""
-    turned = [one.job for one in turn.book.records.values() if one.yields is not None and one.job.preemptible]
-    for job in restored(turned, turn.world):
-        record = turn.book.records[job.id]
-        turn.write(replace(record, job=replace(job, preemptible=False, notice=None), yields=None), "guaranteed-again")
-        withdraw(turn, job.id, Kind.QUOTA_LOWERED, Kind.PREEMPTED)
+    turned = [one.job for one in turn.store.records.values() if one.demote_at is not None and one.job.preemptible]
+    for job in restorable(turned, turn.cluster_state):
+        record = turn.store.records[job.id]
+        turn.write(
+            replace(record, job=replace(job, preemptible=False, notice=None), demote_at=None), "guaranteed-again"
+        )
+        withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTED)
         if job.user:
-            post(turn, job, Kind.GOES_ON, AGAIN)
+            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
 
 
-def _with(turn: Turn, job: Job, **changes: object) -> Record:
-    return replace(turn.book.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
+def _with(turn: Transaction, job: Job, **changes: object) -> JobRecord:
+    return replace(turn.store.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
 
 
-def _warning(victim: Record, waiting: Job, world: World, idle: str) -> str:
+def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str) -> str:
     team = world.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
@@ -165,12 +170,12 @@ def _warning(victim: Record, waiting: Job, world: World, idle: str) -> str:
     return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 
-def _idle_elsewhere(waiting: Job, world: World) -> str:
+def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
     """Why GPUs that are idle elsewhere are not taken; nothing where none are that the job could have."""
-    share = world.layout(waiting.charge.gpu_type or "").get(waiting.team, {})
-    if first_free(waiting, world, frozenset(world.rooms).difference(share)) is not None:
+    share = world.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
+    if find_free_nodes(waiting, world, frozenset(world.rooms).difference(share)) is not None:
         return _KEPT_TOGETHER
-    return _KEPT_FOR_OTHERS if first_free(waiting, world, frozenset()) is not None else ""
+    return _KEPT_FOR_OTHERS if find_free_nodes(waiting, world, frozenset()) is not None else ""
 
 
 _KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger jobs of it."
@@ -181,7 +186,7 @@ _NOT_AGAIN = "It does not start again by itself; files stay."
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
-def _farewell(record: Record, world: World) -> str:
+def _stop_text(record: JobRecord, world: ClusterState) -> str:
     """What is read afterwards."""
     if record.job.preemptible:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
@@ -190,27 +195,27 @@ def _farewell(record: Record, world: World) -> str:
     return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
 
 
-def _preemptible(record: Record, world: World) -> str:
+def _preemptible(record: JobRecord, world: ClusterState) -> str:
     """What a preemptible job is called; who has not asked for that reads why it is one."""
-    if record.yields is None:
+    if record.demote_at is None:
         return "preemptible job"
     return f"job, which is preemptible since your {_lost(record.job, world)},"
 
 
-def _lost(job: Job, world: World) -> str:
+def _lost(job: Job, world: ClusterState) -> str:
     """What happened to a team whose quota is no longer enough for a job."""
     return "team's quota was lowered" if world.team(job.team) else f"team “{job.team}” was removed"
 
 
 @dataclass(slots=True)
-class Preempting:
+class Preemptor:
     """Reviews one book whenever there may be something to do; `run` never ends by itself.
 
     ``probe`` has the Hub try the start of a job that waits for others to leave, and takes its promise back when that
     would come to nothing; False when nobody knows.
     """
 
-    book: Book
+    book: JobStore
     now: Callable[[], datetime]
     probe: Callable[[Job], Awaitable[bool]]
     _probed: dict[str, datetime] = field(default_factory=dict)  # jobs that wait, and when
@@ -226,13 +231,13 @@ class Preempting:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._forget()
-            waits = (one.job for one in self.book.records.values() if one.job.promised)
+            waits = (one.job for one in self.book.records.values() if one.job.reserved)
             job = next((job for job in waits if job.id not in self._probed), None)
             try:
                 async with self._asking:
                     if job is not None and await self.probe(job):
                         self._probed[job.id] = self.now()
-            except StoreUnavailable as problem:
+            except DatabaseUnavailable as problem:
                 log.warning("who has a promise is not asked for: %s", problem.__cause__)
 
     def _forget(self) -> None:
@@ -245,8 +250,8 @@ class Preempting:
                 by = self.now()  # whose notice is over later has not been asked for
                 try:
                     await self._make_sure(by)
-                    await self.book.turn(partial(review, by=by))
-                except StoreUnavailable as problem:
+                    await self.book.transact(partial(reconcile_preemptions, by=by))
+                except DatabaseUnavailable as problem:
                     log.warning("who has to leave waits for the database: %s", problem.__cause__)
             await asyncio.sleep(_EVERY_SECONDS)
 
@@ -260,22 +265,22 @@ class Preempting:
     def _unsure(self, now: datetime) -> list[Job]:
         """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
         book = self.book
-        due = [job for job in book.world.jobs.values() if job.notice is not None and job.notice <= now]
+        due = [job for job in book.cluster_state.jobs.values() if job.notice is not None and job.notice <= now]
         due = [job for job in due if job.state in _BEFORE_STOP]
         if not due:
             return []
         self._forget()
-        notices = [book.board.pending((job.id, Kind.PREEMPTED)) for job in due]
+        notices = [book.notices.pending((job.id, NoticeKind.PREEMPTED)) for job in due]
         # Whoever they were told to leave for, or has been promised their place since.
         causes, nodes = (
             {known.cause for known in notices if known is not None},
             {node for job in due for node in job.nodes},
         )
-        waits = [one.job for one in book.records.values() if one.job.promised and one.job.id not in self._probed]
+        waits = [one.job for one in book.records.values() if one.job.reserved and one.job.id not in self._probed]
         return [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
 
     def _is_due(self) -> bool:
-        memo = self.book.world.memo
+        memo = self.book.cluster_state.memo
         if _REVIEWED not in memo:
             return True
         until: datetime | None = memo[_REVIEWED]

@@ -15,25 +15,25 @@ from dataclasses import dataclass, field
 from dlspawner.hubapi import HubError
 
 PROBE_SECONDS = 3.0
-HEADER, AWAY = "Dlspawner-Hub", "away"  # of answers that are given meanwhile
+HEADER, HUB_UNREACHABLE = "Dlspawner-Hub", "away"  # of answers that are given meanwhile
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
-class Presence:
+class HubHealth:
     """``told`` is called when the Hub has gone, and when it is back."""
 
     told: Callable[[], None]
-    away: bool = False
+    unreachable: bool = False
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def heard(self, answers: bool) -> None:
+    def on_answer(self, answers: bool) -> None:
         """The Hub was asked something, and has answered or not."""
-        if answers is not self.away:
+        if answers is not self.unreachable:
             return
-        self.away = not answers
-        log.warning("the Hub %s", "does not answer" if self.away else "answers again")
-        self._gone.set() if self.away else self._gone.clear()
+        self.unreachable = not answers
+        log.warning("the Hub %s", "does not answer" if self.unreachable else "answers again")
+        self._gone.set() if self.unreachable else self._gone.clear()
         self.told()
 
     async def run(self, ask: Callable[[], Awaitable[object]]) -> None:

@@ -22,7 +22,7 @@ import aiohttp
 MIB = 1024 * 1024
 _DEADLINE = aiohttp.ClientTimeout(total=20)
 
-Sample = tuple[datetime, float]
+GpuSample = tuple[datetime, float]
 
 
 class MetricsUnavailable(Exception):
@@ -30,7 +30,7 @@ class MetricsUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class MetricNames:
     """What a cluster calls its metrics. Several exporters, such as NVIDIA's and AMD's, may be there at once."""
 
     utilisation: tuple[str, ...] = ("DCGM_FI_DEV_GPU_UTIL",)  # in percent
@@ -43,20 +43,20 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class JobMetrics:
     """Of one GPU of one pod: samples of its utilisation in percent, and the memory that it last had in use."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[GpuSample, ...]
     memory_bytes: int | None = None
 
 
 @dataclass(slots=True)
-class Prometheus:
+class PrometheusClient:
     """A client of one Prometheus, or of what speaks its HTTP API."""
 
     url: str
     token: str = field(default="", repr=False)
-    names: Names = field(default_factory=Names)
+    names: MetricNames = field(default_factory=MetricNames)
     _session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -65,15 +65,15 @@ class Prometheus:
         if session is not None:
             await session.close()
 
-    async def gpus(self, namespace: str, since: datetime, until: datetime) -> dict[str, dict[str, Metrics]]:
+    async def gpus(self, namespace: str, since: datetime, until: datetime) -> dict[str, dict[str, JobMetrics]]:
         """{pod: {GPU: its metrics}} of a namespace in a span of time; MetricsUnavailable."""
         used = await self._query(self.names.utilisation, namespace, until, until - since)
         held = await self._query(self.names.memory, namespace, until, min(until - since, timedelta(minutes=5)))
         memory = {key: max(samples)[1] for key, samples in _by_gpu(held, self.names).items()}
-        found: dict[str, dict[str, Metrics]] = {}
+        found: dict[str, dict[str, JobMetrics]] = {}
         for (pod, gpu), samples in _by_gpu(used, self.names).items():
             mib = memory.get((pod, gpu))
-            found.setdefault(pod, {})[gpu] = Metrics(tuple(samples), None if mib is None else int(mib * MIB))
+            found.setdefault(pod, {})[gpu] = JobMetrics(tuple(samples), None if mib is None else int(mib * MIB))
         return found
 
     async def _query(
@@ -83,7 +83,7 @@ class Prometheus:
         seconds = max(1, math.ceil(span.total_seconds()))
         return await self._ask("query", {"query": f"{{{which}}}[{seconds}s]", "time": f"{at.timestamp():.3f}"})
 
-    async def over_time(self, expression: str, since: datetime, until: datetime, step: timedelta) -> list[Sample]:
+    async def over_time(self, expression: str, since: datetime, until: datetime, step: timedelta) -> list[GpuSample]:
         """The values of an expression of one series, a step apart, both ends included; MetricsUnavailable.
 
         For plots: it has to look at ranges itself (`avg_over_time`), or Prometheus fills gaps as it is said above.
@@ -112,9 +112,9 @@ class Prometheus:
         return result
 
 
-def _by_gpu(result: Sequence[Mapping[str, Any]], names: Names) -> dict[tuple[str, str], list[Sample]]:
+def _by_gpu(result: Sequence[Mapping[str, Any]], names: MetricNames) -> dict[tuple[str, str], list[GpuSample]]:
     """Samples by pod and GPU; what is no number is none."""
-    found: dict[tuple[str, str], list[Sample]] = {}
+    found: dict[tuple[str, str], list[GpuSample]] = {}
     try:
         for series in result:
             labels: Mapping[str, str] = series["metric"]
@@ -129,7 +129,7 @@ def _by_gpu(result: Sequence[Mapping[str, Any]], names: Names) -> dict[tuple[str
     return found
 
 
-def _samples(series: Mapping[str, Any]) -> list[Sample]:
+def _samples(series: Mapping[str, Any]) -> list[GpuSample]:
     """What is a number of a series."""
     try:
         samples = [(datetime.fromtimestamp(float(at), UTC), float(value)) for at, value in series["values"]]
@@ -138,7 +138,7 @@ def _samples(series: Mapping[str, Any]) -> list[Sample]:
     return [sample for sample in samples if math.isfinite(sample[1])]
 
 
-def _gpu(labels: Mapping[str, str], names: Names) -> str:
+def _gpu(labels: Mapping[str, str], names: MetricNames) -> str:
     """Which GPU a series is of; one without any of the labels that say so is a GPU of its own."""
     named = next((labels[one] for one in names.gpu_labels if labels.get(one)), None)
     return named or json.dumps({key: labels[key] for key in sorted(labels) if key != "__name__"})

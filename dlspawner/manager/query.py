@@ -12,37 +12,37 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.kept import Filter, Place
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.kept import JobCursor, JobFilter
 
 DEFAULT_LIMIT, MOST = 50, 500
 LIVE = "live"
 FILTERS = ("user", "team", "state", "template", "gpu_type", "server", "preemptible", "since", "until")
 _TEXTS = ("user", "server", "team", "template", "gpu_type")
-_LIVE = frozenset(State) - {State.ENDED}
+_LIVE = frozenset(JobState) - {JobState.ENDED}
 _LONGEST = 255
 LONGEST_SEARCH = 200
 _ID = re.compile(r"[a-z0-9-]{1,64}")  # of what lists hold
 Given = Mapping[str, Sequence[str]]
 
 
-class Wrong(ValueError):
+class InvalidQuery(ValueError):
     """A parameter that cannot be; the message is for whoever asked."""
 
 
-def known(given: Given, *names: str) -> None:
+def check_parameters(given: Given, *names: str) -> None:
     """Wrong for a parameter of another name, so that a typing error filters nothing unseen."""
     for name in given:
         if name not in names:
-            raise Wrong(f"There is no parameter {name[:100]!r}; known are {', '.join(sorted(names))}.")
+            raise InvalidQuery(f"There is no parameter {name[:100]!r}; known are {', '.join(sorted(names))}.")
 
 
-def read_filter(given: Given) -> Filter:
+def read_filter(given: Given) -> JobFilter:
     """Which jobs are wanted."""
     texts = {name: _one(given, name) for name in _TEXTS}
     if any(value is not None and ("\0" in value or len(value) > _LONGEST) for value in texts.values()):
-        raise Wrong("A name of that kind belongs to nothing.")
-    return Filter(
+        raise InvalidQuery("A name of that kind belongs to nothing.")
+    return JobFilter(
         **texts,
         preemptible=_boolean(given),
         states=_states(given.get("state", ())),
@@ -55,11 +55,11 @@ def read_search(given: Given) -> str:
     """The words that are searched for; empty for none."""
     words = _one(given, "search") or ""
     if "\0" in words or len(words) > LONGEST_SEARCH:
-        raise Wrong(f"What is searched for has at most {LONGEST_SEARCH} letters.")
+        raise InvalidQuery(f"What is searched for has at most {LONGEST_SEARCH} letters.")
     return words
 
 
-def has(words: str, *texts: str) -> bool:
+def matches_search(words: str, *texts: str) -> bool:
     """Whether one of the texts has these words, in capitals or not."""
     needle = words.casefold()
     return any(needle in text.casefold() for text in texts)
@@ -71,27 +71,27 @@ def read_limit(given: Given) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST):
-        raise Wrong(f"limit is a whole number from 1 to {MOST}.")
+        raise InvalidQuery(f"limit is a whole number from 1 to {MOST}.")
     return int(text)
 
 
-def read_after(given: Given) -> Place | None:
+def read_after(given: Given) -> JobCursor | None:
     """The place after which the page begins."""
     text = _one(given, "cursor")
     if not text:
         return None
     try:
         at, job = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
-        place = Place(datetime.fromisoformat(at), job)
+        place = JobCursor(datetime.fromisoformat(at), job)
         if place.submitted.tzinfo is None or not _ID.fullmatch(job):
             raise ValueError
         place.submitted.astimezone(UTC)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise Wrong("This cursor is none of ours: take the one that the page before gave as next.") from None
+        raise InvalidQuery("This cursor is none of ours: take the one that the page before gave as next.") from None
     return place
 
 
-def cursor(place: Place) -> str:
+def cursor(place: JobCursor) -> str:
     """The text that ``read_after`` reads."""
     content = json.dumps([place.submitted.astimezone(UTC).isoformat(), place.job])
     return base64.b64encode(content.encode(), altchars=b"-_").decode()
@@ -103,34 +103,34 @@ def read_index(given: Given) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise Wrong("This cursor is none of ours: take the one that the page before gave as next.")
+        raise InvalidQuery("This cursor is none of ours: take the one that the page before gave as next.")
     return int(text)
 
 
 def _one(given: Given, name: str) -> str | None:
     values = given.get(name, ())
     if len(values) > 1:
-        raise Wrong(f"{name} can be given once.")
+        raise InvalidQuery(f"{name} can be given once.")
     return values[0] if values else None
 
 
-def _states(words: Sequence[str]) -> frozenset[State]:
-    found: set[State] = set()
+def _states(words: Sequence[str]) -> frozenset[JobState]:
+    found: set[JobState] = set()
     for word in words:
         if word == LIVE:
             found |= _LIVE
-        elif word in {state.value for state in State}:
-            found.add(State(word))
+        elif word in {state.value for state in JobState}:
+            found.add(JobState(word))
         else:
-            names = ", ".join(state.value for state in State)
-            raise Wrong(f"There is no state {word[:100]!r}; known are {LIVE} (all but ended), {names}.")
+            names = ", ".join(state.value for state in JobState)
+            raise InvalidQuery(f"There is no state {word[:100]!r}; known are {LIVE} (all but ended), {names}.")
     return frozenset(found)
 
 
 def _boolean(given: Given) -> bool | None:
     text = _one(given, "preemptible")
     if text not in {None, "true", "false"}:
-        raise Wrong("preemptible is true or false.")
+        raise InvalidQuery("preemptible is true or false.")
     return None if text is None else text == "true"
 
 
@@ -142,4 +142,4 @@ def _time(given: Given, name: str) -> datetime | None:
         at = datetime.fromisoformat(text)
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Wrong(f"{name} is a time such as 2031-12-24T18:00:00Z.") from None
+        raise InvalidQuery(f"{name} is a time such as 2031-12-24T18:00:00Z.") from None

@@ -23,13 +23,13 @@ from datetime import datetime
 from dlspawner.core import quota
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.jobs import Job
-from dlspawner.core.world import lane
+from dlspawner.core.world import queue_key
 from dlspawner.manager import hopeless
 from dlspawner.manager.approval import deciding
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.notices import Kind, post
-from dlspawner.manager.records import Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.notices import NoticeKind, post
+from dlspawner.manager.records import JobRecord
+from dlspawner.manager.store import DatabaseUnavailable
 
 _EVERY_SECONDS = 3.0
 _CUT_SECONDS = 1.0  # between passes that left turns to the next one, because enough starts were under way
@@ -38,16 +38,18 @@ log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
-class Queue:
+class Scheduler:
     """Gives turns to the jobs of one book; ``preempt`` does what lets a turn come, nothing while it is ``None``."""
 
-    book: Book
-    at_once: int
-    preempt: Callable[[Turn, Record, Preempt], None] | None = None
-    given: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
-    cut: bool = False  # whether the last pass left turns for the next one, because enough jobs are due or promised
+    book: JobStore
+    max_concurrent_starts: int
+    preempt: Callable[[Transaction, JobRecord, Preempt], None] | None = None
+    work_available: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
+    truncated: bool = (
+        False  # whether the last pass left turns for the next one, because enough jobs are due or promised
+    )
     # Servers that the Hub is being told to start just now, and for which job.
-    telling: dict[tuple[str, str], str] = field(default_factory=dict)
+    starts_in_flight: dict[tuple[str, str], str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)  # the how-manieth turn of this process each due job was given
     _turns: int = 0
     _not_before: dict[str, datetime] = field(default_factory=dict)
@@ -57,77 +59,80 @@ class Queue:
         """Make passes until it is cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CUT_SECONDS if self.cut else _EVERY_SECONDS):
-                    await self.book.stirred.wait()
+                async with asyncio.timeout(_CUT_SECONDS if self.truncated else _EVERY_SECONDS):
+                    await self.book.capacity_changed.wait()
             try:
-                await self.book.turn(self.give_turns)
-            except StoreUnavailable as problem:
+                await self.book.transact(self.schedule)
+            except DatabaseUnavailable as problem:
                 log.warning("the queue waits for the database: %s", problem.__cause__)
                 await asyncio.sleep(1)
 
-    def give_turns(self, turn: Turn) -> None:
+    def schedule(self, turn: Transaction) -> None:
         """One pass."""
-        self.book.stirred.clear()
-        self.cut = False
-        deciding.sweep(turn)
-        world, now = turn.world, turn.now
+        self.book.capacity_changed.clear()
+        self.truncated = False
+        deciding.reevaluate_all(turn)
+        world, now = turn.cluster_state, turn.now
         if not world.queues:
             return
         world.tick(now)
-        room, promises = self.at_once - sum(one.under_way for one in self.book.records.values()), _PROMISES
+        room, promises = (
+            self.max_concurrent_starts - sum(one.is_dispatched for one in self.book.records.values()),
+            _PROMISES,
+        )
         undecided: set[str] = set()
 
         def failed(job: Job, error: Exception) -> None:
             undecided.add(job.id)
             self._fail(turn, job, error)
 
-        for job, found in quota.turns(world, now, failed):
+        for job, found in quota.schedule(world, now, failed):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue
             if not isinstance(found, Preempt):
                 room -= 1
                 if room < 0:
-                    self.cut = True
+                    self.truncated = True
                     break
                 self._start(turn, record, found)
             elif self.preempt is not None:
                 promises -= 1
                 if promises < 0:
-                    self.cut = True
-                    self.book.stirred.set()  # the next pass need not wait for anything
+                    self.truncated = True
+                    self.book.capacity_changed.set()  # the next pass need not wait for anything
                     break
                 self.preempt(turn, record, found)
         self._undecided |= undecided
-        if not self.cut:
+        if not self.truncated:
             self._recover(turn, self._undecided - undecided)
 
-    def _fail(self, turn: Turn, job: Job, error: Exception) -> None:
+    def _fail(self, turn: Transaction, job: Job, error: Exception) -> None:
         if job.id not in self._undecided:
             log.error("job=%s cannot be decided: it is passed over", job.id, exc_info=error)
-        post(turn, job, Kind.CANNOT_START, hopeless.UNDECIDED, cause=hopeless.FAULT)
+        post(turn, job, NoticeKind.CANNOT_START, hopeless.UNDECIDED, cause=hopeless.FAULT)
 
-    def _recover(self, turn: Turn, jobs: set[str]) -> None:
+    def _recover(self, turn: Transaction, jobs: set[str]) -> None:
         """These jobs can be decided again, or are no more."""
         self._undecided -= jobs
         for record in filter(None, map(turn.record, jobs)):
             hopeless.tell_one(turn, record.job)
 
-    def _start(self, turn: Turn, record: Record, found: Admit) -> None:
-        starting = quota.admitted(record.job, found.nodes, turn.world)
-        deadline, turns = turn.now + self.book.reservation, record.turns + 1
-        turn.write(replace(record, job=starting, deadline=deadline, due=True, turns=turns), "turn")
+    def _start(self, turn: Transaction, record: JobRecord, found: Admit) -> None:
+        starting = quota.as_admitted(record.job, found.nodes, turn.cluster_state)
+        deadline, turns = turn.now + self.book.reservation, record.start_attempts + 1
+        turn.write(replace(record, job=starting, deadline=deadline, awaiting_start=True, start_attempts=turns), "turn")
         self._turns += 1
         records = self.book.records
-        self.order = {one: n for one, n in self.order.items() if one in records and records[one].due}
+        self.order = {one: n for one, n in self.order.items() if one in records and records[one].awaiting_start}
         self.order[record.job.id] = self._turns
-        self.given.set()
+        self.work_available.set()
 
-    def is_behind(self, job: Job) -> bool:
+    def behind_earlier_jobs(self, job: Job) -> bool:
         """Whether others that wait for the same have not got their turns yet, although there may be room."""
-        return self.cut and lane(job) in self.book.world.queues
+        return self.truncated and queue_key(job) in self.book.cluster_state.queues
 
-    def pause(self, job: str, until: datetime) -> None:
+    def backoff(self, job: str, until: datetime) -> None:
         """Give no turn to this job before then; forgotten when this process ends."""
         self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
         self._not_before[job] = until

@@ -30,25 +30,25 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import NODES, PODS, Change, Cluster
+from dlspawner.cluster import NODES, PODS, KubernetesClient, WatchEvent
 from dlspawner.core import naming
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.manifest import Manifest
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Node, read_node
-from dlspawner.core.world import World
-from dlspawner.hubapi import HubApi
+from dlspawner.core.world import ClusterState
+from dlspawner.hubapi import HubClient
 from dlspawner.manager import hopeless, sight
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.neighbours import Neighbours
-from dlspawner.manager.news import TOGETHER_SECONDS, News
-from dlspawner.manager.records import MOST_TURNS, OF_POD, Record, ended
-from dlspawner.manager.sight import Pod
-from dlspawner.manager.stopping import gone
-from dlspawner.manager.store import StoreRefused, StoreUnavailable
-from dlspawner.manager.strays import Strays, trying
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.ledger import JobRepository
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.neighbours import ForeignPods
+from dlspawner.manager.news import TOGETHER_SECONDS, PodEventQueue
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord, as_ended
+from dlspawner.manager.sight import ObservedPod
+from dlspawner.manager.stopping import on_pods_gone
+from dlspawner.manager.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.strays import UnmanagedPods, retry_later
 
 T = TypeVar("T")
 
@@ -63,34 +63,36 @@ log = logging.getLogger("dlspawner.manager")
 class Reconciler:
     """What one acting Manager sees of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
 
-    book: Book
-    ledger: Ledger
-    cluster: Cluster
-    hub: HubApi
-    namespaces: Namespaces
+    book: JobStore
+    ledger: JobRepository
+    cluster: KubernetesClient
+    hub: HubClient
+    namespaces: JobNamespaces
     now: Callable[[], datetime]
     other_namespaces: bool = True
-    tell: Sequence[Callable[[Change], None]] = ()  # are told of every change of a pod, before it is written down
+    observers: Sequence[
+        Callable[[WatchEvent], None]
+    ] = ()  # are told of every change of a pod, before it is written down
     news_seconds: float = TOGETHER_SECONDS
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    _pods: dict[str, Pod] = field(default_factory=dict)
+    _pods: dict[str, ObservedPod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
     _nodes: dict[str, Node] = field(default_factory=dict)
-    _neighbours: Neighbours = field(default_factory=Neighbours)
+    _neighbours: ForeignPods = field(default_factory=ForeignPods)
     _unseen: set[str] = field(default_factory=set)  # namespaces that have not been listed yet
 
     @property
-    def strays(self) -> Strays:
-        return Strays(self.book, self.cluster, self.hub, self.namespaces, self._went)
+    def strays(self) -> UnmanagedPods:
+        return UnmanagedPods(self.book, self.cluster, self.hub, self.namespaces, self._went)
 
-    def named(self) -> dict[str, naming.Job]:
+    def pod_identities(self) -> dict[str, naming.PodIdentity]:
         """What pods say of the jobs that they are, by uid."""
         return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
 
     def job_of(self, uid: str) -> str | None:
         """The job that a pod was seen to be of; None for pods that nothing covers."""
         job = self._jobs.get(uid)
-        return None if job is None or job.startswith(OF_POD) else job
+        return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
     async def run(self) -> None:
         nodes_known = asyncio.Event()
@@ -129,7 +131,7 @@ class Reconciler:
         for name in names:
             node = self._nodes.get(name)
             if node is not None:
-                self.book.put_node(replace(node, others=self._neighbours.on(name)))
+                self.book.put_node(replace(node, others=self._neighbours.usage_on(name)))
 
     async def _watch_others(self, known: asyncio.Event) -> None:
         async for change in self.cluster.watch(PODS, fields=self.namespaces.elsewhere):
@@ -148,48 +150,48 @@ class Reconciler:
     # Pods
 
     async def _watch_pods(self, namespace: str) -> None:
-        async def note(change: Change) -> None:
+        async def note(change: WatchEvent) -> None:
             if change.type == "SYNCED":
                 self._unseen.discard(namespace)
             await self._persist(change)
 
-        news = News(note, self._may_wait, self.news_seconds)
-        self.book.behind.append(news.caught_up)
+        news = PodEventQueue(note, self._may_wait, self.news_seconds)
+        self.book.pending_observers.append(news.flush)
         async with asyncio.TaskGroup() as group:
             group.create_task(news.run(), name=f"write down what pods in {namespace} do")
             async for change in self.cluster.watch(PODS, namespace):
-                for tell in self.tell:
+                for tell in self.observers:
                     tell(change)
                 await news.put(change)
 
-    def _may_wait(self, change: Change) -> bool:
+    def _may_wait(self, change: WatchEvent) -> bool:
         """Whether a change says nothing of what is held: its job is starting, and it is neither over nor leaving."""
         if change.type in {"DELETED", "SYNCED"}:
             return False
         metadata, status = change.object["metadata"], change.object.get("status") or {}
         record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
-        starts = record is not None and record.job.state is State.STARTING and not record.waits
+        starts = record is not None and record.job.state is JobState.STARTING and not record.is_pending
         return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
 
-    async def _persist(self, change: Change) -> None:
+    async def _persist(self, change: WatchEvent) -> None:
         """Write down what a change means, however long the database is away."""
         for delay in delays():
             try:
                 await self._note(change)
-            except StoreRefused:
+            except DatabaseRejected:
                 log.error("a pod cannot be written down; what it holds is counted on its node only")  # noqa: TRY400
                 self._settle(*self._meet(change.object))
                 return
-            except StoreUnavailable as problem:
+            except DatabaseUnavailable as problem:
                 log.warning("pod change waits for the database: %s", problem.__cause__)
                 await asyncio.sleep(delay)
             else:
                 return
 
-    async def _note(self, change: Change) -> None:
+    async def _note(self, change: WatchEvent) -> None:
         if change.type == "SYNCED":
             if not self.ready.is_set() and not self._unseen:
-                await self.book.turn(self._forget_unlisted)
+                await self.book.transact(self._forget_unlisted)
                 self.ready.set()
             return
         metadata = change.object["metadata"]
@@ -203,19 +205,19 @@ class Reconciler:
         else:
             self._settle(*self._meet(change.object))
 
-    async def _see(self, pod: Pod) -> None:
+    async def _see(self, pod: ObservedPod) -> None:
         known = self._pods.get(pod.uid)
         if pod.job is None and known is not None:
             pod = replace(pod, job=known.job)
         self._pods[pod.uid] = pod
         before = await self._before(pod)
         if await self._was_nobodys(pod):
-            self._jobs[pod.uid] = f"{OF_POD}{pod.uid}"
-        await self.book.turn(lambda turn: self._covered(turn, pod, before))
+            self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
+        await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
     async def _went(self, uid: str) -> None:
         self._pods.pop(uid, None)
-        await self.book.turn(lambda turn: self._gone(turn, uid))
+        await self.book.transact(lambda turn: self._gone(turn, uid))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
 
     def _forget(self, uid: str) -> None:
@@ -223,39 +225,39 @@ class Reconciler:
         if uid not in self._pods:
             self._jobs.pop(uid, None)
 
-    async def _before(self, pod: Pod) -> Record | None:
+    async def _before(self, pod: ObservedPod) -> JobRecord | None:
         """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
         claimed, records = pod.job, self.book.records
-        if pod.over or claimed is None or claimed.id in records or f"{OF_POD}{pod.uid}" in records:
+        if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
             return None
         return await self.ledger.find(claimed.id)
 
-    async def _was_nobodys(self, pod: Pod) -> bool:
+    async def _was_nobodys(self, pod: ObservedPod) -> bool:
         """Whether this pod, which is over and is seen here for the first time, was an earlier Manager's stray."""
         claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
-        return claims and await self.ledger.find(f"{OF_POD}{pod.uid}") is not None
+        return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
 
-    def _covered(self, turn: Turn, pod: Pod, before: Record | None) -> None:
+    def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
         """One look at a pod with a job's label: what it means for the record that covers it."""
-        where = self.namespaces.full(pod.namespace)
+        where = self.namespaces.from_key(pod.namespace)
         record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
-            record = sight.found_again(before)
+            record = sight.restore(before)
             turn.write(record, "found-again", f"pod={pod.name}")
         if record is None:
             if not pod.over:
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
             return
-        world = turn.world
+        world = turn.cluster_state
         self._jobs[pod.uid] = record.job.id
-        reason, seen = sight.look(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
+        reason, seen = sight.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # Who is stopped waits again only when the pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            turn.write(ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
+            turn.write(as_ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
         elif reason:
             turn.write(seen, reason)
 
-    def _was_last(self, record: Record, uid: str) -> bool:
+    def _was_last(self, record: JobRecord, uid: str) -> bool:
         """Whether a job has ended with this pod."""
         return not record.reserved and all(self._is_over(pod.uid) for pod in record.seen if pod.uid != uid)
 
@@ -264,30 +266,30 @@ class Reconciler:
         pod = self._pods.get(uid)
         return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
-    def _charge(self, turn: Turn, pod: Pod, *, asked_about: bool) -> None:
+    def _charge(self, turn: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
         """A pod that nothing covers: what it holds is held by somebody, from now on."""
-        claimed, world = pod.job, turn.world
+        claimed, world = pod.job, turn.cluster_state
         adopting = claimed is not None and not (asked_about or self.book.asked)
         known = claimed is not None and turn.record(claimed.id) is None
         job = Job(
-            id=claimed.id if adopting and claimed and known else f"{OF_POD}{pod.uid}",
-            user=sight.name(claimed.user) if claimed else "",
-            team=sight.name(claimed.team) if claimed else "",
+            id=claimed.id if adopting and claimed and known else f"{EXTERNAL_POD_PREFIX}{pod.uid}",
+            user=sight.claimed_name(claimed.user) if claimed else "",
+            team=sight.claimed_name(claimed.team) if claimed else "",
             submitted=turn.now,
-            charge=sight.held(pod, world.cluster, self._nodes.get(pod.node or "")),
-            server=sight.name(claimed.server) if claimed else "",
-            template=sight.name(claimed.template) if claimed else "",
+            request=sight.pod_request(pod, world.cluster, self._nodes.get(pod.node or "")),
+            server=sight.claimed_name(claimed.server) if claimed else "",
+            template=sight.claimed_name(claimed.template) if claimed else "",
             priority=_level(world, claimed),
             preemptible=bool(claimed and claimed.preemptible),
             requeue=bool(claimed and claimed.requeue),
-            state=State.RUNNING if pod.running else State.STARTING,
+            state=JobState.RUNNING if pod.running else JobState.STARTING,
             started=turn.now if pod.running else None,
             nodes=(pod.node,),
-            before_quota=adopting,
+            exempt_from_quota=adopting,
         )
-        if pod.leaving:
-            job = replace(job, state=State.STOPPING)
-        record = Record(job, pods=(sight.ref(pod),))
+        if pod.terminating:
+            job = replace(job, state=JobState.STOPPING)
+        record = JobRecord(job, pods=(sight.pod_ref(pod),))
         self._jobs[pod.uid] = job.id
         if adopting and known:
             turn.write(record, "adopted", f"pod={pod.name}")
@@ -296,17 +298,17 @@ class Reconciler:
         log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
         turn.write(record, "uncovered", f"pod={pod.name} {why}")
 
-    def _gone(self, turn: Turn, uid: str) -> None:
-        for record in tuple(turn.book.records.values()):
+    def _gone(self, turn: Transaction, uid: str) -> None:
+        for record in tuple(turn.store.records.values()):
             if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
-                gone(turn, record, _how(record))
+                on_pods_gone(turn, record, _how(record))
 
-    def _forget_unlisted(self, turn: Turn) -> None:
+    def _forget_unlisted(self, turn: Transaction) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
-        for record in tuple(turn.book.records.values()):
+        for record in tuple(turn.store.records.values()):
             held = record.job.holds and not record.reserved
             if held and not any(pod.uid in self._pods for pod in record.seen):
-                gone(turn, record, _how(record))
+                on_pods_gone(turn, record, _how(record))
         _let_one_wait(turn)
 
     # Reservations
@@ -317,40 +319,40 @@ class Reconciler:
             now = self.now()
             for record in tuple(self.book.records.values()):
                 if record.reserved and record.deadline is not None:
-                    seconds = _DUE_SECONDS if record.due else record.request_seconds + _LATE_SECONDS
+                    seconds = _DUE_SECONDS if record.awaiting_start else record.request_seconds + _LATE_SECONDS
                     late = timedelta(seconds=seconds)
                     if now > record.deadline + late:
-                        await trying(f"expiry of job={record.job.id}", self._expire_one(record))
+                        await retry_later(f"expiry of job={record.job.id}", self._expire_one(record))
 
-    async def _expire_one(self, record: Record) -> None:
-        selector, seen = naming.job_selector(record.job.id), list[Pod]()
+    async def _expire_one(self, record: JobRecord) -> None:
+        selector, seen = naming.job_selector(record.job.id), list[ObservedPod]()
         for namespace in self.namespaces.all:
             listed = await self.cluster.list(PODS, namespace, labels=selector)
             seen += [sight.read_pod(one, self.namespaces) for one in listed]
         found = [pod for pod in seen if not pod.over]
 
-        def expire(turn: Turn) -> None:
+        def expire(turn: Transaction) -> None:
             now = turn.record(record.job.id)
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
-            if now.due:
+            if now.awaiting_start:
                 hopeless.wait_again(turn, now, "turn-over")
                 return
             known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
-            if any(pod.uid not in known and turn.record(f"{OF_POD}{pod.uid}") is None for pod in found):
+            if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
                 return  # the watch is about to tell, or has told already that it is gone: this list may be older
-            left = sight.seen_only(now)
+            left = sight.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 turn.write(left, "never-seen")
-            elif not left.seen and 0 < now.turns < MOST_TURNS and now.job.state is State.STARTING:
+            elif not left.seen and 0 < now.start_attempts < MAX_START_ATTEMPTS and now.job.state is JobState.STARTING:
                 hopeless.wait_again(turn, now, "never-seen")
             else:
-                turn.write(ended(left), "never-seen")
+                turn.write(as_ended(left), "never-seen")
 
-        await self.book.turn(expire)
+        await self.book.transact(expire)
 
 
-def _level(world: World, claimed: naming.Job | None) -> int:
+def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
     """The priority of a pod that says it is this job: none that its team may not use."""
     if claimed is None:
         return 0
@@ -358,35 +360,35 @@ def _level(world: World, claimed: naming.Job | None) -> int:
     return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
 
 
-def _how(record: Record) -> str:
+def _how(record: JobRecord) -> str:
     """Stopped, where that was seen; else nobody knows what became of the job."""
-    return "gone" if record.job.state is State.STOPPING or record.stop is not None else "disappeared"
+    return "gone" if record.job.state is JobState.STOPPING or record.stop is not None else "disappeared"
 
 
-def _was_its(record: Record, pod: Pod) -> bool:
+def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
     """Whether this pod was the job's while the job lasted."""
     claimed = pod.job
     same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
     return same and any(one.uid == pod.uid for one in record.seen)
 
 
-def _let_one_wait(turn: Turn) -> None:
+def _let_one_wait(turn: Transaction) -> None:
     """Of a server's jobs only the newest waits, whatever an earlier Manager has written down."""
-    for record in tuple(turn.book.records.values()):
-        other = turn.book.waiter(record.job.user, record.job.server)
-        if record.waits and other is not None and other.job.id != record.job.id:
-            turn.write(ended(record), "replaced", f"by {other.job.id}")
+    for record in tuple(turn.store.records.values()):
+        other = turn.store.pending_job(record.job.user, record.job.server)
+        if record.is_pending and other is not None and other.job.id != record.job.id:
+            turn.write(as_ended(record), "replaced", f"by {other.job.id}")
 
 
-def _of_pod(turn: Turn, pod: Pod, known: str, namespace: str) -> Record | None:
+def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:
     """The record that covers a pod: the job it is ``known`` as, its own, or the one that it says it is."""
-    for job in (known, f"{OF_POD}{pod.uid}"):
+    for job in (known, f"{EXTERNAL_POD_PREFIX}{pod.uid}"):
         own = turn.record(job)
         if own is not None and any(one.uid == pod.uid for one in own.seen):
             return own
-    record = None if pod.job is None or known.startswith(OF_POD) else turn.record(pod.job.id)
-    if pod.job is None or record is None or record.waits or (record.seen and not record.reserved):
+    record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
+    if pod.job is None or record is None or record.is_pending or (record.seen and not record.reserved):
         return None  # who waits was told of no pod; and what was nobody's once never is a job's
-    if record.nonce and not naming.is_bound(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
+    if record.nonce and not naming.verify(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
         return None  # somebody else has made it, or an earlier start
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

@@ -12,24 +12,26 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import Job, Permissions, State
-from dlspawner.core.model import Special, Toleration
-from dlspawner.core.nodes import Expression, Placement
-from dlspawner.manager.approvals import Request
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import Job, JobState, Permissions
+from dlspawner.core.model import SpecialPermission, Toleration
+from dlspawner.core.nodes import Expression, NodePlacement
+from dlspawner.manager.approvals import ApprovalRequest
 
-MOST_TURNS = 10  # of a job whose starts come to nothing, and nobody says why
+MAX_START_ATTEMPTS = 10  # of a job whose starts come to nothing, and nobody says why
 CANCELLED = "cancelled"  # why a job has ended, or is stopped: by its person or an administrator, before it ran
-WAITING = frozenset({State.QUEUED, State.WAITING_LOGIN, State.WAITING_APPROVAL})  # it holds nothing, and may start yet
-OF_POD = "pod-"  # how the id of a record begins that is of a pod and of no job
+WAITING = frozenset(
+    {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
+)  # it holds nothing, and may start yet
+EXTERNAL_POD_PREFIX = "pod-"  # how the id of a record begins that is of a pod and of no job
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopReason:
     """That a job is stopped, decided once: a word for events and logs, and the sentence that the person reads."""
 
-    reason: str
-    sentence: str
+    code: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class PodRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JobRecord:
     """A job and its pods.
 
     ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the charge, ``None`` for one that
@@ -58,10 +60,10 @@ class Record:
     deadline: datetime | None = None
     request_seconds: float = 0.0  # for how long a request that was sent before the deadline may be on its way
     pods: tuple[PodRef | None, ...] = ()
-    stop: Stop | None = None
-    yields: datetime | None = None
-    due: bool = False
-    turns: int = 0
+    stop: StopReason | None = None
+    demote_at: datetime | None = None
+    awaiting_start: bool = False
+    start_attempts: int = 0
     failures: int = 0
     nonce: str = ""
 
@@ -72,24 +74,26 @@ class Record:
     @property
     def reserved(self) -> bool:
         """Whether something is held for a pod that nobody has seen yet."""
-        if self.job.state is State.STOPPING:
+        if self.job.state is JobState.STOPPING:
             return not self.seen
-        return self.job.state is State.STARTING and len(self.seen) < len(self.job.charge.pods)
+        return self.job.state is JobState.STARTING and len(self.seen) < len(self.job.request.pods)
 
     @property
-    def under_way(self) -> bool:
+    def is_dispatched(self) -> bool:
         """Whether the Hub is at work on a start whose turn has come: until its pods are seen."""
-        return self.due or (self.turns > 0 and self.reserved and self.job.state is State.STARTING)
+        return self.awaiting_start or (
+            self.start_attempts > 0 and self.reserved and self.job.state is JobState.STARTING
+        )
 
     @property
     def admitted(self) -> bool:
         """Whether the Hub was ever told that it may start this job."""
-        return self.deadline is not None or self.turns > 0
+        return self.deadline is not None or self.start_attempts > 0
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether the job is still in the queue's hands: it waits, or its turn came and the Hub has not asked yet."""
-        return self.due or self.job.state in WAITING
+        return self.awaiting_start or self.job.state in WAITING
 
     @property
     def pod_uid(self) -> str | None:
@@ -101,34 +105,34 @@ class Record:
         return self.seen[0].name if self.seen else None
 
 
-def ended(record: Record) -> Record:
+def as_ended(record: JobRecord) -> JobRecord:
     """The job's end."""
-    return replace(record, job=replace(record.job, state=State.ENDED), due=False)
+    return replace(record, job=replace(record.job, state=JobState.ENDED), awaiting_start=False)
 
 
-def waiting(record: Record, state: State = State.QUEUED) -> Record:
+def as_queued(record: JobRecord, state: JobState = JobState.QUEUED) -> JobRecord:
     """The job back in its place: it holds nothing, and came when it first came.
 
     One that had turned preemptible is again what its person had asked for.
     """
-    preemptible = record.job.preemptible and record.yields is None
+    preemptible = record.job.preemptible and record.demote_at is None
     job = replace(record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible)
-    return replace(record, job=job, due=False, deadline=None, pods=(), stop=None, yields=None)
+    return replace(record, job=job, awaiting_start=False, deadline=None, pods=(), stop=None, demote_at=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JobEvent:
     """A record as it is from now on, the event that made it so, and what that changes of its requests."""
 
-    record: Record
+    record: JobRecord
     at: datetime
     reason: str
     detail: str = ""
     new: bool = False
-    requests: tuple[Request, ...] = ()
+    requests: tuple[ApprovalRequest, ...] = ()
 
 
-def write_charge(charge: Charge) -> str:
+def write_request(charge: ResourceRequest) -> str:
     """A charge as JSON."""
     return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
 
@@ -145,7 +149,7 @@ def read_special(text: str | None) -> Permissions | None:
     if not text:
         return None
     content = json.loads(text)
-    return Permissions(**{**content, "special": tuple(map(Special, content["special"]))})
+    return Permissions(**{**content, "special": tuple(map(SpecialPermission, content["special"]))})
 
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:
@@ -163,18 +167,18 @@ def read_pods(text: str) -> tuple[PodRef | None, ...]:
     return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
 
 
-def read_charge(text: str) -> Charge:
+def read_request(text: str) -> ResourceRequest:
     """The charge that ``write_charge`` wrote."""
     content = json.loads(text)
-    return Charge(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
+    return ResourceRequest(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
 
 
-def _pod(content: Mapping[str, Any]) -> PodCharge:
-    return PodCharge(**{**content, "placement": _placement(content["placement"])})
+def _pod(content: Mapping[str, Any]) -> PodRequest:
+    return PodRequest(**{**content, "placement": _placement(content["placement"])})
 
 
-def _placement(content: Mapping[str, Any]) -> Placement:
-    return Placement(
+def _placement(content: Mapping[str, Any]) -> NodePlacement:
+    return NodePlacement(
         selector=_pairs(content["selector"]),
         terms=tuple(tuple(_expression(one) for one in term) for term in content["terms"]),
         tolerations=tuple(Toleration(**one) for one in content["tolerations"]),

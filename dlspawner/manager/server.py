@@ -28,24 +28,24 @@ from dlspawner.manager.metrics import api as metrics_api
 _THROWN_AWAY = 256 * 1024 * 1024
 # The addresses of every part, as patterns below the service's prefix.
 PARTS: tuple[web.Routes, ...] = (
-    routes.ROUTES,
-    static.ROUTES,
-    history_api.ROUTES,
-    history_page.ROUTES,
-    log_routes.ROUTES,
-    usage_api.ROUTES,
-    metrics_api.ROUTES,
-    ssh_access.ROUTES,
-    ssh_config.ROUTES,
-    ssh_starts.ROUTES,
-    portal.ROUTES,
-    rest.ROUTES,
-    approvals.ROUTES,
+    routes.BASE_ROUTES,
+    static.STATIC_ROUTES,
+    history_api.HISTORY_ROUTES,
+    history_page.HISTORY_PAGE_ROUTES,
+    log_routes.LOG_ROUTES,
+    usage_api.USAGE_ROUTES,
+    metrics_api.METRICS_ROUTES,
+    ssh_access.ACCESS_ROUTES,
+    ssh_config.CONFIG_ROUTES,
+    ssh_starts.START_ROUTES,
+    portal.PORTAL_ROUTES,
+    rest.REST_ROUTES,
+    approvals.APPROVAL_ROUTES,
 )
 DRAIN_SECONDS = 5.0
 
 
-class CannotStart(Exception):
+class ServerCannotStart(Exception):
     """Why not, in a sentence for the administrator."""
 
 
@@ -59,7 +59,7 @@ def bind(address: str, port: int) -> list[socket.socket]:
             sentence = f"Port {port} on {address} is used by another program. Stop it, or choose another in {setting}."
         else:
             sentence = f"Cannot listen on {address} port {port} ({setting}): {error.strerror or error}"
-        raise CannotStart(sentence) from error
+        raise ServerCannotStart(sentence) from error
 
 
 def addresses() -> web.Routes:
@@ -103,7 +103,7 @@ class _Web(WebApplication):
         return _Bounded(super().start_request(server_conn, request_conn), request_conn)
 
 
-def make_web(manager: web.Manager) -> WebApplication:
+def make_web(manager: web.ManagerContext) -> WebApplication:
     """Every address, under the service's prefix."""
     own: dict[str, Any] = {"manager": manager}
     return _Web(
@@ -131,7 +131,7 @@ def log_request(handler: RequestHandler) -> None:
     )
 
 
-async def drain(server: HTTPServer, running: web.Running) -> None:
+async def drain(server: HTTPServer, running: web.OpenRequests) -> None:
     """Accept no more, and give what is being answered a few seconds."""
     server.stop()
     with contextlib.suppress(TimeoutError):

@@ -12,24 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dlspawner.core.template import Protocol, Template
-from dlspawner.hubapi import HubError, Kind, Server
-from dlspawner.manager.access import Right
+from dlspawner.core.template import EndpointProtocol, Template
+from dlspawner.hubapi import HubError, HubServer, IdentityKind
+from dlspawner.manager.access import AccessRight
 from dlspawner.manager.host_keys import read_host_keys
 from dlspawner.manager.pages import STALE_PAGE
-from dlspawner.manager.store import StoreUnavailable
-from dlspawner.manager.web import NOTHING_HERE, ApiHandler, Asking, Manager, PageHandler, Problem, Routes
-from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, Access, Unwritable, config, known_hosts
+from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.manager.web import (
+    NOTHING_HERE,
+    ApiHandler,
+    HttpProblem,
+    IdentityHandler,
+    ManagerContext,
+    PageHandler,
+    Routes,
+)
+from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
 
 NO_GATEWAY = "There is no SSH gateway here."
 FOR_PEOPLE = "This is about a person's own jobs; a service has none."
 
 
-class SshConfig(ApiHandler):
+class SshConfigHandler(ApiHandler):
     """For the command line, which makes the file itself."""
 
     async def get(self) -> None:
-        self.known()
+        self.check_parameters()
         access = await access_of(self)
         self.reply(
             {
@@ -44,70 +52,70 @@ class SshConfig(ApiHandler):
 
 class _File(PageHandler):
     name: str
-    content: Callable[[Access], str]
+    content: Callable[[SshAccessConfig], str]
 
     async def get(self) -> None:
         if self.identity is None:
-            raise Problem(403, STALE_PAGE)
+            raise HttpProblem(403, STALE_PAGE)
         try:
             content = type(self).content(await access_of(self))
         except Unwritable as problem:
-            raise Problem(409, str(problem)) from None
+            raise HttpProblem(409, str(problem)) from None
         if not content:
-            raise Problem(404, NOTHING_HERE)
+            raise HttpProblem(404, NOTHING_HERE)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Content-Disposition", f"attachment; filename={self.name}")
         self.finish(content)
 
 
-class ConfigFile(_File):
+class SshConfigFileHandler(_File):
     """The configuration."""
 
     name = CONFIG_FILE
     content = staticmethod(config)
 
 
-class KnownHostsFile(_File):
+class KnownHostsFileHandler(_File):
     """What is pinned."""
 
     name = KNOWN_HOSTS_FILE
     content = staticmethod(known_hosts)
 
 
-async def access_of(handler: Asking) -> Access:
+async def access_of(handler: IdentityHandler) -> SshAccessConfig:
     """What whoever asks may know of their own ways in."""
-    viewer = handler.viewer(Right.SEE)
-    if handler.identity is None or handler.identity.kind is not Kind.USER:
-        raise Problem(403, FOR_PEOPLE)
+    viewer = handler.viewer(AccessRight.SEE)
+    if handler.identity is None or handler.identity.kind is not IdentityKind.USER:
+        raise HttpProblem(403, FOR_PEOPLE)
     target = handler.manager.ssh_target
     if target is None:
-        raise Problem(404, NO_GATEWAY)
+        raise HttpProblem(404, NO_GATEWAY)
     servers = await _servers(handler.manager, viewer.name)
-    return Access(viewer.name, *target, servers, read_host_keys(handler.manager.ssh_host_key_file))
+    return SshAccessConfig(viewer.name, *target, servers, read_host_keys(handler.manager.ssh_host_key_file))
 
 
-async def _servers(manager: Manager, user: str) -> tuple[str, ...]:
+async def _servers(manager: ManagerContext, user: str) -> tuple[str, ...]:
     """The named servers that had a job once and offer SSH, as far as that is known."""
-    if manager.acting is None:
+    if manager.leader is None:
         return ()
-    templates = {template.name: template for template in manager.acting.settings.templates}
+    templates = {template.name: template for template in manager.leader.settings.templates}
     try:
-        found = await manager.acting.hub.user(user)
-        used = await manager.acting.ledger.servers(user)
-    except (HubError, StoreUnavailable):
+        found = await manager.leader.hub.user(user)
+        used = await manager.leader.ledger.servers(user)
+    except (HubError, DatabaseUnavailable):
         return ()
     servers = found.servers.values() if found is not None else ()
     had_jobs = (one for one in servers if one.name in used or not one.stopped)
     return tuple(sorted(one.name for one in had_jobs if one.name and _offers_ssh(one, templates)))
 
 
-def _offers_ssh(server: Server, templates: dict[str, Template]) -> bool:
+def _offers_ssh(server: HubServer, templates: dict[str, Template]) -> bool:
     template = templates.get(str(server.user_options.get("template", "")))
-    return template is None or any(way.protocol is Protocol.SSH for way in template.endpoints)
+    return template is None or any(way.protocol is EndpointProtocol.SSH for way in template.endpoints)
 
 
-ROUTES: Routes = (
-    ("api/ssh-config", SshConfig),
-    ("ssh-config", ConfigFile),
-    ("ssh-known-hosts", KnownHostsFile),
+CONFIG_ROUTES: Routes = (
+    ("api/ssh-config", SshConfigHandler),
+    ("ssh-config", SshConfigFileHandler),
+    ("ssh-known-hosts", KnownHostsFileHandler),
 )

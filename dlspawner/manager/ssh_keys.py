@@ -73,7 +73,7 @@ class PublicKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class KeyRejected:
     """Why nothing of the input was accepted: one sentence or more, ready to be shown."""
 
     sentences: tuple[str, ...]
@@ -84,26 +84,26 @@ class Rejected:
         return PRIVATE in self.sentences
 
 
-def parse(text: str) -> tuple[PublicKey, ...] | Rejected:
+def parse_keys(text: str) -> tuple[PublicKey, ...] | KeyRejected:
     """All keys of the input, each once, in its order; or every reason why not. All or nothing."""
     if is_private(text):
-        return Rejected((PRIVATE,))
+        return KeyRejected((PRIVATE,))
     if len(text.encode(errors="replace")) > MAX_INPUT:
-        return Rejected((TOO_LONG,))
+        return KeyRejected((TOO_LONG,))
     if "-----BEGIN" in text or "---- BEGIN" in text:
-        return Rejected((PEM,))
+        return KeyRejected((PEM,))
     lines = list(_lines(text))
     if not lines:
-        return Rejected((EMPTY,))
+        return KeyRejected((EMPTY,))
     read = [(number, parse_line(line)) for number, line in lines]
     problems = [
         f"Line {number}: {sentence}" if len(lines) > 1 else sentence
         for number, result in read
-        if isinstance(result, Rejected)
+        if isinstance(result, KeyRejected)
         for sentence in result.sentences
     ]
     if problems:
-        return Rejected(tuple(problems))
+        return KeyRejected(tuple(problems))
     unique: dict[str, PublicKey] = {}
     for _, result in read:
         if isinstance(result, PublicKey):
@@ -111,24 +111,24 @@ def parse(text: str) -> tuple[PublicKey, ...] | Rejected:
     return tuple(unique.values())
 
 
-def parse_line(line: str) -> PublicKey | Rejected:
+def parse_line(line: str) -> PublicKey | KeyRejected:
     """One line of a .pub file."""
     type_, _, rest = line.partition(" ")
     refusal = _refuse_type(type_, rest)
     if refusal:
-        return Rejected((refusal,))
+        return KeyRejected((refusal,))
     encoded, _, comment = rest.strip().partition(" ")
     try:
         blob = base64.b64decode(encoded, validate=True)
         loaded = load_ssh_public_key(f"{type_} {encoded}".encode("ascii"))
     except (ValueError, UnsupportedAlgorithm, binascii.Error):
-        return Rejected((DAMAGED,))
+        return KeyRejected((DAMAGED,))
     bits = None
     if isinstance(loaded, RSAPublicKey):
         bits = loaded.key_size
         # OpenSSL verifies no larger exponents with keys of this size: the key would never log in.
         if bits not in RSA_BITS or loaded.public_numbers().e.bit_length() > 64:
-            return Rejected((RSA_SIZE.format(bits=bits, least=RSA_BITS[0], most=RSA_BITS[-1]),))
+            return KeyRejected((RSA_SIZE.format(bits=bits, least=RSA_BITS[0], most=RSA_BITS[-1]),))
     return PublicKey(f"{type_} {base64.b64encode(blob).decode('ascii')}", clean_name(comment), bits)
 
 
@@ -143,7 +143,7 @@ def fingerprint(key: str) -> str:
     return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
 
 
-def named(keys: Sequence[PublicKey], name: str) -> list[PublicKey]:
+def with_names(keys: Sequence[PublicKey], name: str) -> list[PublicKey]:
     """The keys under `name` if there is one and one key, else under their comments; none stays without a name."""
     if name and len(keys) == 1:
         return [replace(keys[0], name=name)]

@@ -37,15 +37,15 @@ from functools import partial
 from math import inf
 
 from dlspawner.backoff import delays
-from dlspawner.core.jobs import Job, State
-from dlspawner.hubapi import HubApi, HubError, HubFailed, HubRefused, Server
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.hubapi import HubClient, HubError, HubFailed, HubRejected, HubServer
 from dlspawner.manager import hopeless
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.notices import Kind, withdraw
-from dlspawner.manager.queue import Queue
-from dlspawner.manager.records import MOST_TURNS, WAITING, Record, ended, waiting
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.notices import NoticeKind, withdraw
+from dlspawner.manager.queue import Scheduler
+from dlspawner.manager.records import MAX_START_ATTEMPTS, WAITING, JobRecord, as_ended, as_queued
+from dlspawner.manager.store import DatabaseUnavailable
 
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
@@ -89,12 +89,12 @@ SILENT = "The Hub refuses to start it, and does not say why."
 
 
 @dataclass(slots=True)
-class Starts:
+class Dispatcher:
     """Tells the Hub of every job that is due; `run` never ends by itself."""
 
-    book: Book
-    queue: Queue
-    hub: HubApi
+    book: JobStore
+    queue: Scheduler
+    hub: HubClient
     _going: set[str] = field(default_factory=set)
     # Who is to be asked for, in the order of the turns, and until when (by the loop's time) those behind wait for that.
     _line: dict[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Starts:
             group.create_task(self._look_for_owners(), name="look for whose it is that waits")
             group.create_task(self._look_for_lost(), name="look for starts that the Hub has lost")
             while True:
-                self.queue.given.clear()
+                self.queue.work_available.clear()
                 self._let_go()
                 for job in self._due():
                     self._going.add(job)
@@ -117,21 +117,21 @@ class Starts:
                     group.create_task(self._start(job), name=f"start {job}")
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
-                        await self.queue.given.wait()
+                        await self.queue.work_available.wait()
                 except TimeoutError:
                     continue
 
     def _due(self) -> list[str]:
         """Those whose start nobody cares for yet, in the order of their turns."""
-        found = [job for job, record in self.book.records.items() if record.due and job not in self._going]
+        found = [job for job, record in self.book.records.items() if record.awaiting_start and job not in self._going]
         return sorted(found, key=lambda job: self.queue.order.get(job, 0))
 
     async def _start(self, job: str) -> None:
         try:
             await self._until_asked(job)
-        except StoreUnavailable as problem:
+        except DatabaseUnavailable as problem:
             log.warning("job=%s start waits for the database: %s", job, problem.__cause__)
-        except Fenced:
+        except NotLeader:
             return  # this epoch is over; the next one goes on
         finally:
             self._going.discard(job)
@@ -142,7 +142,7 @@ class Starts:
         begun, taken, full, behind, pauses = False, False, False, False, delays(0.5, 10.0)
         while True:
             record = self.book.records.get(job)
-            if record is None or not record.due or record.deadline is None:
+            if record is None or not record.awaiting_start or record.deadline is None:
                 return
             left = (record.deadline - self.book.now()).total_seconds()
             if left <= 0 or (full and self._full[job]):
@@ -157,8 +157,8 @@ class Starts:
             except HubError as problem:
                 log.warning("job=%s start has to wait: %s", job, problem)
                 said = _Later.FAILED if isinstance(problem, HubFailed) else _Later.BUSY
-            begun, full = begun or isinstance(said, State), said is _Later.FULL
-            taken = taken or said is State.SUBMITTED
+            begun, full = begun or isinstance(said, JobState), said is _Later.FULL
+            taken = taken or said is JobState.SUBMITTED
             if full:
                 self._line[job] = inf
             else:
@@ -166,11 +166,11 @@ class Starts:
             if said is _Later.NOTHING:
                 await self._over(job, begun=True, full=False)
             elif isinstance(said, _End):
-                await self.book.turn(partial(self._end, job=job, end=said))
+                await self.book.transact(partial(self._end, job=job, end=said))
             elif said is _Later.FAILED:
                 await self._failed(job)
-            elif said is State.WAITING_LOGIN:
-                await self.book.turn(partial(_wait_for_login, job=job))
+            elif said is JobState.LOGIN_REQUIRED:
+                await self.book.transact(partial(_wait_for_login, job=job))
             if not full or not self._full[job]:
                 await asyncio.sleep(min(next(pauses), left))
 
@@ -181,7 +181,7 @@ class Starts:
             if other == job:
                 return False
             record = self.book.records.get(other)
-            if until > now and record is not None and record.due:
+            if until > now and record is not None and record.awaiting_start:
                 return True
         return False
 
@@ -195,31 +195,31 @@ class Starts:
             said: object = await self._tell(job)
         except HubError as problem:
             said = _Later.FAILED if isinstance(problem, HubFailed) else None
-        if said is State.WAITING_LOGIN:
-            await self.book.turn(partial(_wait_for_login, job=job.id))
+        if said is JobState.LOGIN_REQUIRED:
+            await self.book.transact(partial(_wait_for_login, job=job.id))
         elif said is _Later.FAILED:
             await self._failed(job.id)
         elif isinstance(said, _End) and said.reason == _REFUSED:
-            await self.book.turn(partial(self._end, job=job.id, end=said))
+            await self.book.transact(partial(self._end, job=job.id, end=said))
         return said is not None
 
     async def _failed(self, job: str) -> None:
         """The Hub could not start it; when its spawner has asked nevertheless, that is told by other means."""
 
-        def note(turn: Turn) -> None:
+        def note(turn: Transaction) -> None:
             record = turn.record(job)
-            if record is None or not (record.due or record.job.promised):
+            if record is None or not (record.awaiting_start or record.job.reserved):
                 return
             failed = record.failures + 1
             if failed >= _MOST_FAILED:
-                turn.write(ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
+                turn.write(as_ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
                 return
-            self.queue.pause(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
+            self.queue.backoff(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
             hopeless.wait_again(turn, replace(record, failures=failed), "start-failing")
 
-        await self.book.turn(note)
+        await self.book.transact(note)
 
-    async def _tell(self, job: Job, *, taken: bool = False) -> State | _End | _Later:
+    async def _tell(self, job: Job, *, taken: bool = False) -> JobState | _End | _Later:
         """Ask the Hub for the start: as what it knows the server then, or why it has not begun to start it.
 
         *Submitted* is what it has just taken; ``taken``: it had, a moment ago.
@@ -228,59 +228,61 @@ class Starts:
         if server is None:
             return _REMOVED
         if server.ready:  # as far as the Hub knows: it looks at pods now and then only
-            return _End("runs-already", "The server runs already.") if self._replaced(job) else State.RUNNING
+            return _End("runs-already", "The server runs already.") if self._replaced(job) else JobState.RUNNING
         if server.pending:
-            return State.STARTING if server.pending == "spawn" else _Later.BUSY
+            return JobState.STARTING if server.pending == "spawn" else _Later.BUSY
         if taken:
             return _Later.NOTHING
         where = (job.user, job.server)
-        self.queue.telling[where] = job.id
+        self.queue.starts_in_flight[where] = job.id
         try:
             await self.hub.start_server(*where)
-        except HubRefused as no:
+        except HubRejected as no:
             return await self._refused(job, no)
         finally:
-            if self.queue.telling.get(where) == job.id:
-                del self.queue.telling[where]
-        return State.SUBMITTED
+            if self.queue.starts_in_flight.get(where) == job.id:
+                del self.queue.starts_in_flight[where]
+        return JobState.SUBMITTED
 
-    def _end(self, turn: Turn, *, job: str, end: _End) -> None:
+    def _end(self, turn: Transaction, *, job: str, end: _End) -> None:
         """What the Hub refuses keeps its place.
 
         The first time it may be by files that it has read before us, or we before it. After that the job holds up
         nobody, and its person is told why, until the files change, a while is over, or somebody asks for it again.
         """
-        record, book = turn.record(job), turn.book
-        if record is None or not (record.due or record.job.promised):
+        record, book = turn.record(job), turn.store
+        if record is None or not (record.awaiting_start or record.job.reserved):
             return
         if end.reason != _REFUSED:
-            turn.write(ended(record), end.reason, end.detail)
+            turn.write(as_ended(record), end.reason, end.detail)
             return
         # Others are not asked to leave for it time and again.
-        again = record.job.promised or self._refused_at.get(job, (-1, turn.now))[0] == book.files
+        again = record.job.reserved or self._refused_at.get(job, (-1, turn.now))[0] == book.files
         self._refused_at = {one: at for one, at in self._refused_at.items() if one in book.records}
-        self._refused_at[job] = book.files, turn.now + (_NOTICED if record.job.promised else timedelta())
-        self.queue.pause(job, turn.now + _REFUSED_PAUSE)
+        self._refused_at[job] = book.files, turn.now + (_NOTICED if record.job.reserved else timedelta())
+        self.queue.backoff(job, turn.now + _REFUSED_PAUSE)
         if again:
-            record = replace(record, job=replace(record.job, refused=end.detail or SILENT))
-        hopeless.wait_again(turn, replace(record, turns=record.turns - record.due), _REFUSED, end.detail)
+            record = replace(record, job=replace(record.job, inadmissible=end.detail or SILENT))
+        hopeless.wait_again(
+            turn, replace(record, start_attempts=record.start_attempts - record.awaiting_start), _REFUSED, end.detail
+        )
 
     def _let_go(self) -> None:
         """Those that were held back for a while may have their turns again."""
         now = self.book.now()
         for job, (_, at) in self._refused_at.items():
             record = self.book.records.get(job)
-            if record is not None and record.job.refused and now - at >= _HELD_BACK:
-                self.book.hold_back(job, "")
-                self.book.stirred.set()
+            if record is not None and record.job.inadmissible and now - at >= _HELD_BACK:
+                self.book.mark_inadmissible(job, "")
+                self.book.capacity_changed.set()
 
     def _replaced(self, job: Job) -> bool:
         """Whether another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
-    async def _refused(self, job: Job, no: HubRefused) -> State | _End | _Later:
+    async def _refused(self, job: Job, no: HubRejected) -> JobState | _End | _Later:
         if no.wants_login:
-            return State.WAITING_LOGIN
+            return JobState.LOGIN_REQUIRED
         if no.status == 429:
             return _Later.FULL
         # Whose person was quicker is started or runs already, which the Hub refuses to start.
@@ -288,7 +290,7 @@ class Starts:
         later = server is not None and (server.ready or server.pending)
         return _Later.BUSY if later else _End(_REFUSED, str(no))
 
-    async def _server(self, job: Job) -> Server | None:
+    async def _server(self, job: Job) -> HubServer | None:
         user = await self.hub.user(job.user)
         return user.servers.get(job.server) if user is not None else None
 
@@ -299,16 +301,16 @@ class Starts:
             for job in self._next_waiting():
                 try:
                     if await self._server(job) is None:
-                        await self.book.turn(partial(_remove, job=job.id))
-                except (HubError, StoreUnavailable) as problem:
+                        await self.book.transact(partial(_remove, job=job.id))
+                except (HubError, DatabaseUnavailable) as problem:
                     log.warning("job=%s whose it is cannot be told now: %s", job.id, problem)
 
     def _next_waiting(self) -> list[Job]:
         """Those that others may have to leave for, and of the rest some, in turn: the Hub is asked about each."""
         waits = [one.job for one in self.book.records.values() if one.job.state in WAITING]
         asked = {job.id: self._asked.get(job.id, 0) for job in waits}
-        rest = sorted((job for job in waits if not job.promised), key=lambda job: asked[job.id])
-        chosen = [job for job in waits if job.promised] + rest[:_ASKED_AT_ONCE]
+        rest = sorted((job for job in waits if not job.reserved), key=lambda job: asked[job.id])
+        chosen = [job for job in waits if job.reserved] + rest[:_ASKED_AT_ONCE]
         self._looks += 1
         self._asked = {**asked, **dict.fromkeys((job.id for job in chosen), self._looks)}
         return chosen
@@ -319,18 +321,18 @@ class Starts:
             admitted = [record for record in tuple(self.book.records.values()) if self._is_admitted(record)]
             try:
                 for record in await self._not_going(admitted) if admitted else ():
-                    await self.book.turn(partial(_lost, record=record))
-            except (HubError, StoreUnavailable) as problem:
+                    await self.book.transact(partial(_lost, record=record))
+            except (HubError, DatabaseUnavailable) as problem:
                 log.warning("whether %d jobs are still being started cannot be told now: %s", len(admitted), problem)
 
-    def _is_admitted(self, record: Record) -> bool:
+    def _is_admitted(self, record: JobRecord) -> bool:
         """Whether the Hub was told a while ago that it may make a pod, and nobody has seen one."""
-        if record.job.state is not State.STARTING or record.due or record.pods or record.deadline is None:
+        if record.job.state is not JobState.STARTING or record.awaiting_start or record.pods or record.deadline is None:
             return False
         left = record.deadline - self.book.now()
         return timedelta(0) < left <= self.book.reservation - timedelta(seconds=_ADMITTED_SECONDS)
 
-    async def _not_going(self, admitted: Sequence[Record]) -> list[Record]:
+    async def _not_going(self, admitted: Sequence[JobRecord]) -> list[JobRecord]:
         """Those that the Hub does not start: it did when it asked, which was before we ask now."""
         active = {
             (user.name, server.name)
@@ -346,51 +348,51 @@ class Starts:
         """The turn is over; ``full``: it was the Hub that took nobody."""
         vain = self._full[job] + full
 
-        def note(turn: Turn) -> None:
+        def note(turn: Transaction) -> None:
             record = turn.record(job)
-            if record is None or not record.due:
+            if record is None or not record.awaiting_start:
                 return
-            if begun and record.turns >= MOST_TURNS:
-                turn.write(ended(record), "not-started", "The Hub has tried it many times.")
+            if begun and record.start_attempts >= MAX_START_ATTEMPTS:
+                turn.write(as_ended(record), "not-started", "The Hub has tried it many times.")
                 return
             if begun or full:  # what is wrong is wrong with this job, or would be with all of them: others first
-                most, times = (_LONGEST_PAUSE, record.turns) if begun else (_FULL_PAUSE, vain)
-                self.queue.pause(job, turn.now + min(most, timedelta(seconds=5) * 2 ** min(times, 10)))
+                most, times = (_LONGEST_PAUSE, record.start_attempts) if begun else (_FULL_PAUSE, vain)
+                self.queue.backoff(job, turn.now + min(most, timedelta(seconds=5) * 2 ** min(times, 10)))
             if not begun:  # the Hub was away or full, which is not the job's fault
-                record = replace(record, turns=record.turns - 1)
+                record = replace(record, start_attempts=record.start_attempts - 1)
             hopeless.wait_again(turn, record, "turn-over")
 
-        await self.book.turn(note)
+        await self.book.transact(note)
         self._full[job] = vain if full else 0
 
 
-def _lost(turn: Turn, *, record: Record) -> None:
+def _lost(turn: Transaction, *, record: JobRecord) -> None:
     """From now on no request for this job's pod is sent; those on their way are waited for, as after any deadline."""
     now = turn.record(record.job.id)
     if now is not None and now.reserved and now.deadline == record.deadline and not now.pods:
         turn.write(replace(now, deadline=turn.now), "start-lost")
 
 
-def log_in(turn: Turn, user: str, server: str) -> bool:
+def log_in(turn: Transaction, user: str, server: str) -> bool:
     """The person has logged in again: what waited for that is in its place again; False when nothing did."""
-    waits = turn.book.waiter(user, server)
-    if waits is None or waits.job.state is not State.WAITING_LOGIN:
+    waits = turn.store.pending_job(user, server)
+    if waits is None or waits.job.state is not JobState.LOGIN_REQUIRED:
         return False
-    turn.write(waiting(waits), "logged-in")
-    withdraw(turn, waits.job.id, Kind.WAITING_LOGIN)
-    turn.book.stirred.set()
+    turn.write(as_queued(waits), "logged-in")
+    withdraw(turn, waits.job.id, NoticeKind.LOGIN_REQUIRED)
+    turn.store.capacity_changed.set()
     return True
 
 
-def _remove(turn: Turn, *, job: str) -> None:
+def _remove(turn: Transaction, *, job: str) -> None:
     record = turn.record(job)
     if record is not None and record.job.state in WAITING:
-        turn.write(ended(record), _REMOVED.reason, _REMOVED.detail)
+        turn.write(as_ended(record), _REMOVED.reason, _REMOVED.detail)
 
 
-def _wait_for_login(turn: Turn, *, job: str) -> None:
+def _wait_for_login(turn: Transaction, *, job: str) -> None:
     record = turn.record(job)
-    if record is not None and (record.due or record.job.promised):
-        waits = waiting(record, State.WAITING_LOGIN)
+    if record is not None and (record.awaiting_start or record.job.reserved):
+        waits = as_queued(record, JobState.LOGIN_REQUIRED)
         turn.write(waits, "login")
         hopeless.tell_one(turn, waits.job)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dlspawner.manager.hub_static import files
-from dlspawner.manager.web import NOTHING_HERE, Handler, Problem
+from dlspawner.manager.hub_static import static_files
+from dlspawner.manager.web import NOTHING_HERE, HttpProblem, ManagerHandler
 
 _FOREVER = "public, max-age=31536000, immutable"
 
 
-class Static(Handler):
+class StaticHandler(ManagerHandler):
     """One file. Pages ask with its version, so that browsers keep it, and never an old one."""
 
     async def get(self, path: str) -> None:
-        file = files().get(path)
+        file = static_files().get(path)
         if file is None:
-            raise Problem(404, NOTHING_HERE)
+            raise HttpProblem(404, NOTHING_HERE)
         self.set_header("Content-Type", file.kind)
         self.set_header("Cache-Control", _FOREVER if self.get_query_argument("v", "") == file.version else "no-cache")
         self.finish(file.content)
 
 
-ROUTES = ((r"static/([\w@/.-]+)", Static),)
+STATIC_ROUTES = ((r"static/([\w@/.-]+)", StaticHandler),)

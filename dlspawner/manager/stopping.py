@@ -16,15 +16,15 @@ import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 
-from dlspawner.cluster import PODS, Cluster, ClusterError, Conflict, NotFound
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubApi, HubError, HubRefused
+from dlspawner.cluster import PODS, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubClient, HubError, HubRejected
 from dlspawner.manager import hopeless
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.notices import Kind, post_to_admins, withdraw
-from dlspawner.manager.records import CANCELLED, Record, Stop
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.notices import NoticeKind, post_to_admins, withdraw
+from dlspawner.manager.records import CANCELLED, JobRecord, StopReason
+from dlspawner.manager.store import DatabaseUnavailable
 
 PREEMPTED = "preempted"  # the one reason after which a job may wait again
 BY_OWNER = "stopped-by-owner"  # who waits for the Hub's answer
@@ -36,26 +36,26 @@ _AGAIN_SECONDS = 5.0  # between asking the Hub, and asking it or the cluster aga
 log = logging.getLogger("dlspawner.manager")
 
 
-def stop(turn: Turn, job: str, reason: str, sentence: str) -> bool:
+def stop(turn: Transaction, job: str, reason: str, sentence: str) -> bool:
     """Decide that a job is stopped; False when it holds nothing that could be stopped, or is being stopped already.
 
     ``reason`` is a word for events and logs, ``sentence`` is for the job's person: why, and what they can do.
     """
     record = turn.record(job)
-    if record is None or record.reserved or record.job.state not in {State.STARTING, State.RUNNING}:
+    if record is None or record.reserved or record.job.state not in {JobState.STARTING, JobState.RUNNING}:
         return False
-    stopping = replace(record.job, state=State.STOPPING, notice=None)
-    turn.write(replace(record, job=stopping, stop=Stop(reason, sentence)), reason, sentence)
+    stopping = replace(record.job, state=JobState.STOPPING, notice=None)
+    turn.write(replace(record, job=stopping, stop=StopReason(reason, sentence)), reason, sentence)
     return True
 
 
-def gone(turn: Turn, record: Record, reason: str) -> None:
+def on_pods_gone(turn: Transaction, record: JobRecord, reason: str) -> None:
     """A job's pod is gone: the job has ended, or waits again with its first submit time."""
     job = record.job
-    if record.stop is None or record.stop.reason != PREEMPTED or not job.requeue:
-        turn.write(replace(record, job=replace(job, state=State.ENDED)), reason)
+    if record.stop is None or record.stop.code != PREEMPTED or not job.requeue:
+        turn.write(replace(record, job=replace(job, state=JobState.ENDED)), reason)
         return
-    turn.wait_again(replace(record, turns=1, failures=0), "requeued")
+    turn.requeue(replace(record, start_attempts=1, failures=0), "requeued")
     withdraw(turn, job.id)
     waits = turn.record(job.id)
     if waits is not None:
@@ -63,13 +63,13 @@ def gone(turn: Turn, record: Record, reason: str) -> None:
 
 
 @dataclass(slots=True)
-class Stopper:
+class Terminator:
     """Carries the stops of one book out; `run` never ends by itself."""
 
-    book: Book
-    hub: HubApi
-    cluster: Cluster
-    namespaces: Namespaces
+    book: JobStore
+    hub: HubClient
+    cluster: KubernetesClient
+    namespaces: JobNamespaces
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
@@ -82,7 +82,7 @@ class Stopper:
                 await asyncio.sleep(_LOOK_SECONDS)
                 self._tasks = {job: task for job, task in self._tasks.items() if not task.done()}
 
-    def _wanted(self, job: str) -> Record | None:
+    def _wanted(self, job: str) -> JobRecord | None:
         record = self.book.records.get(job)
         return record if record is not None and record.stop is not None else None
 
@@ -90,19 +90,19 @@ class Stopper:
         asked = False  # whether the Hub has said that the server is stopped
         polite = True
         record = self._wanted(job)
-        if record is not None and record.stop is not None and record.stop.reason == BY_OWNER:
+        if record is not None and record.stop is not None and record.stop.code == BY_OWNER:
             await self._until_gone(job)  # the Hub has been asked already, unless whoever did so was ended then
         while (record := self._wanted(job)) is not None:
             async with self._turns:
                 if asked or self._replaced(record):
-                    await self._end_pod(record)
+                    await self._delete_pod(record)
                 elif polite and await self._is_stopped_by_others(record):
                     polite = False  # once: it may as well be ready by now
                 else:
                     asked = await self._ask_hub(record)
             await self._until_gone(job)
 
-    def _replaced(self, record: Record) -> bool:
+    def _replaced(self, record: JobRecord) -> bool:
         """Whether the Hub has another job on this server."""
         mine = record.job
         others = (one.job for one in self.book.records.values() if one.job.holds and one.job.id != mine.id)
@@ -116,13 +116,13 @@ class Stopper:
         except TimeoutError:
             return
 
-    async def _is_stopped_by_others(self, record: Record) -> bool:
+    async def _is_stopped_by_others(self, record: JobRecord) -> bool:
         """Whether somebody has just asked the Hub to stop what is cancelled here: a second stop would give them a 500.
 
         JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later if nobody else has.
         """
         job = record.job
-        if record.stop is None or record.stop.reason != CANCELLED:
+        if record.stop is None or record.stop.code != CANCELLED:
             return False
         try:
             user = await self.hub.user(job.user)
@@ -131,19 +131,19 @@ class Stopper:
         server = user.servers.get(job.server) if user else None
         return server is not None and server.ready and server.pending is None
 
-    async def _ask_hub(self, record: Record) -> bool:
+    async def _ask_hub(self, record: JobRecord) -> bool:
         """Whether the Hub has no such server running now."""
         job = record.job
         try:
-            await self.book.turn(lambda turn: None)  # what was decided last is on the disk then, or taken back
+            await self.book.transact(lambda turn: None)  # what was decided last is on the disk then, or taken back
             if self._wanted(job.id) is None:
                 return False
-            await self.book.still_acts()  # or by now the server may be one that nobody wants to stop
+            await self.book.ensure_leader()  # or by now the server may be one that nobody wants to stop
             return await self.hub.stop_server(job.user, job.server)
-        except StoreUnavailable as problem:
+        except DatabaseUnavailable as problem:
             log.warning("job=%s its stop waits for the database: %s", job.id, problem.__cause__)
             return False
-        except HubRefused as no:
+        except HubRejected as no:
             log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
             if no.status in _FORBIDDEN:
                 await self._tell_admins(no)
@@ -152,20 +152,20 @@ class Stopper:
             log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
             return False
 
-    async def _tell_admins(self, no: HubRefused) -> None:
+    async def _tell_admins(self, no: HubRejected) -> None:
         text = f"The Hub does not let the Manager stop servers; their pods are deleted instead. It says: {no}"
         try:
-            await self.book.turn(lambda turn: post_to_admins(turn, Kind.HUB_REFUSES, text, cause=text))
-        except StoreUnavailable as problem:
+            await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
+        except DatabaseUnavailable as problem:
             log.warning("administrators are not told that the Hub does not stop servers: %s", problem)
 
-    async def _end_pod(self, record: Record) -> None:
+    async def _delete_pod(self, record: JobRecord) -> None:
         """Delete exactly this pod, with its own grace period."""
         for pod in record.seen:
             log.warning("job=%s pod=%s the Hub does not stop such a job: its pod is deleted", record.job.id, pod.name)
             try:
-                await self.cluster.delete(PODS, pod.name, self.namespaces.full(pod.namespace), uid=pod.uid)
-            except (NotFound, Conflict):
+                await self.cluster.delete(PODS, pod.name, self.namespaces.from_key(pod.namespace), uid=pod.uid)
+            except (ObjectNotFound, Conflict):
                 continue  # gone, or a namesake: the watch tells
-            except ClusterError as problem:
+            except KubernetesError as problem:
                 log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)

@@ -28,11 +28,11 @@ ACCOUNTS_LOCK = 0x75696473  # "uids": the advisory lock on PostgreSQL under whic
 USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes once a minute
 
 
-class StoreUnavailable(Exception):
+class DatabaseUnavailable(Exception):
     """The database failed; nothing was changed. The message may be shown to users."""
 
 
-class StoreRefused(StoreUnavailable):
+class DatabaseRejected(DatabaseUnavailable):
     """The database answers, and will never take this; nothing was changed."""
 
 
@@ -47,7 +47,7 @@ class StoredKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
+class KeySuggestion:
     """A key that one of the user's jobs found in the home directory."""
 
     id: int
@@ -60,7 +60,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundKey:
     """What a job reports: a key and the file it was in."""
 
     key: PublicKey
@@ -68,7 +68,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedKeys:
     """What became of keys that were to be added; `known` were there before."""
 
     new: tuple[StoredKey, ...]
@@ -76,7 +76,7 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class TooMany:
+class TooManyKeys:
     """Nothing was added: the user would have more keys than allowed."""
 
     limit: int
@@ -84,14 +84,14 @@ class TooMany:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated:
+class AllocatedUid:
     """A person's uid; `new` when this request made it."""
 
     uid: int
     new: bool
 
 
-class Store:
+class Database:
     """The database behind asynchronous methods; made by `open`, ended by `close`."""
 
     def __init__(self, engine: Engine) -> None:
@@ -126,7 +126,9 @@ class Store:
         rows = await self.read(lambda connection: connection.execute(query).all())
         return {(row.user_name, row.fingerprint) for row in rows} & set(keys)
 
-    async def add_keys(self, user: str, keys: Sequence[PublicKey], now: datetime, limit: int) -> Added | TooMany:
+    async def add_keys(
+        self, user: str, keys: Sequence[PublicKey], now: datetime, limit: int
+    ) -> AddedKeys | TooManyKeys:
         """Add all that are not there yet, or none when there would be more than `limit`."""
         return await self.write(lambda connection: _add_keys(connection, user, keys, now, limit))
 
@@ -155,7 +157,7 @@ class Store:
             await self.write(lambda connection: connection.execute(update(ssh_keys).where(mine).values(last_used=now)))
         return True
 
-    async def suggestions(self, user: str) -> list[Suggestion]:
+    async def suggestions(self, user: str) -> list[KeySuggestion]:
         """Keys found in the user's home that they have not added."""
         added = select(ssh_keys.c.fingerprint).where(ssh_keys.c.user_name == user)
         query = (
@@ -165,7 +167,7 @@ class Store:
         )
         return await self.read(lambda connection: [_suggestion(row) for row in connection.execute(query)])
 
-    async def suggest(self, user: str, server: str, found: Sequence[Found], now: datetime) -> None:
+    async def suggest(self, user: str, server: str, found: Sequence[FoundKey], now: datetime) -> None:
         """Replace what is suggested to the user: all their jobs see the same home directory."""
         rows = {
             one.key.fingerprint: {
@@ -203,30 +205,30 @@ class Store:
 
         await self.write(remember)
 
-    async def account(self, user: str, uids: UidRange, now: datetime) -> Allocated | None:
+    async def account(self, user: str, uids: UidRange, now: datetime) -> AllocatedUid | None:
         """The user's uid for ever, chosen now if they have none; None when every uid of the range is taken."""
         known = await self.read(lambda connection: _uid(connection, user))
         if known is not None:
-            return Allocated(known, new=False)
+            return AllocatedUid(known, new=False)
         return await self.write(lambda connection: _allocate(connection, user, uids, now))
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """One transaction that changes nothing."""
-        return await self._run(self._reader, query)
+        return await self._transaction(self._reader, query)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
         """One transaction; when this returns it is on the disk."""
-        return await self._run(self._engine, change)
+        return await self._transaction(self._engine, change)
 
-    async def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+    async def _transaction(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         def transaction() -> T:
             try:
                 with engine.begin() as connection:
                     return work(connection)
             except (IntegrityError, DataError, UnicodeError, OverflowError) as error:
-                raise StoreRefused("The Manager's database does not take this.") from error
+                raise DatabaseRejected("The Manager's database does not take this.") from error
             except (DBAPIError, PoolTimeout) as error:
-                raise StoreUnavailable("The Manager's database does not answer. Try again soon.") from error
+                raise DatabaseUnavailable("The Manager's database does not answer. Try again soon.") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, transaction)
 
@@ -242,12 +244,12 @@ def _uid(connection: Connection, user: str) -> int | None:
     return found
 
 
-def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) -> Allocated | None:
+def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) -> AllocatedUid | None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ACCOUNTS_LOCK})
     known = _uid(connection, user)
     if known is not None:
-        return Allocated(known, new=False)
+        return AllocatedUid(known, new=False)
     uid = _next_uid(connection, uids)
     if uid not in uids:
         return None
@@ -255,7 +257,7 @@ def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) 
     mark = uid_marks.c.first == uids.first
     if not connection.execute(update(uid_marks).where(mark).values(highest=uid)).rowcount:
         connection.execute(insert(uid_marks).values(first=uids.first, highest=uid))
-    return Allocated(uid, new=True)
+    return AllocatedUid(uid, new=True)
 
 
 def _next_uid(connection: Connection, uids: UidRange) -> int:
@@ -276,19 +278,19 @@ def _keys(connection: Connection, user: str) -> list[StoredKey]:
 
 def _add_keys(
     connection: Connection, user: str, keys: Sequence[PublicKey], now: datetime, limit: int
-) -> Added | TooMany:
+) -> AddedKeys | TooManyKeys:
     _only_one_writer(connection, user)
     present = {key.fingerprint: key for key in _keys(connection, user)}
     wanted = {key.fingerprint: key for key in keys}
     new = [key for fingerprint, key in wanted.items() if fingerprint not in present]
     if new and len(present) + len(new) > limit:
-        return TooMany(limit, len(present))
+        return TooManyKeys(limit, len(present))
     for key in new:
         connection.execute(
             insert(ssh_keys).values(user_name=user, key=key.key, fingerprint=key.fingerprint, name=key.name, added=now)
         )
     after = {key.fingerprint: key for key in _keys(connection, user)}
-    return Added(
+    return AddedKeys(
         new=tuple(after[key.fingerprint] for key in new),
         known=tuple(present[fingerprint] for fingerprint in wanted if fingerprint in present),
     )
@@ -298,5 +300,5 @@ def _stored(row: Row[Any]) -> StoredKey:
     return StoredKey(row.id, row.key, row.fingerprint, row.name, row.added, row.last_used)
 
 
-def _suggestion(row: Row[Any]) -> Suggestion:
-    return Suggestion(row.id, row.key, row.fingerprint, row.name, row.source, row.server_name, row.found)
+def _suggestion(row: Row[Any]) -> KeySuggestion:
+    return KeySuggestion(row.id, row.key, row.fingerprint, row.name, row.source, row.server_name, row.found)

@@ -9,34 +9,34 @@ is 409 then: who has a server that is ready stops it.
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.core.json_values import amount, time
-from dlspawner.hubapi import HubApi, Identity
-from dlspawner.manager.access import Right
-from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere, unready
-from dlspawner.manager.desk import Desk
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
-from dlspawner.manager.ledger import Fenced
+from dlspawner.hubapi import HubClient, HubIdentity
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.cancelling import RUNS, CancelResult, cancel_server_start, unready_job
+from dlspawner.manager.desk import AdmissionService
+from dlspawner.manager.jobs_api import NOT_LEADER, NOT_YET
+from dlspawner.manager.ledger import NotLeader
 from dlspawner.manager.waiting_page import owner, page_path
-from dlspawner.manager.web import ApiHandler, Problem
+from dlspawner.manager.web import ApiHandler, HttpProblem
 
 NOTHING_WAITS = "Nothing waits for this server."
 
 
-class Wait(ApiHandler):
+class PendingJobHandler(ApiHandler):
     """The request for one server; the default one has an empty name."""
 
     async def get(self, user: str, server: str) -> None:
-        self._owner(user, Right.SEE)
+        self._owner(user, AccessRight.SEE)
         desk, hub = self._deciding()
-        record = desk.coming(user, server) or await unready(desk.book, hub, user, server)
+        record = desk.starting_or_pending(user, server) or await unready_job(desk.store, hub, user, server)
         if record is None:
-            raise Problem(404, NOTHING_WAITS)
-        look = desk.looks.look(record)
+            raise HttpProblem(404, NOTHING_WAITS)
+        look = desk.explainer.explain(record)
         self.reply(
             {
                 "job": look.job.id,
-                "state": State.STARTING.value if look.job.state is State.RUNNING else look.state,
+                "state": JobState.STARTING.value if look.job.state is JobState.RUNNING else look.state,
                 "position": look.position,
                 "waiting": look.waiting,
                 "why": look.sentence,
@@ -50,26 +50,26 @@ class Wait(ApiHandler):
         )
 
     async def delete(self, user: str, server: str) -> None:
-        who = self._owner(user, Right.ACT)
+        who = self._owner(user, AccessRight.ACT)
         try:
             desk, hub = self._deciding()
-            found = await cancel_anywhere(desk.book, hub, user, server, who.name)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
-        if found is Found.NOTHING:
-            raise Problem(404, NOTHING_WAITS)
-        if found is Found.RUNS:
-            raise Problem(409, RUNS)
+            found = await cancel_server_start(desk.store, hub, user, server, who.name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        if found is CancelResult.NOTHING:
+            raise HttpProblem(404, NOTHING_WAITS)
+        if found is CancelResult.RUNS:
+            raise HttpProblem(409, RUNS)
         self.set_status(204)
 
-    def _owner(self, user: str, right: Right) -> Identity:
-        self.known()
+    def _owner(self, user: str, right: AccessRight) -> HubIdentity:
+        self.check_parameters()
         return owner(self, user, right)
 
-    def _deciding(self) -> tuple[Desk, HubApi]:
-        acting = self.manager.acting
+    def _deciding(self) -> tuple[AdmissionService, HubClient]:
+        acting = self.manager.leader
         if acting is None:
-            raise Problem(404, NOT_HERE)
-        if acting.desk is None:
-            raise Problem(503, NOT_YET)
-        return acting.desk, acting.hub
+            raise HttpProblem(404, NOT_LEADER)
+        if acting.admission is None:
+            raise HttpProblem(503, NOT_YET)
+        return acting.admission, acting.hub

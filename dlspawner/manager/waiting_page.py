@@ -13,19 +13,19 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from dlspawner.core.amounts import counted
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubApi, HubError, Identity, Kind, own_server
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubClient, HubError, HubIdentity, IdentityKind, own_server
 from dlspawner.manager import notices
-from dlspawner.manager.access import Right
-from dlspawner.manager.cancelling import RUNS, Found, cancel_anywhere
-from dlspawner.manager.desk import Desk
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.cancelling import RUNS, CancelResult, cancel_server_start
+from dlspawner.manager.desk import AdmissionService
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.looks import Look
-from dlspawner.manager.notices_shown import told_to
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.looks import QueueStatus
+from dlspawner.manager.notices_shown import notices_for
 from dlspawner.manager.pages import STALE_PAGE
 from dlspawner.manager.starts import log_in
-from dlspawner.manager.web import NOTHING_HERE, Asking, PageHandler, Problem
+from dlspawner.manager.web import NOTHING_HERE, HttpProblem, IdentityHandler, PageHandler
 
 # What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
 _ENDS = {
@@ -41,21 +41,26 @@ _ENDS = {
     "never-seen": "It was being started, and no pod of it ever came. Start it again.",
 }
 
-_SAID_HERE = frozenset({notices.Kind.WAITING_LOGIN, notices.Kind.CANNOT_START, notices.Kind.DENIED})
+_SAID_HERE = frozenset({notices.NoticeKind.LOGIN_REQUIRED, notices.NoticeKind.CANNOT_START, notices.NoticeKind.DENIED})
 _WITH_DETAIL = frozenset({"start-refused", "not-created", "denied"})
 
 
-def owner(handler: Asking, user: str, right: Right) -> Identity:
+def owner(handler: IdentityHandler, user: str, right: AccessRight) -> HubIdentity:
     """Who asks, when this is theirs: owners, and administrators of the Hub. Never a job with its token.
 
     403 for a token of theirs that is too small for it.
     """
     who = handler.identity
-    if who is None or who.kind is not Kind.USER or own_server(who) is not None or not (who.name == user or who.admin):
-        raise Problem(404, NOTHING_HERE)
+    if (
+        who is None
+        or who.kind is not IdentityKind.USER
+        or own_server(who) is not None
+        or not (who.name == user or who.admin)
+    ):
+        raise HttpProblem(404, NOTHING_HERE)
     found = handler.viewer(right)
     if not (found.all or found.name == user):
-        raise Problem(404, NOTHING_HERE)
+        raise HttpProblem(404, NOTHING_HERE)
     return who
 
 
@@ -64,25 +69,25 @@ def page_path(prefix: str, user: str, server: str) -> str:
     return f"{prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"
 
 
-class Waiting(PageHandler):
+class PendingPageBase(PageHandler):
     """What the page and its buttons share."""
 
-    def look_as(self, user: str, right: Right = Right.SEE) -> Identity:
+    def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
         """Who looks, or does something, if they may."""
         if self.identity is None:
-            raise Problem(403, STALE_PAGE)
+            raise HttpProblem(403, STALE_PAGE)
         return owner(self, user, right)
 
-    def deciding(self) -> tuple[Desk, HubApi]:
-        acting = self.manager.acting
+    def deciding(self) -> tuple[AdmissionService, HubClient]:
+        acting = self.manager.leader
         if acting is None:
-            raise Problem(404, NOTHING_HERE)
-        if acting.desk is None:
+            raise HttpProblem(404, NOTHING_HERE)
+        if acting.admission is None:
             self.set_header("Refresh", "5")
-            raise Problem(503, NOT_YET)
-        return acting.desk, acting.hub
+            raise HttpProblem(503, NOT_YET)
+        return acting.admission, acting.hub
 
-    def desk(self) -> Desk:
+    def desk(self) -> AdmissionService:
         return self.deciding()[0]
 
     def page(self, user: str, server: str) -> str:
@@ -94,27 +99,27 @@ class Waiting(PageHandler):
         return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
 
 
-class WaitPage(Waiting):
+class PendingPage(PendingPageBase):
     """The page itself."""
 
     async def get(self, user: str, server: str) -> None:
         self.look_as(user)
         desk = self.desk()
-        record = desk.coming(user, server)
+        record = desk.starting_or_pending(user, server)
         if record is not None:
-            lost = not record.waits and not await self._is_going(user, server)
-            if lost or record.waits:
-                self._show(user, server, look=desk.looks.look(record), lost=lost)
+            lost = not record.is_pending and not await self._is_going(user, server)
+            if lost or record.is_pending:
+                self._show(user, server, look=desk.explainer.explain(record), lost=lost)
                 return
         lives = [
-            one.job.state for one in desk.book.records.values() if (one.job.user, one.job.server) == (user, server)
+            one.job.state for one in desk.store.records.values() if (one.job.user, one.job.server) == (user, server)
         ]
-        if State.STARTING in lives or State.RUNNING in lives:
+        if JobState.STARTING in lives or JobState.RUNNING in lives:
             self.redirect(self.hub("spawn-pending", user, server))
             return
-        last = await desk.last(user, server)
+        last = await desk.last_event(user, server)
         if last is None:
-            raise Problem(404, NOTHING_HERE)
+            raise HttpProblem(404, NOTHING_HERE)
         reason, detail = last
         sentence = _ENDS.get(reason, "It does not wait any more.")
         told = f"{sentence} {detail}" if detail and reason in _WITH_DETAIL else f"{sentence.rstrip(':.')}."
@@ -122,7 +127,7 @@ class WaitPage(Waiting):
 
     async def _is_going(self, user: str, server: str) -> bool:
         """Whether the Hub is there and starts this server, so that its page says more than ours."""
-        acting = self.manager.acting
+        acting = self.manager.leader
         try:
             found = await acting.hub.user(user) if acting is not None else None
         except HubError:
@@ -130,12 +135,14 @@ class WaitPage(Waiting):
         known = found.servers.get(server) if found is not None else None
         return known is not None and bool(known.pending or known.ready)
 
-    def _show(self, user: str, server: str, *, look: Look | None = None, ended: str = "", lost: bool = False) -> None:
+    def _show(
+        self, user: str, server: str, *, look: QueueStatus | None = None, ended: str = "", lost: bool = False
+    ) -> None:
         alternatives = [
             f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
             for one in (look.advice if look else ())
         ]
-        team = self.desk().book.world.team(look.job.team) if look else None
+        team = self.desk().store.cluster_state.team(look.job.team) if look else None
         self.show(
             "wait.html",
             look=look,
@@ -145,40 +152,40 @@ class WaitPage(Waiting):
             server=server,
             title=server or "Default server",
             owner=user,
-            gpus=counted(look.job.charge.gpus) if look and look.job.charge.gpus else "",
+            gpus=counted(look.job.request.gpus) if look and look.job.request.gpus else "",
             alternatives=alternatives,
-            now=self.desk().book.now(),
+            now=self.desk().store.now(),
             page=self.page(user, server),
             form_url=self.hub("spawn", user, server),
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
             + quote(self.page(user, server), safe=""),
             every=4,
-            told=told_to(self, besides=_SAID_HERE),
+            told=notices_for(self, besides=_SAID_HERE),
         )
 
 
-class Cancel(Waiting):
+class CancelButton(PendingPageBase):
     """The button that ends it."""
 
     async def post(self, user: str, server: str) -> None:
-        who = self.look_as(user, Right.ACT)
+        who = self.look_as(user, AccessRight.ACT)
         desk, hub = self.deciding()
         try:
-            found = await cancel_anywhere(desk.book, hub, user, server, who.name)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
-        if found is Found.RUNS:
-            raise Problem(409, RUNS)
+            found = await cancel_server_start(desk.store, hub, user, server, who.name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        if found is CancelResult.RUNS:
+            raise HttpProblem(409, RUNS)
         self.redirect(self.page(user, server), status=303)
 
 
-class GoOn(Waiting):
+class StartAgainButton(PendingPageBase):
     """The button after a fresh login."""
 
     async def post(self, user: str, server: str) -> None:
-        self.look_as(user, Right.ACT)
+        self.look_as(user, AccessRight.ACT)
         try:
-            await self.desk().book.turn(lambda turn: log_in(turn, user, server))
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+            await self.desk().store.transact(lambda turn: log_in(turn, user, server))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.redirect(self.page(user, server), status=303)

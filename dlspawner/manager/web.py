@@ -23,14 +23,14 @@ from jupyterhub.services.auth import HubOAuthenticated
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.core.endpoints import Target
-from dlspawner.hubapi import HubError, HubUnavailable, Identity, Kind
+from dlspawner.hubapi import HubError, HubIdentity, HubUnavailable, IdentityKind
 from dlspawner.manager import hub_static, presence
-from dlspawner.manager.access import Right, Viewer, viewer
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.identity import Service, ServiceAuth, identify_anew, is_hub, may_enter
-from dlspawner.manager.locks import Locks
-from dlspawner.manager.metrics.meters import Meters
-from dlspawner.manager.store import Store, StoreUnavailable
+from dlspawner.manager.access import AccessRight, Viewer, viewer_of
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.identity import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
+from dlspawner.manager.locks import NamedLocks
+from dlspawner.manager.metrics.meters import ManagerMetrics
+from dlspawner.manager.store import Database, DatabaseUnavailable
 
 MAX_JSON = 64 * 1024
 MAX_REQUEST = 256 * 1024
@@ -39,7 +39,7 @@ NOTHING_HERE = "There is nothing at this address."
 log = logging.getLogger("dlspawner.manager")
 
 
-class Running:
+class OpenRequests:
     """The requests that are being answered: what a stop waits for."""
 
     def __init__(self) -> None:
@@ -62,29 +62,29 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
+class ManagerContext:
     """All that handlers need; made once by `app`."""
 
-    service: Service
+    service: HubServiceInfo
     auth: ServiceAuth
-    store: Store
+    store: Database
     pages: Environment
     keys_per_user: int
     now: Callable[[], datetime]
-    acting: Acting | None = None
-    meters: Meters = field(default_factory=Meters)
+    leader: LeaderElector | None = None
+    meters: ManagerMetrics = field(default_factory=ManagerMetrics)
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
     ssh_restart_seconds: float = 300.0
-    running: Running = field(default_factory=Running)
-    locks: Locks = field(default_factory=Locks)  # requests that are carried out once
+    running: OpenRequests = field(default_factory=OpenRequests)
+    locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once
 
 
 Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and who answers
 
 
-class Problem(HTTPError):
+class HttpProblem(HTTPError):
     """An answer that is not what was asked for, with a sentence for whoever asked.
 
     ``headers`` go with it: those that a handler has set are gone by then.
@@ -97,12 +97,12 @@ class Problem(HTTPError):
         self.more = more
 
 
-class Handler(RequestHandler):
+class ManagerHandler(RequestHandler):
     """A handler that needs no identity."""
 
-    manager: Manager
+    manager: ManagerContext
 
-    def initialize(self, manager: Manager) -> None:
+    def initialize(self, manager: ManagerContext) -> None:
         self.manager = manager
         self._counted = False
 
@@ -118,7 +118,7 @@ class Handler(RequestHandler):
         self._counted = True
         self.manager.running.begin()
         if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
-            raise Problem(413, TOO_LONG)
+            raise HttpProblem(413, TOO_LONG)
 
     def on_finish(self) -> None:
         if self._counted:
@@ -126,10 +126,10 @@ class Handler(RequestHandler):
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Operators read faults; refusals are in the access log."""
-        if isinstance(value, (HubError, StoreUnavailable)):
+        if isinstance(value, (HubError, DatabaseUnavailable)):
             log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
         elif isinstance(value, HTTPError):
-            if not isinstance(value, Problem):
+            if not isinstance(value, HttpProblem):
                 super().log_exception(typ, value, tb)
         else:
             log.error("%s failed", self._request_summary(), exc_info=(typ, value, tb))
@@ -140,7 +140,7 @@ class Handler(RequestHandler):
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))
-        if isinstance(error, (HubError, StoreUnavailable)):
+        if isinstance(error, (HubError, DatabaseUnavailable)):
             status_code = 503
         super().send_error(status_code, **kwargs)
 
@@ -150,13 +150,13 @@ class Handler(RequestHandler):
             self.set_header("Retry-After", "5")
         if status_code == 503:
             self.set_header("Connection", "close")  # behind the same address there may be a Manager that can
-        if isinstance(error, Problem):
+        if isinstance(error, HttpProblem):
             for name, value in error.headers.items():
                 self.set_header(name, value)
             self.write_problem(status_code, error.detail, error.more)
-        elif isinstance(error, (HubError, StoreUnavailable)):
+        elif isinstance(error, (HubError, DatabaseUnavailable)):
             if isinstance(error, HubUnavailable):
-                self.set_header(presence.HEADER, presence.AWAY)
+                self.set_header(presence.HEADER, presence.HUB_UNREACHABLE)
             self.write_problem(status_code, str(error), {})
         else:
             self.write_problem(status_code, _sentence(status_code), {})
@@ -168,22 +168,22 @@ class Handler(RequestHandler):
         self.finish(json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **more}))
 
 
-class Json(Handler):
+class JsonHandler(ManagerHandler):
     """What is asked and answered in JSON."""
 
     def read_object(self, most: int = MAX_JSON) -> dict[str, Any]:
         """The body as a JSON object."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise Problem(415, "Send the body as application/json.")
+            raise HttpProblem(415, "Send the body as application/json.")
         if len(self.request.body) > most:
-            raise Problem(413, f"The body is longer than {most // 1024} KiB.")
+            raise HttpProblem(413, f"The body is longer than {most // 1024} KiB.")
         try:
             content = json.loads(self.request.body)
         except (ValueError, RecursionError):
-            raise Problem(400, "The body is not JSON.") from None
+            raise HttpProblem(400, "The body is not JSON.") from None
         if not isinstance(content, dict):
-            raise Problem(400, "The body must be a JSON object.")
+            raise HttpProblem(400, "The body must be a JSON object.")
         return content
 
     def compute_etag(self) -> str | None:
@@ -197,29 +197,29 @@ class Json(Handler):
         self.finish(json.dumps(content))
 
 
-def for_hub(handler: Handler) -> Identity:
+def for_hub(handler: ManagerHandler) -> HubIdentity:
     """The Hub itself; 403 for anybody else's token, an administrator's too."""
     if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
-        raise Problem(403, "Only the Hub may ask this.")
-    return Identity("hub", Kind.SERVICE, frozenset())
+        raise HttpProblem(403, "Only the Hub may ask this.")
+    return HubIdentity("hub", IdentityKind.SERVICE, frozenset())
 
 
-class ForHub(Json):
+class HubOnlyHandler(JsonHandler):
     """A resource for the Hub itself."""
 
-    identity: Identity | None = None
+    identity: HubIdentity | None = None
 
     def prepare(self) -> None:
         super().prepare()
         self.identity = for_hub(self)
 
 
-class Asking(HubOAuthenticated, Handler):
+class IdentityHandler(HubOAuthenticated, ManagerHandler):
     """A handler that knows who asks; `identity` is None for an anonymous request."""
 
-    identity: Identity | None = None
+    identity: HubIdentity | None = None
 
-    def initialize(self, manager: Manager) -> None:
+    def initialize(self, manager: ManagerContext) -> None:
         super().initialize(manager)
         self.hub_auth = manager.auth
         # HubOAuth's own helpers, and tornado's pages of errors, ask for tornado's current user, also of a request that
@@ -231,15 +231,15 @@ class Asking(HubOAuthenticated, Handler):
         """Whether this request brought a token, and is no browser's with a login."""
         return self.manager.auth.get_token(self, in_cookie=False) is not None
 
-    def viewer(self, right: Right) -> Viewer:
+    def viewer(self, right: AccessRight) -> Viewer:
         """Over whose jobs whoever asks has this right; 403 with a sentence where it is nobody's."""
-        acting, identity = self.manager.acting, self.identity
+        acting, identity = self.manager.leader, self.identity
         if identity is None:
-            raise Problem(401, "Say who you are.")
+            raise HttpProblem(401, "Say who you are.")
         teams = acting.settings.teams.teams if acting is not None else ()
-        found = viewer(identity, teams, right, by_token=self.by_token)
+        found = viewer_of(identity, teams, right, by_token=self.by_token)
         if isinstance(found, str):
-            raise Problem(403, found)
+            raise HttpProblem(403, found)
         return found
 
     async def prepare(self) -> None:
@@ -249,24 +249,24 @@ class Asking(HubOAuthenticated, Handler):
     async def recognise(self) -> None:
         """Who asks, also of an answer that has begun; 403 for who may not be here, HubUnavailable."""
         try:
-            self.current_user = self.identity = await identify_anew(self.manager.auth, self)
+            self.current_user = self.identity = await identify_again(self.manager.auth, self)
         except HubUnavailable:
-            if self.manager.acting is not None:
-                self.manager.acting.presence.heard(False)
+            if self.manager.leader is not None:
+                self.manager.leader.hub_health.on_answer(False)
             raise
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))
-            if self.manager.acting is not None:
-                await self.manager.acting.caught_up()
+            if self.manager.leader is not None:
+                await self.manager.leader.flush_observed()
 
     @staticmethod
     def refuse(sentence: str | None) -> None:
         """Answer 403 when a rule of access gave a sentence."""
         if sentence is not None:
-            raise Problem(403, sentence)
+            raise HttpProblem(403, sentence)
 
 
-class ApiHandler(Json, Asking):
+class ApiHandler(JsonHandler, IdentityHandler):
     """A resource for programs."""
 
     def reply(self, content: Mapping[str, object], status: int = 200) -> None:
@@ -275,13 +275,13 @@ class ApiHandler(Json, Asking):
 
     def tell_presence(self) -> None:
         """The answer says so while the Hub is away."""
-        if self.manager.acting is not None and self.manager.acting.presence.away:
-            self.set_header(presence.HEADER, presence.AWAY)
+        if self.manager.leader is not None and self.manager.leader.hub_health.unreachable:
+            self.set_header(presence.HEADER, presence.HUB_UNREACHABLE)
 
-    def known(self) -> Identity:
+    def check_parameters(self) -> HubIdentity:
         """Who asks; anonymous requests end here."""
         if self.identity is None:
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "Say who you are: Authorization: token …, with a token from the Hub's token page. "
                 "From a page of this service, send its _xsrf value in X-XSRFToken.",
@@ -290,7 +290,7 @@ class ApiHandler(Json, Asking):
         return self.identity
 
 
-class PageHandler(Asking):
+class PageHandler(IdentityHandler):
     """A page for people, made of the Hub's own templates."""
 
     async def prepare(self) -> None:
@@ -312,7 +312,7 @@ class PageHandler(Asking):
 
     def _navigation(self) -> dict[str, object]:
         """Which pages there are for whoever looks, for the template portal_nav.html."""
-        acting, who = self.manager.acting, self.identity
+        acting, who = self.manager.leader, self.identity
         teams = acting.settings.teams.teams if acting is not None else ()
         return {
             "has_jobs": acting is not None,
@@ -330,15 +330,15 @@ class NotFound(PageHandler):
     """Any other path: a page for browsers, problem details for programs. Nobody needs to log in to be told."""
 
     async def prepare(self) -> None:
-        Handler.prepare(self)
+        ManagerHandler.prepare(self)
         self.current_user = None
-        raise Problem(404, _sentence(404))
+        raise HttpProblem(404, _sentence(404))
 
     def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
         if "text/html" in self.request.headers.get("Accept", ""):
             super().write_problem(status, detail, more)
         else:
-            Handler.write_problem(self, status, detail, more)
+            ManagerHandler.write_problem(self, status, detail, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +354,13 @@ class PageUser:
         return escaped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page_namespace(service: Service, identity: Identity | None) -> dict[str, object]:
+def page_namespace(service: HubServiceInfo, identity: HubIdentity | None) -> dict[str, object]:
     """The variables of JupyterHub's page.html, 5.5 and 6.x, seen from a service."""
     hub = f"{service.hub_host}{service.base_url}hub/"
     admin = identity is not None and identity.admin
 
     def static_url(path: str, include_version: bool = True) -> str:
-        own = hub_static.files().get(path) if include_version else None
+        own = hub_static.static_files().get(path) if include_version else None
         return f"{service.prefix}static/{path}?v={own.version}" if own else f"{hub}static/{path}"
 
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from dlspawner.core.model import Cluster, Teams
+from dlspawner.core.model import ClusterConfig, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings.cluster_file import DEFAULT, checked_without, read_cluster, unread
@@ -29,8 +29,8 @@ class Settings:
     """Everything that administrators wrote; the default template first, the others in the order of their files."""
 
     templates: tuple[Template, ...]
-    cluster: Cluster
-    teams: Teams
+    cluster: ClusterConfig
+    teams: TeamsConfig
 
     def template(self, name: str) -> Template | None:
         return next((template for template in self.templates if template.name == name), None)
@@ -58,7 +58,7 @@ def load(
     cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names, special_namespace)
     if cluster_file is not None:
         _leave_unchecked(unread(cluster_root, problems), str(cluster_file), problems)
-    teams = Teams() if teams_root is None else read_teams(teams_root, cluster, names)
+    teams = TeamsConfig() if teams_root is None else read_teams(teams_root, cluster, names)
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
     if problems.found:

@@ -6,7 +6,15 @@ from collections.abc import Collection
 
 from dlspawner.core import quantity
 from dlspawner.core.accounts import LARGEST, NOBODY, UidRange
-from dlspawner.core.model import Amount, Cluster, CpuJobs, GpuType, Special, Storage, Toleration
+from dlspawner.core.model import (
+    ClusterConfig,
+    CpuJobs,
+    CpuMemory,
+    GpuType,
+    SpecialPermission,
+    StorageConfig,
+    Toleration,
+)
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
 from dlspawner.settings.policy_sections import CPU_JOBS, read_cpu_jobs, read_culling, read_priorities, read_scheduling
 
@@ -15,7 +23,7 @@ NAME_HINT = "small letters, digits and dashes, at most 40"
 RESOURCE = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 # What a cluster without a file is: no GPUs, and a modest share for everybody.
-DEFAULT = Cluster((), Amount(1000, 2 * 1024**3), Amount(4000, 8 * 1024**3))
+DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 1024**3))
 
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
@@ -61,7 +69,7 @@ def checked_without(parts: frozenset[str]) -> str:
     return f"Until this is mended, teams and templates are checked without the cluster's {listed}."
 
 
-def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> Cluster:
+def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> ClusterConfig:
     """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist.
 
     ``special_namespace``: where jobs with special permissions would be; ``None`` where that is not known.
@@ -70,7 +78,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
     default, largest, jobs = _cpu_only(file)
     kinds = tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items())
     _check_types(kinds, file)
-    return Cluster(
+    return ClusterConfig(
         gpu_types=kinds,
         cpu_only_default=default,
         cpu_only_max=largest,
@@ -85,9 +93,9 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
     )
 
 
-def _special(file: Section, namespace: str | None) -> frozenset[Special]:
+def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:
     """What is switched on, which is of no use without a namespace of its own: the ordinary one refuses such pods."""
-    found = frozenset(entry.one_of(Special) for entry in file.items("special_permissions"))
+    found = frozenset(entry.one_of(SpecialPermission) for entry in file.items("special_permissions"))
     entry = file.get("special_permissions")
     if found and entry is not None and namespace == "":
         entry.problem(
@@ -133,7 +141,7 @@ def _gpu_type(name: str, entry: Entry) -> GpuType:
         name=name,
         title=section.text("title", name),
         resource=resource.text(RESOURCE, "a resource such as nvidia.com/gpu") if resource else "",
-        per_gpu=Amount(
+        per_gpu=CpuMemory(
             quantity.cpu_milli(cpu.quantity()) if cpu else 1,
             quantity.memory_bytes(memory.quantity()) if memory else 1,
         ),
@@ -159,13 +167,13 @@ def _toleration(entry: Entry) -> Toleration:
     return toleration
 
 
-def _cpu_only(file: Section) -> tuple[Amount, Amount, CpuJobs]:
+def _cpu_only(file: Section) -> tuple[CpuMemory, CpuMemory, CpuJobs]:
     section = _section(file, "cpu_only", ("cpu", "memory", *CPU_JOBS))
     if section is None:
         return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max, DEFAULT.cpu_jobs
     milli, most_milli = _default_and_max(section, "cpu")
     memory, most_memory = _default_and_max(section, "memory")
-    return Amount(milli, memory), Amount(most_milli, most_memory), read_cpu_jobs(section)
+    return CpuMemory(milli, memory), CpuMemory(most_milli, most_memory), read_cpu_jobs(section)
 
 
 def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
@@ -186,18 +194,18 @@ def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
     return amount, most
 
 
-def _storage(file: Section) -> Storage:
+def _storage(file: Section) -> StorageConfig:
     section = _section(file, "storage", ("home_size", "storage_class", "access_modes"))
     if section is None:
-        return Storage()
+        return StorageConfig()
     size = section.get("home_size")
     if size is not None:
         size.quantity()
     modes = section.texts("access_modes", "|".join(_ACCESS_MODES), f"one of {', '.join(_ACCESS_MODES)}")
-    return Storage(
-        home_size=str(size.value) if size else Storage().home_size,
+    return StorageConfig(
+        home_size=str(size.value) if size else StorageConfig().home_size,
         storage_class=section.text("storage_class") or None,
-        access_modes=modes or Storage().access_modes,
+        access_modes=modes or StorageConfig().access_modes,
     )
 
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dlspawner.core import quantity
-from dlspawner.core.model import Cluster
+from dlspawner.core.model import ClusterConfig
 from dlspawner.core.options import BUILT_IN, TEMPLATE_KEY
-from dlspawner.core.rendering import CHOICE_HOLES, FACT_HOLES, PATH_HOLES, PROGRAM_HOLES
-from dlspawner.core.template import Choice, Kind, Option
+from dlspawner.core.rendering import CHOICE_PLACEHOLDERS, CONTEXT_PLACEHOLDERS, PATH_PLACEHOLDERS, PROGRAM_PLACEHOLDERS
+from dlspawner.core.template import Option, OptionChoice, OptionKind
 from dlspawner.core.values import check_value
 from dlspawner.settings.document import Entry, Section
 
 _KEYS = ("type", "title", "help", "default", "min", "max", "choices", "pattern", "multiline")
-_RANGED = frozenset({Kind.INTEGER, Kind.NUMBER, Kind.QUANTITY})
-_TEXTUAL = frozenset({Kind.STRING, Kind.PATH, Kind.IMAGE})
+_RANGED = frozenset({OptionKind.INTEGER, OptionKind.NUMBER, OptionKind.QUANTITY})
+_TEXTUAL = frozenset({OptionKind.STRING, OptionKind.PATH, OptionKind.IMAGE})
 _NAME = r"[a-z][a-z0-9_]{0,39}"
-_OWN_MEANING = FACT_HOLES | PATH_HOLES | CHOICE_HOLES | PROGRAM_HOLES | {TEMPLATE_KEY}
+_OWN_MEANING = CONTEXT_PLACEHOLDERS | PATH_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PROGRAM_PLACEHOLDERS | {TEMPLATE_KEY}
 
 
-def read_options(template: Section, cluster: Cluster) -> tuple[Option, ...]:
+def read_options(template: Section, cluster: ClusterConfig) -> tuple[Option, ...]:
     """The options in the order in which they are written, which is the form's."""
     options = []
     for name, entry in template.children("options").items():
@@ -55,15 +55,15 @@ def _option(name: str, entry: Entry, base: Option | None) -> Option:
     low, high = option.minimum, option.maximum
     if low is not None and high is not None and low > high:
         entry.problem("min is more than max.")
-    if option.multiline and kind is not Kind.STRING:
+    if option.multiline and kind is not OptionKind.STRING:
         entry.problem("multiline is only for options of type string.")
     return option
 
 
-def _kind(section: Section, base: Option | None) -> Kind:
+def _kind(section: Section, base: Option | None) -> OptionKind:
     if base is None:
         found = section.need("type")
-        return found.one_of(Kind) if found else Kind.STRING
+        return found.one_of(OptionKind) if found else OptionKind.STRING
     found = section.get("type")
     if found is not None and found.value != base.kind.value:
         found.problem(f"“{base.name}” is always of type {base.kind.value}; leave the type out.")
@@ -80,16 +80,16 @@ def _default(section: Section) -> bool | int | float | str | None:
     return None
 
 
-def _bound(section: Section, key: str, kind: Kind) -> int | float | Fraction | None:
+def _bound(section: Section, key: str, kind: OptionKind) -> int | float | Fraction | None:
     found = section.get(key)
     if found is None:
         return None
     if kind not in _RANGED:
         found.problem(f"{key} is only for options of type {', '.join(sorted(one.value for one in _RANGED))}.")
         return None
-    if kind is Kind.QUANTITY:
-        return quantity.parse("0") if found.value == 0 else found.quantity()
-    if kind is Kind.INTEGER:
+    if kind is OptionKind.QUANTITY:
+        return quantity.parse_quantity("0") if found.value == 0 else found.quantity()
+    if kind is OptionKind.INTEGER:
         return found.integer(-(10**15), 10**15)
     if isinstance(found.value, int | float) and not isinstance(found.value, bool):
         return found.value
@@ -97,22 +97,22 @@ def _bound(section: Section, key: str, kind: Kind) -> int | float | Fraction | N
     return None
 
 
-def _choices(section: Section, kind: Kind) -> tuple[Choice, ...]:
+def _choices(section: Section, kind: OptionKind) -> tuple[OptionChoice, ...]:
     found = section.get("choices")
     if found is None:
         name = section.entry.path.rpartition(".")[2]
-        if kind is Kind.CHOICE and name not in BUILT_IN:
+        if kind is OptionKind.CHOICE and name not in BUILT_IN:
             section.need("choices")
         return ()
-    if kind not in _TEXTUAL | {Kind.CHOICE}:
+    if kind not in _TEXTUAL | {OptionKind.CHOICE}:
         found.problem(f"choices are not for options of type {kind.value}.")
         return ()
     if isinstance(found.value, dict):
-        return tuple(Choice(value, title.text()) for value, title in found.value.items())
-    return tuple(Choice(text, text) for text in section.texts("choices"))
+        return tuple(OptionChoice(value, title.text()) for value, title in found.value.items())
+    return tuple(OptionChoice(text, text) for text in section.texts("choices"))
 
 
-def _pattern(section: Section, kind: Kind) -> str | None:
+def _pattern(section: Section, kind: OptionKind) -> str | None:
     found = section.get("pattern")
     if found is None:
         return None
@@ -128,7 +128,7 @@ def _pattern(section: Section, kind: Kind) -> str | None:
     return pattern
 
 
-def _check_default(option: Option, entry: Entry, cluster: Cluster) -> None:
+def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None:
     names = [kind.name for kind in cluster.gpu_types]
     against = {"gpu_type": "gpu_types", "priority": "priorities"}.get(option.name)
     if option.name == "gpu_type":
@@ -136,14 +136,14 @@ def _check_default(option: Option, entry: Entry, cluster: Cluster) -> None:
             if choice.value not in names:
                 have = f"The cluster has: {', '.join(names) or 'none'}."
                 entry.problem(f"there is no GPU type “{choice.value}”. {have}", against=against)
-        option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in names))
+        option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in names))
     if option.name == "priority":
         levels = [one.name for one in cluster.priorities]
         for choice in option.choices:
             if choice.value not in levels:
                 have = f"The cluster has: {', '.join(levels)}."
                 entry.problem(f"there is no priority “{choice.value}”. {have}", against=against)
-        option = replace(option, choices=option.choices or tuple(Choice(name, name) for name in levels))
+        option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in levels))
     if option.name == "team" and option.default is not None:
         entry.problem("team has no default: it is the person's own.")
     elif option.default is not None:

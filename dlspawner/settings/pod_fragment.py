@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 from dlspawner.core import holes
 from dlspawner.core.manifest import VISIBLE_DEVICES
-from dlspawner.core.model import Special
+from dlspawner.core.model import SpecialPermission
 from dlspawner.core.permissions import VOLUME_TYPES, of_capability
 from dlspawner.core.template import MAIN_CONTAINER
 from dlspawner.settings.document import Entry
@@ -47,7 +47,7 @@ _NOT_HERE = {
 }
 
 
-def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[Special]) -> None:
+def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[SpecialPermission]) -> None:
     """Report what is wrong with the fragment; ``allowed`` are the special permissions that the template has."""
     spec = pod.section(_POD_KEYS)
     for key, why in _NOT_HERE.items():
@@ -101,7 +101,7 @@ def _check_name(entry: Entry, what: str) -> str:
     name = _name(entry)
     if not name and isinstance(entry.value, dict):
         entry.problem(f"a {what} needs a name.")
-    elif any(holes.find(name)):
+    elif any(holes.find_placeholders(name)):
         entry.problem(f"the name of a {what} must not have holes.")
     return name
 
@@ -115,7 +115,7 @@ def _name(entry: Entry) -> str:
     return found.value if found is not None and isinstance(found.value, str) else ""
 
 
-def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
+def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, SpecialPermission, str]]:
     """Everything in the fragment that reaches beyond the container, wherever it stands."""
     for entry in pod.walk():
         key = entry.path.rpartition(".")[2]
@@ -123,49 +123,49 @@ def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, Special, str]]:
             continue
         what = _privilege(key, entry)
         if what:
-            yield entry, Special.PRIVILEGED, what
+            yield entry, SpecialPermission.PRIVILEGED, what
         elif key == "allowPrivilegeEscalation" and entry.value is not False:
-            yield entry, Special.ROOT, key
+            yield entry, SpecialPermission.ROOT, key
         elif key in {"add", "drop"} and ".capabilities." in entry.path:
             yield from _capabilities(key, entry)
         elif key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and entry.value is not False:
-            yield entry, Special.HOST_NETWORK, key
+            yield entry, SpecialPermission.HOST_NETWORK, key
         elif key == "host" and ("Probe." in entry.path or ".lifecycle." in entry.path):
-            yield entry, Special.HOST_NETWORK, "a probe of another host"
+            yield entry, SpecialPermission.HOST_NETWORK, "a probe of another host"
         elif (key in _IDS and entry.value == 0) or (key == "runAsNonRoot" and entry.value is False):
-            yield entry, Special.ROOT, f"{key} {entry.plain()}"
+            yield entry, SpecialPermission.ROOT, f"{key} {entry.plain()}"
         elif key == "supplementalGroups" and _has(entry, 0):
-            yield entry, Special.ROOT, "supplementalGroups with 0"
+            yield entry, SpecialPermission.ROOT, "supplementalGroups with 0"
         elif _leaves_person_open(key, entry):
             entry.problem(f"{key} must be written out, without holes.")
         elif key == "hostPath" and entry.value is not False:
-            yield entry, Special.HOST_PATHS, key
+            yield entry, SpecialPermission.HOST_PATHS, key
             _check_host_path(entry)
         elif key in {"volumeDevices", "resourceClaims"} and entry.value:
-            yield entry, Special.DEVICES, key
+            yield entry, SpecialPermission.DEVICES, key
 
 
-def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, Special, str]]:
+def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, SpecialPermission, str]]:
     plain = entry.plain()
     if key == "drop" and not _has(entry, "ALL"):
-        yield entry, Special.ROOT, "keeping capabilities (drop without ALL)"
+        yield entry, SpecialPermission.ROOT, "keeping capabilities (drop without ALL)"
     elif key == "add" and plain:
         names = plain if isinstance(plain, list) else [plain]
         needs = {of_capability(name) for name in names}
-        yield from ((entry, special, "adding capabilities") for special in Special if special in needs)
+        yield from ((entry, special, "adding capabilities") for special in SpecialPermission if special in needs)
 
 
 def _check_host_path(entry: Entry) -> None:
     """Whose job it is may be part of a path on its node; what somebody chooses may not, a server's name included."""
     for part in entry.walk():
-        for hole in holes.find(part.value) if isinstance(part.value, str) else ():
+        for hole in holes.find_placeholders(part.value) if isinstance(part.value, str) else ():
             if hole.name not in _OWN_HOLES:
                 part.problem(f"{hole.text} would let people choose a path of the node: write the path out.")
 
 
 def _leaves_person_open(key: str, entry: Entry) -> bool:
     if key == "supplementalGroupsPolicy":
-        return any(holes.find(entry.plain()))
+        return any(holes.find_placeholders(entry.plain()))
     return key in _NUMBERS and any(isinstance(one.value, str) for one in entry.walk())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, Priority, PriorityClasses, Scheduling
+from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, PriorityClasses, PriorityLevel, SchedulingConfig
 from dlspawner.settings.document import Section
 
 _HOUR = 3600
@@ -24,7 +24,7 @@ _IDLE = (
 )
 
 
-def read_priorities(file: Section, name: str, hint: str) -> tuple[Priority, ...]:
+def read_priorities(file: Section, name: str, hint: str) -> tuple[PriorityLevel, ...]:
     """The named levels, highest first; the built-in ones where the file names none."""
     if file.get("priorities") is None:
         return PRIORITIES
@@ -35,7 +35,7 @@ def read_priorities(file: Section, name: str, hint: str) -> tuple[Priority, ...]
         level = entry.integer(0, _HIGHEST)
         if levels.setdefault(level, called) != called:
             entry.problem(f"{levels[level]} has the level {level} already.")
-        found.append(Priority(called, level))
+        found.append(PriorityLevel(called, level))
     return tuple(sorted(found, key=lambda one: -one.level))
 
 
@@ -43,19 +43,19 @@ def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
     return CpuJobs(
         cpu_only.maybe_integer("jobs_per_user", 0, _MOST_JOBS),
         cpu_only.maybe_integer("jobs_per_team", 0, _MOST_JOBS),
-        beside_gpus=cpu_only.boolean("beside_gpus", False),
+        allow_on_gpu_nodes=cpu_only.boolean("beside_gpus", False),
     )
 
 
-def read_scheduling(file: Section) -> Scheduling:
+def read_scheduling(file: Section) -> SchedulingConfig:
     found = file.get("scheduling")
     if found is None:
-        return Scheduling()
-    section, usual = found.section(_SCHEDULING), Scheduling()
-    return Scheduling(
+        return SchedulingConfig()
+    section, usual = found.section(_SCHEDULING), SchedulingConfig()
+    return SchedulingConfig(
         notice=_seconds(section, "notice_seconds", usual.notice, 60, 24 * _HOUR),
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
-        patience=_seconds(section, "patience_seconds", usual.patience, 0, _YEAR),
+        max_backfill_wait=_seconds(section, "patience_seconds", usual.max_backfill_wait, 0, _YEAR),
         half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),
         classes=_classes(section),
     )

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Collection
 
 from dlspawner.core.accounts import LARGEST, NOBODY
-from dlspawner.core.model import Cluster, IdleWindows, Quota, Team, TeamMount, Teams, UserCaps
+from dlspawner.core.model import ClusterConfig, IdleWindows, Team, TeamMount, TeamQuota, TeamsConfig, UserCaps
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _KEYS = ("teams", "blocked")
@@ -27,17 +27,17 @@ _SYSTEM = "bin dev etc home job lib proc root run sbin sys tmp usr"
 _RESERVED = tuple(f"/{place}" for place in _SYSTEM.split())
 
 
-def read_teams(root: Entry, cluster: Cluster, templates: Collection[str]) -> Teams:
+def read_teams(root: Entry, cluster: ClusterConfig, templates: Collection[str]) -> TeamsConfig:
     file = root.section(_KEYS)
     listed = root.entries().get("teams")
     if listed is not None and listed.value is None:
         listed.problem("there is nothing below it: nobody would have a quota. Write `teams: {}` if that is meant.")
     teams = tuple(_team(name, entry, cluster, templates) for name, entry in file.children("teams").items())
     _check_gids(file, teams)
-    return Teams(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))
+    return TeamsConfig(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))
 
 
-def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str]) -> Team:
+def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection[str]) -> Team:
     section = entry.section(_TEAM_KEYS)
     entry.named(name, _PERSON, "the name of a group of the Hub")
     return Team(
@@ -49,7 +49,7 @@ def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str])
         borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
         user_caps=_user_caps(section),
         priorities=_priorities(section, cluster),
-        preempts_own=section.boolean("preempts_own", default=False),
+        preempt_within_team=section.boolean("preempts_own", default=False),
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),
@@ -58,12 +58,12 @@ def _team(name: str, entry: Entry, cluster: Cluster, templates: Collection[str])
     )
 
 
-def _quota(kind: str, entry: Entry, cluster: Cluster) -> Quota:
+def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
     names = [gpu_type.name for gpu_type in cluster.gpu_types]
     if kind not in names:
         have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
         entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against="gpu_types")
-    return Quota(kind, entry.integer(0, _MOST_GPUS))
+    return TeamQuota(kind, entry.integer(0, _MOST_GPUS))
 
 
 def _user_caps(team: Section) -> UserCaps:
@@ -77,7 +77,7 @@ def _user_caps(team: Section) -> UserCaps:
     return caps
 
 
-def _priorities(team: Section, cluster: Cluster) -> tuple[str, ...]:
+def _priorities(team: Section, cluster: ClusterConfig) -> tuple[str, ...]:
     known = [one.name for one in cluster.priorities]
     for entry in team.items("priorities"):
         if isinstance(entry.value, str) and entry.value not in known:
@@ -124,7 +124,7 @@ def _check_path(entry: Entry, path: str, others: list[str]) -> None:
         entry.problem(f"{path} is mounted twice.")
 
 
-def _gid(team: Section, cluster: Cluster) -> int | None:
+def _gid(team: Section, cluster: ClusterConfig) -> int | None:
     gid = team.maybe_integer("gid", 100, LARGEST)
     if gid is not None and (gid in cluster.accounts or gid in NOBODY):
         against = None if gid in NOBODY else "accounts"

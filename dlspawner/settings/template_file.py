@@ -7,20 +7,20 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from dlspawner.core import holes
-from dlspawner.core.model import Cluster, Special
+from dlspawner.core.model import ClusterConfig, SpecialPermission
 from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
-from dlspawner.core.rendering import FACT_HOLES, hole_names
+from dlspawner.core.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.template import (
     DEFAULT_HOME,
     DEFAULT_NOTEBOOK_DIR,
-    Access,
+    ActivitySource,
     Endpoint,
-    Evidence,
-    Expose,
+    EndpointProtocol,
+    EndpointService,
     IdlePolicy,
     Mounts,
-    Protocol,
-    Role,
+    PodRole,
+    TeamDataAccess,
     Template,
 )
 from dlspawner.settings.cluster_file import NAME, NAME_HINT
@@ -47,7 +47,7 @@ _STOP_SECONDS = 30
 
 
 def read_template(
-    name: str, root: Entry, cluster: Cluster, teams: Collection[str] | None, start_timeout: float | None = None
+    name: str, root: Entry, cluster: ClusterConfig, teams: Collection[str] | None, start_timeout: float | None = None
 ) -> Template:
     """The template that the file describes, as far as it can be read; ``teams`` are the names that ``who`` may hold."""
     file = root.section(KEYS)
@@ -100,8 +100,8 @@ def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
     return file.texts("who")
 
 
-def _special(entry: Entry, cluster: Cluster) -> Special:
-    special = entry.one_of(Special)
+def _special(entry: Entry, cluster: ClusterConfig) -> SpecialPermission:
+    special = entry.one_of(SpecialPermission)
     if special not in cluster.special:
         entry.problem(
             f"{special.value} is not switched on in the cluster's special_permissions.", against="special_permissions"
@@ -117,8 +117,8 @@ def _endpoints(file: Section) -> tuple[Endpoint, ...]:
         endpoint = Endpoint(
             name=name.text(_PORT_NAME, "small letters, digits and dashes, at most 15, with a letter") if name else "",
             port=port.integer(1024, 65535) if port else 0,
-            protocol=protocol.one_of(Protocol) if protocol else Protocol.TCP,
-            expose=section.one_of("expose", Expose.CLUSTER),
+            protocol=protocol.one_of(EndpointProtocol) if protocol else EndpointProtocol.TCP,
+            expose=section.one_of("expose", EndpointService.CLUSTER),
         )
         _check_endpoint(entry, endpoint, endpoints)
         endpoints.append(endpoint)
@@ -132,9 +132,9 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
         entry.problem(f"there are two endpoints on port {endpoint.port}.")
     if endpoint.port == _NOTEBOOK_PORT:
         entry.problem(f"port {_NOTEBOOK_PORT} is where the job answers the Hub.")
-    if endpoint.protocol is Protocol.SSH and any(other.protocol is Protocol.SSH for other in others):
+    if endpoint.protocol is EndpointProtocol.SSH and any(other.protocol is EndpointProtocol.SSH for other in others):
         entry.problem("a job has one ssh endpoint at most.")
-    if endpoint.protocol is not Protocol.SSH and endpoint.expose is Expose.NODEPORT:
+    if endpoint.protocol is not EndpointProtocol.SSH and endpoint.expose is EndpointService.NODEPORT:
         entry.problem(
             f"{endpoint.protocol.value} by NodePort would let people in without login; "
             "write expose: cluster, and reach it with ssh -L."
@@ -143,28 +143,28 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
 
 def _mounts(file: Section, *, special: bool) -> Mounts:
     """What is mounted; the claims with a team's data are not in the namespace of jobs with special permissions."""
-    found, team_data = file.get("mounts"), Access.NONE if special else Access.READ_WRITE
+    found, team_data = file.get("mounts"), TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
     if found is None:
         return Mounts(team_data=team_data)
     section = found.section(("home", "team_data", "job_directory"))
     return Mounts(
-        home=section.one_of("home", Access.READ_WRITE),
+        home=section.one_of("home", TeamDataAccess.READ_WRITE),
         team_data=section.one_of("team_data", team_data),
         job_directory=section.boolean("job_directory", default=True),
     )
 
 
-def _roles(file: Section) -> tuple[Role, ...]:
+def _roles(file: Section) -> tuple[PodRole, ...]:
     found = file.get("pods")
     if found is None:
-        return (Role("job"),)
+        return (PodRole("job"),)
     if not isinstance(found.value, list):
-        return (Role("job", found.integer(1, 4096)),)
-    roles: list[Role] = []
+        return (PodRole("job", found.integer(1, 4096)),)
+    roles: list[PodRole] = []
     for entry in found.items():
         section = entry.section(("role", "count"))
         name = section.need("role")
-        role = Role(name.text(NAME, NAME_HINT) if name else "", section.integer("count", 1, 1, 4096))
+        role = PodRole(name.text(NAME, NAME_HINT) if name else "", section.integer("count", 1, 1, 4096))
         if role.name in {other.name for other in roles}:
             entry.problem(f"there are two roles “{role.name}”.")
         roles.append(role)
@@ -193,7 +193,7 @@ def _idle(file: Section) -> IdlePolicy:
         lifetime=section.maybe_seconds("lifetime_seconds", 60, _YEAR),
         http_alone=section.maybe_seconds("http_alone_seconds", 60, _YEAR),
         dry_run=section.boolean("dry_run", True) if section.get("dry_run") else None,
-        counts=tuple(entry.one_of(Evidence) for entry in counts.items()) if counts else IdlePolicy().counts,
+        counts=tuple(entry.one_of(ActivitySource) for entry in counts.items()) if counts else IdlePolicy().counts,
     )
 
 
@@ -203,7 +203,7 @@ def _labels(file: Section) -> tuple[tuple[str, str], ...]:
         _check_key(key, entry)
         if key in _TAKEN_LABELS:
             entry.problem(f"the label {key} is set by the spawner.")
-        if any(holes.find(entry.value)):
+        if any(holes.find_placeholders(entry.value)):
             entry.problem("a label has no holes, because a chosen text may be no valid label; use an annotation.")
         else:
             entry.text(_LABEL_VALUE, "a label value: at most 63 letters, digits, “-”, “_” and “.”")
@@ -235,7 +235,7 @@ def _pod(file: Section) -> dict[str, object]:
     return dict(plain)
 
 
-def _check(template: Template, file: Section, special: frozenset[Special]) -> None:
+def _check(template: Template, file: Section, special: frozenset[SpecialPermission]) -> None:
     """What can only be said about the template as a whole."""
     pod = file.get("pod")
     if pod is not None:
@@ -243,8 +243,8 @@ def _check(template: Template, file: Section, special: frozenset[Special]) -> No
         check_pod(pod, ssh=template.ssh is not None, image=image, allowed=special)
     if not template.command and template.ssh is None:
         file.entry.problem("without a command the job shows how to get in by ssh, so it needs an ssh endpoint.")
-    names = hole_names(template)
-    places = {"home": FACT_HOLES, "notebook_dir": names - {"notebook_dir"}}
+    names = placeholder_names(template)
+    places = {"home": CONTEXT_PLACEHOLDERS, "notebook_dir": names - {"notebook_dir"}}
     for key in ("command", "home", "notebook_dir", "annotations", "pod"):
         found = file.get(key)
         for entry in found.walk() if found is not None else ():
@@ -253,12 +253,12 @@ def _check(template: Template, file: Section, special: frozenset[Special]) -> No
         path = getattr(template, key)
         if not path.startswith(("/", "${home}")) or ".." in path.split("/"):
             (file.get(key) or file.entry).problem("must be an absolute path without “..”.")
-    if template.mounts.home is Access.NONE and template.option("log_dir") is not None:
+    if template.mounts.home is TeamDataAccess.NONE and template.option("log_dir") is not None:
         (file.get("mounts") or file.entry).problem("a log directory needs the home directory.")
 
 
 def _check_holes(entry: Entry, known: frozenset[str]) -> None:
-    for hole in holes.find(list(entry.value) if isinstance(entry.value, dict) else entry.value):
+    for hole in holes.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
         if isinstance(entry.value, list):
             return  # its items are walked one by one
         if isinstance(entry.value, dict):

@@ -20,7 +20,7 @@ from typing import Any
 from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
-from dlspawner.core.accounts import Keys, Numbers, UidRange, Unusable, read_numbers
+from dlspawner.core.accounts import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
 from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.refusal import Refused
 
@@ -83,14 +83,14 @@ class AccountTraits(Configurable):
 
     @validate("account_keys")
     def _check_account_keys(self, proposal: Any) -> Any:
-        known = [field.name for field in fields(Keys)]
+        known = [field.name for field in fields(AuthStateKeys)]
         unknown = sorted(set(proposal.value) - set(known))
         if unknown:
             raise TraitError(f"account_keys has {', '.join(unknown)}; known are {', '.join(known)}.")
         return proposal.value
 
 
-async def numbers(spawner: Any, uids: UidRange) -> Numbers | None:
+async def numbers(spawner: Any, uids: UidRange) -> UnixIds | None:
     """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
     found = await from_authenticator(spawner, uids)
     if found is not None or not (spawner.manager_url and spawner.manager_token):
@@ -100,7 +100,7 @@ async def numbers(spawner: Any, uids: UidRange) -> Numbers | None:
     return await manager.account(str(spawner.user.name), uids)
 
 
-async def from_authenticator(spawner: Any, uids: UidRange) -> Numbers | None:
+async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:
     """The numbers that the authenticator tells; ``None`` when it is not the source; Refused when they cannot be."""
     state = await spawner.user.get_auth_state()
     if state is None:
@@ -108,8 +108,8 @@ async def from_authenticator(spawner: Any, uids: UidRange) -> Numbers | None:
             raise _unusable(spawner, "auth_state cannot be decrypted")
         _refuse_untold(spawner, "there is no auth_state")
         return None
-    found = read_numbers(state, Keys(**spawner.account_keys), spawner.least_uid)
-    if isinstance(found, Unusable):
+    found = read_unix_ids(state, AuthStateKeys(**spawner.account_keys), spawner.least_uid)
+    if isinstance(found, InvalidIds):
         raise _unusable(spawner, found.why)
     if found is None:
         _refuse_untold(spawner, "auth_state has no uid")

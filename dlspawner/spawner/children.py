@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from dlspawner.backoff import delays
 from dlspawner.core import accounts, naming, own_image, security
-from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, Expose, Protocol
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.requests import Problem
 
@@ -49,7 +49,7 @@ _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-USUAL_SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
+USUAL_SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def make_host_key() -> HostKey:
     return HostKey(public.decode("ascii"), private.decode("ascii"))
 
 
-def account(pod: PodDict, user: str) -> accounts.Account:
+def account(pod: PodDict, user: str) -> accounts.UnixAccount:
     """The person that the pod's work container runs as; the names of their groups are an annotation's."""
     spec = pod["spec"]
     named = {container["name"]: container for container in spec["containers"]}
@@ -85,11 +85,11 @@ def account(pod: PodDict, user: str) -> accounts.Account:
     home = next((item.get("value") for item in container.get("env") or () if item["name"] == "HOME"), None)
     annotations = pod["metadata"].get("annotations") or {}
     known = accounts.read_groups(annotations.get(naming.GROUPS_ANNOTATION, ""))
-    found = security.numbers(spec, container) or accounts.Numbers(1000, 1000)
+    found = security.unix_ids(spec, container) or accounts.UnixIds(1000, 1000)
     names = {group.gid: group.name for group in known}
-    groups = tuple(accounts.Group(names.get(one.gid, ""), one.gid) for one in found.groups)
+    groups = tuple(accounts.UnixGroup(names.get(one.gid, ""), one.gid) for one in found.groups)
     own = tuple(group for group in known if group.gid == found.gid)
-    numbers = accounts.Numbers(found.uid, found.gid, own + groups)
+    numbers = accounts.UnixIds(found.uid, found.gid, own + groups)
     return accounts.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
 
 
@@ -123,7 +123,7 @@ def metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
     }
 
 
-def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, Any]:
+def secret(pod: PodDict, job: naming.PodIdentity, given: Files, port: int) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
     who = account(pod, job.user)
     files = {
@@ -141,10 +141,10 @@ def secret(pod: PodDict, job: naming.Job, given: Files, port: int) -> dict[str, 
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata(pod), "data": data}
 
 
-def service(pod: PodDict, job: naming.Job, endpoint: Endpoint) -> dict[str, Any]:
+def service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
     """The Service that leads to the job's sshd."""
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
-    kind = "NodePort" if endpoint.expose is Expose.NODEPORT else "ClusterIP"
+    kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
     spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(pod), "spec": spec}
 
@@ -185,7 +185,7 @@ async def mending(seconds: float) -> AsyncIterator[None]:
 
 
 async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
-    pods: Pods, pod: PodDict, job: naming.Job, given: Files | None, endpoint: Endpoint, *, new: bool = True
+    pods: Pods, pod: PodDict, job: naming.PodIdentity, given: Files | None, endpoint: Endpoint, *, new: bool = True
 ) -> None:
     """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
 
@@ -197,7 +197,9 @@ async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
         await ensure_service(pods, service(pod, job, endpoint), look_first=not new)
 
 
-async def _ensure_files(pods: Pods, pod: PodDict, job: naming.Job, manifest: PodDict, *, look_first: bool) -> None:
+async def _ensure_files(
+    pods: Pods, pod: PodDict, job: naming.PodIdentity, manifest: PodDict, *, look_first: bool
+) -> None:
     announced = job.ssh_host_key
     found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
     if look_first and found is None and announced not in (None, _public(manifest)):

@@ -42,7 +42,7 @@ class ExposureTraits(Configurable):
     )
 
 
-def service(pod: PodDict, job: naming.Job, port: int) -> dict[str, Any]:
+def service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
     """The Service that leads to the job's web server."""
     ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
     spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
@@ -56,7 +56,7 @@ def url(pod: PodDict, node_port: int) -> str:
     return f"http://[{host}]:{node_port}" if host.version == 6 else f"http://{host}:{node_port}"
 
 
-async def ensure(pods: Pods, pod: PodDict, job: naming.Job, port: int, *, new: bool = True) -> int:
+async def ensure(pods: Pods, pod: PodDict, job: naming.PodIdentity, port: int, *, new: bool = True) -> int:
     """The node port of the job's Service, which is made if the pod lacks it."""
     made = await children.ensure_service(pods, service(pod, job, port), look_first=not new)
     return int(made["spec"]["ports"][0]["nodePort"])

@@ -16,15 +16,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from dlspawner.core import options, quantity
-from dlspawner.core.allowance import allowance
-from dlspawner.core.model import DEFAULT_TEAM, Cluster, Team
-from dlspawner.core.permissions import named
-from dlspawner.core.template import Access, Choice, Kind, Option, Protocol, Template
+from dlspawner.core.allowance import quota_hint
+from dlspawner.core.model import DEFAULT_TEAM, ClusterConfig, Team
+from dlspawner.core.permissions import format_permissions
+from dlspawner.core.template import EndpointProtocol, Option, OptionChoice, OptionKind, TeamDataAccess, Template
 from dlspawner.settings import Settings
 
 _SEPARATOR = "--"
 _IGNORED = frozenset({"_xsrf", "next", "display_name"})
-_ENDPOINT_WORDS = {Protocol.HTTP: "web", Protocol.SSH: "SSH"}
+_ENDPOINT_WORDS = {EndpointProtocol.HTTP: "web", EndpointProtocol.SSH: "SSH"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Field:
     label: str
     help: str = ""
     value: str = ""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OptionChoice, ...] = ()
     minimum: int | float | None = None
     maximum: int | float | None = None
     step: str = ""
@@ -96,9 +96,9 @@ def panels(
     ``counted``: somebody counts what jobs hold, so the form says how much that may be.
     """
     shown, cluster = [], settings.cluster
-    for template in options.usable(settings.templates, teams):
+    for template in options.usable_templates(settings.templates, teams):
         values = given if template.name == checked else {}
-        offered = options.offered(template, cluster, teams)
+        offered = options.offered_options(template, cluster, teams)
         told = _allowances(template, offered, settings, teams) if counted else ""
         fields = (_field(template, option, cluster, values.get(option.name), told) for option in offered)
         shown.append(
@@ -118,8 +118,8 @@ def note(template: Template) -> str:
     """What is different about a job of this template when it has special permissions; else nothing."""
     if not template.special:
         return ""
-    told = f"Its jobs have special permissions ({named(template.special)}): an administrator approves each start."
-    if template.mounts.home is Access.NONE:
+    told = f"Its jobs have special permissions ({format_permissions(template.special)}): an administrator approves each start."
+    if template.mounts.home is TeamDataAccess.NONE:
         return told
     return f"{told} Their home directory is another one than that of your other jobs."
 
@@ -140,11 +140,11 @@ def _allowances(template: Template, offered: Sequence[Option], settings: Setting
     kinds = [kind for kind in settings.cluster.gpu_types if not named or kind.name in named]
     paying = options.usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
     quotas, preemptible = settings.teams.has_quota, "preemptible" in names
-    found = (allowance(team, kinds, quotas=quotas, preemptible=preemptible) for team in paying)
+    found = (quota_hint(team, kinds, quotas=quotas, preemptible=preemptible) for team in paying)
     return " ".join(one for one in found if one)
 
 
-def _field(template: Template, option: Option, cluster: Cluster, given: object, allowances: str) -> Field | None:
+def _field(template: Template, option: Option, cluster: ClusterConfig, given: object, allowances: str) -> Field | None:
     """The control for an option; ``None`` where there is nothing to decide."""
     if option.name in ("team", "gpu_type", "priority") and len(option.choices) < 2:
         return None
@@ -155,7 +155,7 @@ def _field(template: Template, option: Option, cluster: Cluster, given: object, 
     control, step = _control(option)
     choices = option.choices
     if control == "select" and option.default is None:
-        choices = (Choice("", "—"), *choices)
+        choices = (OptionChoice("", "—"), *choices)
     return Field(
         name=option.name,
         id=f"{template.name}{_SEPARATOR}{option.name}",
@@ -170,7 +170,7 @@ def _field(template: Template, option: Option, cluster: Cluster, given: object, 
         maximum=_number(option.maximum) if control == "number" else None,
         step=step,
         placeholder={"cpu": "for instance 4 or 500m", "memory": "for instance 16Gi"}.get(option.name, ""),
-        required=option.default is None and option.kind is Kind.IMAGE,
+        required=option.default is None and option.kind is OptionKind.IMAGE,
     )
 
 
@@ -179,20 +179,20 @@ def _number(bound: int | float | Fraction | None) -> int | float | None:
 
 
 def _control(option: Option) -> tuple[str, str]:
-    if option.choices or option.kind is Kind.CHOICE:
+    if option.choices or option.kind is OptionKind.CHOICE:
         return "select", ""
     match option.kind:
-        case Kind.INTEGER:
+        case OptionKind.INTEGER:
             return "number", "1"
-        case Kind.NUMBER:
+        case OptionKind.NUMBER:
             return "number", "any"
-        case Kind.BOOLEAN:
+        case OptionKind.BOOLEAN:
             return "checkbox", ""
         case _:
             return ("textarea" if option.multiline else "text"), ""
 
 
-def _shares(option: Option, cluster: Cluster) -> str:
+def _shares(option: Option, cluster: ClusterConfig) -> str:
     """What comes with each GPU of the types that may be chosen."""
     words = []
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
@@ -202,7 +202,7 @@ def _shares(option: Option, cluster: Cluster) -> str:
     return " ".join(words)
 
 
-def _help(template: Template, option: Option, cluster: Cluster) -> str:
+def _help(template: Template, option: Option, cluster: ClusterConfig) -> str:
     """The template's own words, and the limits that the check will apply."""
     words = [option.help] if option.help else []
     most = options.work_share(template, cluster.cpu_only_max)
@@ -214,9 +214,13 @@ def _help(template: Template, option: Option, cluster: Cluster) -> str:
         words.append(f"At most what belongs to the GPUs, or {quantity.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":
         words.append(f"At most what belongs to the GPUs, or {quantity.memory(most.memory_bytes)} without GPUs.")
-    elif option.kind in (Kind.INTEGER, Kind.NUMBER) and option.minimum is not None and option.maximum is not None:
+    elif (
+        option.kind in (OptionKind.INTEGER, OptionKind.NUMBER)
+        and option.minimum is not None
+        and option.maximum is not None
+    ):
         words.append(f"{option.minimum} to {option.maximum}.")
-    elif option.kind in (Kind.INTEGER, Kind.NUMBER) and option.maximum is not None:
+    elif option.kind in (OptionKind.INTEGER, OptionKind.NUMBER) and option.maximum is not None:
         words.append(f"At most {option.maximum}.")
     return " ".join(words)
 

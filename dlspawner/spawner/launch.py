@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dlspawner.core import accounts, naming, options, placement, rendering, security
 from dlspawner.core.manifest import Manifest, merge_pod
 from dlspawner.core.model import PriorityClasses, Team
-from dlspawner.core.options import Choices, Rejected
+from dlspawner.core.options import InvalidOptions, SelectedOptions
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import children
@@ -33,9 +33,9 @@ class Person:
     teams: tuple[Team, ...]
 
     @property
-    def groups(self) -> tuple[accounts.Group, ...]:
+    def groups(self) -> tuple[accounts.UnixGroup, ...]:
         """The unix groups of all their teams, so that every job of theirs is in the same ones."""
-        return tuple(accounts.Group(team.name, team.gid) for team in self.teams if team.gid is not None)
+        return tuple(accounts.UnixGroup(team.name, team.gid) for team in self.teams if team.gid is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Wish:
     """User options that have been checked, with the template that they are for."""
 
     template: Template
-    choices: Choices
+    choices: SelectedOptions
 
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """What the Hub stores: what the person decided. Defaults stay open, they belong to the next launch's GPUs."""
@@ -56,12 +56,12 @@ class Wish:
 class Launch:
     """One launch of one job: everything that its objects are made of."""
 
-    job: naming.Job
+    job: naming.PodIdentity
     wish: Wish
-    facts: rendering.Facts
+    facts: rendering.RenderContext
     host_key: children.HostKey | None
-    numbers: accounts.Numbers | None  # None: what KubeSpawner is configured with
-    groups: tuple[accounts.Group, ...]  # the teams'
+    numbers: accounts.UnixIds | None  # None: what KubeSpawner is configured with
+    groups: tuple[accounts.UnixGroup, ...]  # the teams'
     home_modes: tuple[str, ...]  # access modes of the claim with the home directory
     strict_groups: bool = False  # no group that only an image knows
     priority_class: str | None = None
@@ -84,10 +84,10 @@ def check(settings: Settings, person: Person, given: object, notebook_port: int 
     if person.name in settings.teams.blocked:
         raise Refused(BLOCKED, reason="blocked", status=403)
     template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
-    if isinstance(template, Rejected):
+    if isinstance(template, InvalidOptions):
         raise Refused(*template.sentences, reason="template")
-    choices = options.choose(template, settings.cluster, wishes, person.teams, notebook_port)
-    if isinstance(choices, Rejected):
+    choices = options.select_options(template, settings.cluster, wishes, person.teams, notebook_port)
+    if isinstance(choices, InvalidOptions):
         raise Refused(*choices.sentences, reason="options")
     return Wish(template, choices)
 
@@ -107,7 +107,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     home_claim: str | None,
     image: str | None,
     ssh: tuple[str, int] | None,
-    numbers: accounts.Numbers | None = None,
+    numbers: accounts.UnixIds | None = None,
     ssh_image: str = "",
     home_modes: Sequence[str] = (placement.MANY_NODES,),
     strict_groups: bool = False,
@@ -118,7 +118,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
     needs_files = wish.template.ssh is not None or not wish.template.command
     host_key = children.make_host_key() if needs_files else None
-    facts = rendering.Facts(
+    facts = rendering.RenderContext(
         user=person.name,
         server=server,
         unix_name=account,
@@ -133,7 +133,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         files=_FILES if host_key else (),
         ssh_image=ssh_image or None,
     )
-    job = naming.Job(
+    job = naming.PodIdentity(
         id=identifier,
         user=person.name,
         server=server,
@@ -142,7 +142,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         gpus=choices.gpus,
         ssh_host_key=host_key.public if host_key and wish.template.ssh else None,
         ssh_login=account if wish.template.ssh else None,
-        log_dir=rendering.log_dir(choices, facts, rendering.home(wish.template, facts)),
+        log_dir=rendering.log_dir(choices, facts, rendering.home_directory(wish.template, facts)),
         preemptible=choices.preemptible,
         priority=choices.priority,
         requeue=choices.requeue,
@@ -154,14 +154,14 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
 
 def log_dir(wish: Wish, person: Person) -> str | None:
     """Where any launch of these wishes logs to."""
-    facts = rendering.Facts(person.name, "", naming.unix_name(person.name), "", "")
-    return rendering.log_dir(wish.choices, facts, rendering.home(wish.template, facts))
+    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.name), "", "")
+    return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
 
 def fragment(launch: Launch) -> Manifest:
     """The part of the pod that the template decides, with the job's names on it."""
     rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)
-    if isinstance(rendered, Rejected):
+    if isinstance(rendered, InvalidOptions):
         raise Refused(*rendered.sentences, reason="options")
     metadata = rendered.get("metadata", {})
     # Ours come last: a template cannot name its job another one's.
@@ -179,7 +179,7 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
     """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*."""
     spec = plain["spec"]
     notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
-    configured = security.numbers(spec, notebook)
+    configured = security.unix_ids(spec, notebook)
     who = launch.numbers or configured
     if who is not None:
         # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
@@ -190,7 +190,7 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )
     claim = launch.facts.home_claim
-    return placement.beside_home(whole, claim, launch.home_modes) if claim else whole
+    return placement.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
 
 
 def _with_class(pod: Manifest, name: str | None) -> Manifest:

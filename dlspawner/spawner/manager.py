@@ -23,9 +23,9 @@ import aiohttp
 from yarl import URL
 
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
-from dlspawner.core.accounts import Numbers, UidRange
-from dlspawner.core.link import link_token
-from dlspawner.core.telling import told
+from dlspawner.core.accounts import UidRange, UnixIds
+from dlspawner.core.link import derive_hub_token
+from dlspawner.core.telling import with_time
 from dlspawner.spawner import connections
 from dlspawner.spawner.refusal import Refused
 
@@ -106,13 +106,13 @@ class Manager:
     until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
     longest_delay: float = LONGEST_DELAY  # between two tries
 
-    async def account(self, user: str, uids: UidRange) -> Numbers:
+    async def account(self, user: str, uids: UidRange) -> UnixIds:
         """The uid and gid that this user has for ever."""
         body = {"first_uid": uids.first, "last_uid": uids.last}
         status, answer = await self._ask("PUT", f"/api/users/{quote(user, safe='')}/account", body)
         return self._numbers(user, status, answer)
 
-    async def starting(self, user: str, server: str, uids: UidRange) -> tuple[str | None, Numbers]:
+    async def starting(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
         """The id of the job that waits for this server, whose start this is then, and the user's numbers."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
@@ -257,7 +257,7 @@ class Manager:
         self, method: str, path: str, body: Mapping[str, object] | None
     ) -> tuple[int, Any, float]:
         clock = asyncio.get_running_loop().time
-        headers = {"Authorization": f"token {link_token(self.service_token)}"}
+        headers = {"Authorization": f"token {derive_hub_token(self.service_token)}"}
         url = URL(self.url.rstrip("/") + path, encoded=True)
         kept = True
         for delay in delays(FIRST_DELAY, self.longest_delay):
@@ -278,11 +278,11 @@ class Manager:
             kept = False
         raise AssertionError("delays never end")
 
-    def _numbers(self, user: str, status: int, answer: Any) -> Numbers:
+    def _numbers(self, user: str, status: int, answer: Any) -> UnixIds:
         if status == 409:
             raise self._refused(FULL, f"user={user} every uid of accounts: in the cluster file is taken")
         try:
-            return Numbers(int(answer["uid"]), int(answer["gid"]))
+            return UnixIds(int(answer["uid"]), int(answer["gid"]))
         except (KeyError, TypeError, ValueError):
             raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
 
@@ -300,7 +300,11 @@ def _told(one: Mapping[str, Any], now: datetime) -> Told:
     until = datetime.fromisoformat(one["until"]) if one["until"] else None
     server = str(one["server"]) if one["user"] else None
     return Told(
-        server, str(one["level"]), told(str(one["text"]), until, now), bool(one["keep"]), str(one.get("page") or "")
+        server,
+        str(one["level"]),
+        with_time(str(one["text"]), until, now),
+        bool(one["keep"]),
+        str(one.get("page") or ""),
     )
 
 

@@ -18,7 +18,7 @@ from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
 from dlspawner.core import endpoints, naming, options, rendering
 from dlspawner.core.model import Team
-from dlspawner.core.options import Rejected
+from dlspawner.core.options import InvalidOptions
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
 from dlspawner.spawner.manager import Place, Told
@@ -149,11 +149,11 @@ def form(spawner: DLSpawner) -> str:
     settings, person = spawner.settings, spawner.person
     if person.name in settings.teams.blocked:
         return f"<p>{launch.BLOCKED}</p>"
-    templates = options.usable(settings.templates, person.teams)
+    templates = options.usable_templates(settings.templates, person.teams)
     if not templates:
         return "<p>There is no job template that you may use; an administrator can allow one to your team.</p>"
     asked = options.find_template(settings.templates, given, person.teams, settings.cluster.default_template)
-    checked = templates[0] if isinstance(asked, Rejected) else asked
+    checked = templates[0] if isinstance(asked, InvalidOptions) else asked
     return _render(
         spawner,
         "job_form.html",
@@ -184,7 +184,7 @@ def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, obj
     settings, person = spawner.settings, spawner.person
     named = {options.TEMPLATE_KEY: forms.chosen_template(submitted)}
     template = options.find_template(settings.templates, named, person.teams, settings.cluster.default_template)
-    if isinstance(template, Rejected):
+    if isinstance(template, InvalidOptions):
         raise Refused(*template.sentences, reason="template")
     given = forms.read(submitted, template)
     _submitted.set((spawner.name or "", given))
@@ -218,7 +218,7 @@ def ssh_command(spawner: DLSpawner, server: str) -> str | None:
     return endpoints.ssh_command(str(spawner.user.name), server, target) if target is not None else None
 
 
-def job_page(spawner: DLSpawner, job: naming.Job) -> str:
+def job_page(spawner: DLSpawner, job: naming.PodIdentity) -> str:
     """The page that a job without a web application of its own shows."""
     host, port = spawner.ssh_target or ("", 22)
     command = ssh_command(spawner, job.server) if job.ssh_host_key else None
@@ -269,7 +269,7 @@ def _live(spawner: DLSpawner, name: str) -> Any:
 
 def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Place | None) -> JobView:
     stored = _stored(orm_spawner)
-    job: naming.Job | None = live.job() if live is not None and live.active else None
+    job: naming.PodIdentity | None = live.job() if live is not None and live.active else None
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
     state = _state(live)
     if state == "stopped" and place is not None:
@@ -372,7 +372,7 @@ def _state(live: Any) -> str:
 
 
 def _summary(
-    spawner: DLSpawner, template: Template | None, job: naming.Job | None, stored: Mapping[str, object]
+    spawner: DLSpawner, template: Template | None, job: naming.PodIdentity | None, stored: Mapping[str, object]
 ) -> str:
     words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
     if job is not None and job.gpus:

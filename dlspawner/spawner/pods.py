@@ -134,7 +134,7 @@ class Pods:
             raise self._still_ending() from None
         if not gone:
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
-            sentence = STILL_THERE_WITH_HOME if placement.waits_for_home(found) else STILL_THERE
+            sentence = STILL_THERE_WITH_HOME if placement.needs_home_node(found) else STILL_THERE
             raise Refused(sentence, reason="node-silent", status=409)
         return None
 

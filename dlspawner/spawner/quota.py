@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.essentials import essentials
+from dlspawner.core.essentials import strip_manifest
 from dlspawner.core.template import Template
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.special import asked_for
@@ -29,7 +29,7 @@ _MOST_WEIGHT = 100  # that there is
 
 def question(
     manifest: dict[str, Any],
-    job: naming.Job,
+    job: naming.PodIdentity,
     namespace: str,
     request_seconds: float,
     template: Template | None = None,
@@ -49,10 +49,10 @@ def question(
         "preemptible": told.preemptible,
         "priority": told.priority,
         "requeue": told.requeue,
-        "nonce": naming.bound(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
+        "nonce": naming.sign(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
-        "pods": [essentials(manifest)],
+        "pods": [strip_manifest(manifest)],
         **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
 
@@ -76,7 +76,7 @@ def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, objec
     return {"special": asked_for(manifest, template), "image": str(work.get("image", ""))}
 
 
-def _counted(job: naming.Job) -> tuple[object, ...]:
+def _counted(job: naming.PodIdentity) -> tuple[object, ...]:
     """What decides who is charged, and whether; how many GPUs is the manifest's to say."""
     who = (job.id, job.nonce, job.user, job.server, job.team, job.template)
     return *who, job.preemptible, job.priority, job.requeue

@@ -25,7 +25,7 @@ from typing import Any
 from traitlets import default
 
 from dlspawner.core import naming, rendering
-from dlspawner.core.accounts import Numbers
+from dlspawner.core.accounts import UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.interrupted import STOPPED
@@ -77,7 +77,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     def _person(self, now: Settings) -> Person:
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
-        return Person(self.user.name, now.teams.of(self.user.name, groups))
+        return Person(self.user.name, now.teams.team_of(self.user.name, groups))
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -119,7 +119,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         job = naming.read_job(pod["metadata"])
         return super()._is_saved(pod) if job is None or self._job_id is None else job.id == self._job_id
 
-    def job(self) -> naming.Job | None:
+    def job(self) -> naming.PodIdentity | None:
         """The job that the pod is, when it is one of ours."""
         pod = self.pod()
         job = naming.read_job(pod["metadata"]) if pod else None
@@ -252,7 +252,9 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return super()._final(manifest)
         self._check_permissions(manifest, self._launch.wish.template, self.settings.cluster)
         kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
-        return rendering.hide_gpus(manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set()))
+        return rendering.disable_gpus_by_default(
+            manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set())
+        )
 
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
         """Only what the Manager has admitted, and not after the deadline that it has set."""
@@ -281,7 +283,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         page = pages.wait_url(self, self.name or "")
         return Waits(*sentences, reason=reason, page=page, handler=self.handler)
 
-    async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, Numbers | None]:
+    async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
         """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
@@ -291,7 +293,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             await self._tell_untold()
         numbers = await account.from_authenticator(self, uids)
         if numbers is not None:
-            known: tuple[str | None, Numbers | None] = await self._manager.waiting(*where), numbers
+            known: tuple[str | None, UnixIds | None] = await self._manager.waiting(*where), numbers
         else:
             known = await self._manager.starting(*where, uids)
         if stopped and self._is_asked_by_service:

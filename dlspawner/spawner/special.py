@@ -23,8 +23,8 @@ from typing import Any
 
 from traitlets import Unicode
 
-from dlspawner.core.model import Cluster
-from dlspawner.core.permissions import Use, beyond, named, uses
+from dlspawner.core.model import ClusterConfig
+from dlspawner.core.permissions import PermissionUse, disallowed, format_permissions, permission_uses
 from dlspawner.core.template import Template
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.refusal import Refused
@@ -92,7 +92,7 @@ class SpecialSpawner(BaseSpawner):
         """Refused when there is no place for a job of this template, or nobody to approve it."""
         if not template.special:
             return
-        words = named(template.special)
+        words = format_permissions(template.special)
         if not self.special_namespace or self.enable_user_namespaces:
             self.log.error("template=%s needs %s: DLSpawner.special_namespace is not set", template.name, words)
             raise Refused(NOWHERE % words, reason="special-namespace", status=403)
@@ -100,9 +100,9 @@ class SpecialSpawner(BaseSpawner):
             self.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
             raise Refused(NOBODY % words, reason="special-approval", status=403)
 
-    def _check_permissions(self, manifest: dict[str, Any], template: Template, cluster: Cluster) -> None:
+    def _check_permissions(self, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
         """Refused when the final manifest uses more than its template asks for and the cluster has."""
-        found = beyond(manifest, template.special & cluster.special) if self.special_namespace else ()
+        found = disallowed(manifest, template.special & cluster.special) if self.special_namespace else ()
         if not found:
             return
         all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
@@ -112,14 +112,14 @@ class SpecialSpawner(BaseSpawner):
 
 def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:
     """The permissions that somebody has to approve: what the manifest uses, or else what the template asks for."""
-    used = {use.special for use in uses(manifest)} if template.special else set()
+    used = {use.special for use in permission_uses(manifest)} if template.special else set()
     return sorted(special.value for special in used or template.special)
 
 
-def _refusal(found: tuple[Use, ...], template: Template) -> str:
+def _refusal(found: tuple[PermissionUse, ...], template: Template) -> str:
     what = [use.what for use in found[:_SHOWN]]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    needs = named(use.special for use in found)
+    needs = format_permissions(use.special for use in found)
     return (
         f"The job would have more rights than its template “{template.name}” asks for: {', '.join(what)}{more} "
         f"({needs}). Ask an administrator."

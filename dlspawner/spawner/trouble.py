@@ -177,7 +177,7 @@ def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> Trouble | 
         return missing
     if "persistentvolumeclaim" in message.lower():
         return Trouble("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
-    shortage = scheduling.explain(message, gpus)
+    shortage = scheduling.explain_unschedulable(message, gpus)
     if shortage is not None:
         return Trouble(shortage.cause, shortage.step, None, message)
     return Trouble("The cluster finds no place for the job", ASK, None, message) if message else None

@@ -266,7 +266,7 @@ def _deletion(pod: PodDict, container: str) -> str:
     if is_silent(pod):
         step = (
             "ask an administrator to remove the node, which your home directory is on."
-            if placement.waits_for_home(pod)
+            if placement.needs_home_node(pod)
             else "start it under another name, or ask an administrator."
         )
         return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"

@@ -26,7 +26,7 @@ from typing import Any
 import requests
 import sqlalchemy
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import KubernetesClient
 from dlspawner.core import naming
 from dlspawner.manager.database import open_engine
 from dlspawner.spawner.manager import Manager
@@ -121,7 +121,7 @@ def furnished(folder: Path, kubeconfig: Path) -> Iterator[None]:
     there, over = threading.Event(), threading.Event()
 
     async def furnish() -> None:
-        async with await Cluster.connect(kubeconfig) as cluster:
+        async with await KubernetesClient.connect(kubeconfig) as cluster:
             await make_namespace(cluster)
             office = Office(folder, "", cluster)
             for number in range(NODES):

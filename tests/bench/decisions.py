@@ -15,9 +15,9 @@ from statistics import quantiles
 from time import process_time
 
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.quota import admit, turns
-from dlspawner.core.world import World
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.quota import admit, schedule
+from dlspawner.core.world import ClusterState
 from tests.bench.figures import Figure, publish
 from tests.core.worlds import MINUTE, NOW, node, team, wants, world
 
@@ -40,7 +40,7 @@ def request(number: int, chance: random.Random, of: int | None = None) -> Job:
     )
 
 
-def crowded(chance: random.Random) -> World:
+def crowded(chance: random.Random) -> ClusterState:
     """A cluster that is full: as many jobs run as may, and the others wait."""
     nodes = [node(f"n{number:04}") for number in range(NODES)]
     here = world(*(team(f"t{number}", 8 * NODES // TEAMS) for number in range(TEAMS)), *nodes)
@@ -54,9 +54,9 @@ def crowded(chance: random.Random) -> World:
                 here.remove(victim)
         if isinstance(decision, Admit | Preempt):
             started = NOW - timedelta(minutes=chance.randrange(600))
-            here.put(replace(job, state=State.RUNNING, started=started, nodes=decision.nodes))
+            here.put(replace(job, state=JobState.RUNNING, started=started, nodes=decision.nodes))
     for more in range(QUEUED):
-        here.put(replace(request(number + 1 + more, chance), state=State.QUEUED))
+        here.put(replace(request(number + 1 + more, chance), state=JobState.QUEUED))
     return here
 
 
@@ -72,10 +72,10 @@ def figures(name: str, times: list[float], aim: float | None = None) -> list[Fig
     return [Figure(f"{name}, median", cuts[49], "ms", aim=aim), Figure(f"{name}, p99", cuts[98], "ms")]
 
 
-def one_pass(here: World, most: int = RUNNING + QUEUED) -> int:
+def one_pass(here: ClusterState, most: int = RUNNING + QUEUED) -> int:
     """A pass that starts what it can, until it has done ``most``; how many."""
     started = 0
-    for job, decision in turns(here, NOW):
+    for job, decision in schedule(here, NOW):
         if started == most:
             break
         if isinstance(decision, Preempt):
@@ -83,12 +83,12 @@ def one_pass(here: World, most: int = RUNNING + QUEUED) -> int:
                 here.put(replace(here.jobs[name], notice=NOW + 5 * MINUTE))
             here.put(replace(job, nodes=decision.nodes))
         else:
-            here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+            here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
         started += 1
     return started
 
 
-def as_the_manager_does(here: World) -> list[float]:
+def as_the_manager_does(here: ClusterState) -> list[float]:
     """The times of passes of at most ``AT_ONCE`` turns each, until nothing more starts."""
     times: list[float] = []
     started = AT_ONCE
@@ -113,8 +113,8 @@ def measure() -> list[Figure]:
     again = [timed(lambda job=job: (here.put(job), admit(fresh[0], here, NOW))) for job in some]
     found += figures("a change of a job and an admission", again, 1.0)
     found += figures("a change of a job", [timed(lambda job=job: here.put(job)) for job in some])
-    found += figures("building anew", [timed(lambda: World.of(snapshot)) for _ in range(5)], 50.0)
-    worlds = [World.of(snapshot) for _ in range(5)]
+    found += figures("building anew", [timed(lambda: ClusterState.of(snapshot)) for _ in range(5)], 50.0)
+    worlds = [ClusterState.of(snapshot) for _ in range(5)]
     for one in worlds:
         admit(fresh[0], one, NOW)  # the first question lays out the shares
     found += figures("a pass as the Manager makes it", as_the_manager_does(worlds.pop()), 50.0)

@@ -28,11 +28,11 @@ from statistics import median
 from time import process_time
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.durations import SPREAD, Durations, Lasted, alike
-from dlspawner.core.estimates import Estimate, Known, estimates, first, play
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.quota import turns
-from dlspawner.core.world import World
+from dlspawner.core.durations import SPREAD, RunTime, RunTimes, similar
+from dlspawner.core.estimates import Estimate, KnownEnds, estimate_starts, first_in_queue, simulate
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.quota import schedule
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import NOW, ask, node, team, wants, world
 
 EVERY, PLAYS = timedelta(hours=4), 12
@@ -112,7 +112,7 @@ def busiest(jobs: Sequence[Comes]) -> list[Comes]:
     return [one for one in jobs if best[1] <= one.at <= best[1] + timedelta(days=_DAYS)]
 
 
-def cluster(jobs: Sequence[Comes]) -> World:
+def cluster(jobs: Sequence[Comes]) -> ClusterState:
     """Nodes of eight GPUs: of each team as many as its jobs keep busy for most of the time, the largest fits on."""
     span = (jobs[-1].at - jobs[0].at).total_seconds()
     nodes = {}
@@ -135,7 +135,7 @@ class Replay:
         self.scores = {(spread, half): Score() for spread in SPREADS for half in HALVES}
         self._jobs = list(jobs)
         self._ends: list[tuple[datetime, str]] = []
-        self._durations = Durations()
+        self._durations = RunTimes()
         self._seconds = {f"j{number:06}": one.seconds for number, one in enumerate(jobs)}
         self._open: dict[str, list[tuple[Score, datetime, Estimate]]] = {}
         begin = jobs[0].at + _BEFORE
@@ -162,25 +162,25 @@ class Replay:
         one = self._jobs[number]
         whole, rest = divmod(one.gpus, _LARGEST)
         charge = ask([_LARGEST] * whole + [rest] * bool(rest))
-        job = wants(f"j{number:06}", one.team, charge=charge, user="u", template="t", state=State.QUEUED)
+        job = wants(f"j{number:06}", one.team, charge=charge, user="u", template="t", state=JobState.QUEUED)
         self.world.put(replace(job, submitted=one.at))
 
     def _end(self, name: str) -> None:
         job = self.world.jobs[name]
         self.world.remove(name)
-        self._durations.add(Lasted(job.team, job.template, self._seconds[name]))
+        self._durations.add(RunTime(job.team, job.template, self._seconds[name]))
 
     def _pass(self, now: datetime) -> None:
         self.world.tick(now)
-        for job, found in turns(self.world, now):
+        for job, found in schedule(self.world, now):
             assert not isinstance(found, Preempt), "nobody borrows here"
-            self.world.put(replace(job, state=State.RUNNING, started=now, nodes=found.nodes))
+            self.world.put(replace(job, state=JobState.RUNNING, started=now, nodes=found.nodes))
             heappush(self._ends, (now + timedelta(seconds=self._seconds[job.id]), job.id))
             for score, asked, estimate in self._open.pop(job.id, ()):
                 score.add(estimate, asked, now)
 
     def _ask(self, now: datetime) -> None:
-        waiting = [job for job in self.world.jobs.values() if job.state is State.QUEUED]
+        waiting = [job for job in self.world.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return
         for spread in SPREADS:
@@ -188,10 +188,10 @@ class Replay:
 
     def _estimate(self, waiting: list[Job], now: datetime, spread: float) -> None:
         begin, chance = process_time(), Random(f"{now} {spread}").random
-        snapshot = first(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
-        known = Known(self._durations)
-        plays = [play(snapshot, known, now, alike(chance, spread)) for _ in range(PLAYS)]
-        found = estimates(snapshot, plays, self._durations)
+        snapshot = first_in_queue(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
+        known = KnownEnds(self._durations)
+        plays = [simulate(snapshot, known, now, similar(chance, spread)) for _ in range(PLAYS)]
+        found = estimate_starts(snapshot, plays, self._durations)
         score = self.scores[spread, HALVES[now > self._middle]]
         score.milliseconds.append(1000 * (process_time() - begin))
         if now < self._jobs[0].at + _BEFORE:

@@ -19,12 +19,12 @@ from statistics import median, quantiles
 
 import aiohttp
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.manager import changes
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.book import Turn
-from dlspawner.manager.records import Entry, Record
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.records import JobEvent, JobRecord
 from tests.bench.figures import Figure, publish, ratio
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.test_history_page import fill as fill_history
@@ -37,7 +37,7 @@ PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs
 def job(portal: Portal, number: int) -> Job:
     """One of many; every hundredth or so is the reader's, half of all wait."""
     user = "root-admin" if number % (JOBS // MINE) == 0 else f"user-{number % 500}"
-    charge = Charge("gpu", (PodCharge("nvidia.com/gpu", 1000, 50, 2**26),))
+    charge = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**26),))
     waits = number % 2
     made = Job(
         f"j-{number + 5 * 10**11:012d}".translate(_DIGITS),
@@ -47,7 +47,7 @@ def job(portal: Portal, number: int) -> Job:
         charge,
         f"s{number}",
     )
-    return replace(made, state=State.QUEUED) if waits else replace(made, state=State.STOPPING, nodes=("gpu-1",))
+    return replace(made, state=JobState.QUEUED) if waits else replace(made, state=JobState.STOPPING, nodes=("gpu-1",))
 
 
 THE_HUBS = "the Hub's own home page"
@@ -57,13 +57,13 @@ _DIGITS = str.maketrans("0189", "abcd")
 async def fill(portal: Portal) -> None:
     """All of them are in the book and in the database."""
 
-    def write(turn: Turn, numbers: range) -> None:
+    def write(turn: Transaction, numbers: range) -> None:
         for number in numbers:
-            turn.write(Record(job(portal, number)), "queued")
+            turn.write(JobRecord(job(portal, number)), "queued")
 
     for begin in range(0, JOBS, 500):
         numbers = range(begin, begin + 500)
-        await portal.served.book.turn(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
+        await portal.served.book.transact(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
 
 
 async def paint(portal: Portal) -> list[Figure]:
@@ -164,7 +164,7 @@ async def fan_out(portal: Portal) -> list[Figure]:
     held, delays = resident() - before, []
     for number in range(CHANGES):
         changed = job(portal, number)
-        await portal.served.book.turn(lambda turn, one=changed: turn.write(Record(one), "queued"))  # type: ignore[misc]
+        await portal.served.book.transact(lambda turn, one=changed: turn.write(JobRecord(one), "queued"))  # type: ignore[misc]
         written = time.time()
         await asyncio.sleep(2)
         child.stdin.write(b"\n")
@@ -183,8 +183,8 @@ async def fan_out(portal: Portal) -> list[Figure]:
 def handed_on() -> list[Figure]:
     """Milliseconds of the processor for many changes at once: who is told what, without JSON and sockets."""
     now = datetime.now(UTC)
-    jobs = (Job(f"j{one}", f"u{one % 2000}", f"t{one % 100}", now, state=State.QUEUED) for one in range(JOBS))
-    entries = [Entry(Record(job), now, "queued") for job in jobs]
+    jobs = (Job(f"j{one}", f"u{one % 2000}", f"t{one % 100}", now, state=JobState.QUEUED) for one in range(JOBS))
+    entries = [JobEvent(JobRecord(job), now, "queued") for job in jobs]
     people = [Viewer(f"u{one}") for one in range(LISTENERS)]
     kinds = {
         "people": people,
@@ -193,9 +193,9 @@ def handed_on() -> list[Figure]:
     }
     found = []
     for kind, viewers in kinds.items():
-        listeners = [changes.Listener(viewer, changes.Share("pages", viewer.name)) for viewer in viewers]
+        listeners = [changes.Listener(viewer, changes.ListenerShare("pages", viewer.name)) for viewer in viewers]
         begun = time.process_time()
-        heard = changes._Heard.together(entries)
+        heard = changes._PendingEvents.together(entries)
         for listener in listeners:
             changes._tell(listener, heard, set(), moved=True)
         taken = 1000 * (time.process_time() - begun)

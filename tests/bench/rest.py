@@ -29,14 +29,14 @@ import aiohttp
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.json_values import amount, time
-from dlspawner.hubapi import HubRefused
+from dlspawner.hubapi import HubRejected
 from dlspawner.manager import jobrows
-from dlspawner.manager.book import Turn
+from dlspawner.manager.book import Transaction
 from dlspawner.manager.identity import identify
-from dlspawner.manager.records import Record
+from dlspawner.manager.records import JobRecord
 from dlspawner.manager.waiting_page import page_path
 from tests.bench.figures import Figure, publish, ratio
 from tests.edges.test_manager import databases
@@ -52,7 +52,7 @@ OF_ROW = frozenset(
         *("memory_bytes", "nodes", "submitted", "started", "ended", "notice"),
     }
 )
-STATES = (State.QUEUED, State.ENDED, State.QUEUED, State.STOPPING)
+STATES = (JobState.QUEUED, JobState.ENDED, JobState.QUEUED, JobState.STOPPING)
 AIM = 1.5
 
 
@@ -118,7 +118,7 @@ class BareJob(Bare):
 
 def job(served: Served, number: int) -> Job:
     """One of many; half of all wait."""
-    charge = Charge("gpu", (PodCharge("nvidia.com/gpu", 1000, 50, 2**26),))
+    charge = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**26),))
     id_ = f"j-{number:012d}".translate(str.maketrans("0189", "abcd"))
     made = Job(id_, f"user-{number % 500}", "default", served.book.now(), charge, f"s{number}", "tiny")
     return replace(made, state=STATES[number % len(STATES)], nodes=("gpu-1",) if number % 4 == 3 else ())
@@ -127,13 +127,13 @@ def job(served: Served, number: int) -> Job:
 async def fill(served: Served) -> None:
     """All of them are in the database, and those that have not ended in the book."""
 
-    def write(turn: Turn, numbers: range) -> None:
+    def write(turn: Transaction, numbers: range) -> None:
         for number in numbers:
-            turn.write(Record(job(served, number)), "queued")
+            turn.write(JobRecord(job(served, number)), "queued")
 
     for begin in range(0, JOBS, 500):
         numbers = range(begin, begin + 500)
-        await served.book.turn(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
+        await served.book.transact(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
     await settled(served.acting)
     assert len(served.book.records) > JOBS * 0.7
 
@@ -144,7 +144,7 @@ def plays(served: Served) -> Any:
     async def start(user: str, server: str) -> None:
         answer = await ask(served.acting, wants(user, 1, server=server))
         assert answer.decision == "wait", answer
-        raise HubRefused(429, page_path("/services/jobs/", user, server))
+        raise HubRejected(429, page_path("/services/jobs/", user, server))
 
     return start
 
@@ -256,7 +256,7 @@ async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Fi
     async with offices(folder, db_url) as office, serving(office, world) as served, bare(served, said) as bare_url:
         await office.make_node("gpu-1", 64)
         office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
-        await until(lambda: served.book.world.rooms, "the node is known")
+        await until(lambda: served.book.cluster_state.rooms, "the node is known")
         await fill(served)
         office.hub.starts = plays(served)
         found = cases(served.url, bare_url, [job(served, number).id for number in range(0, JOBS, 101)])

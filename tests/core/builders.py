@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dlspawner.core.model import Amount, Cluster, GpuType, Team, TeamMount, Toleration
-from dlspawner.core.options import BUILT_IN, Choices, choose
-from dlspawner.core.rendering import Facts
-from dlspawner.core.template import Choice, Endpoint, Expose, Kind, Option, Protocol, Template
+from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, Toleration
+from dlspawner.core.options import BUILT_IN, SelectedOptions, select_options
+from dlspawner.core.rendering import RenderContext
+from dlspawner.core.template import (
+    Endpoint,
+    EndpointProtocol,
+    EndpointService,
+    Option,
+    OptionChoice,
+    OptionKind,
+    Template,
+)
 
 GIB = 1024**3
 
@@ -16,18 +24,20 @@ A100 = GpuType(
     name="a100",
     title="NVIDIA A100",
     resource="nvidia.com/gpu",
-    per_gpu=Amount(4000, 16 * GIB),
+    per_gpu=CpuMemory(4000, 16 * GIB),
     max_per_job=8,
     node_selector=(("nvidia.com/gpu.product", "A100"),),
     tolerations=(Toleration("nvidia.com/gpu", "Exists"),),
 )
-MI300 = GpuType(name="mi300", title="AMD MI300", resource="amd.com/gpu", per_gpu=Amount(8000, 32 * GIB), max_per_job=4)
-CLUSTER = Cluster((A100, MI300), Amount(500, GIB), Amount(4000, 8 * GIB))
+MI300 = GpuType(
+    name="mi300", title="AMD MI300", resource="amd.com/gpu", per_gpu=CpuMemory(8000, 32 * GIB), max_per_job=4
+)
+CLUSTER = ClusterConfig((A100, MI300), CpuMemory(500, GIB), CpuMemory(4000, 8 * GIB))
 
 VISION = Team("vision", mounts=(TeamMount("vision-data", "/data/vision"),))
 LANGUAGE = Team("language", templates=("notebook",))
 
-SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
+SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
 
 NOTEBOOK = Template(
     name="notebook",
@@ -39,17 +49,23 @@ NOTEBOOK = Template(
         BUILT_IN["memory"],
         BUILT_IN["team"],
         replace(BUILT_IN["log_dir"], default="runs"),
-        Option("size", Kind.CHOICE, "Size", choices=(Choice("s", "Small"), Choice("l", "Large")), default="s"),
-        Option("note", Kind.STRING, "Note", multiline=True),
-        Option("code", Kind.STRING, "Code", pattern="[a-z]{3}"),
-        Option("rate", Kind.NUMBER, "Learning rate", minimum=0, maximum=1),
-        Option("fast", Kind.BOOLEAN, "Fast", default=False),
+        Option(
+            "size",
+            OptionKind.CHOICE,
+            "Size",
+            choices=(OptionChoice("s", "Small"), OptionChoice("l", "Large")),
+            default="s",
+        ),
+        Option("note", OptionKind.STRING, "Note", multiline=True),
+        Option("code", OptionKind.STRING, "Code", pattern="[a-z]{3}"),
+        Option("rate", OptionKind.NUMBER, "Learning rate", minimum=0, maximum=1),
+        Option("fast", OptionKind.BOOLEAN, "Fast", default=False),
     ),
     command=("jupyterhub-singleuser",),
     endpoints=(SSH,),
 )
 
-FACTS = Facts(
+FACTS = RenderContext(
     user="alice",
     server="train",
     unix_name="alice",
@@ -62,8 +78,8 @@ FACTS = Facts(
 )
 
 
-def chosen(template: Template = NOTEBOOK, **given: Any) -> Choices:
+def chosen(template: Template = NOTEBOOK, **given: Any) -> SelectedOptions:
     """The choices for options that are known to be right."""
-    choices = choose(template, CLUSTER, given)
-    assert isinstance(choices, Choices), choices
+    choices = select_options(template, CLUSTER, given)
+    assert isinstance(choices, SelectedOptions), choices
     return choices

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.placing import Nodes
-from dlspawner.core.preemption import broken, leaves_at, spared
-from dlspawner.core.quota import turns
-from dlspawner.core.world import World
+from dlspawner.core.preemption import stale_reservations, stop_time, unneeded_victims
+from dlspawner.core.quota import schedule
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import NOW
 
 
@@ -25,7 +25,7 @@ class Comes:
 
 
 def play(
-    here: World,
+    here: ClusterState,
     coming: Sequence[Comes],
     end: int = 10_000,
     *,
@@ -51,14 +51,14 @@ def play(
             here.remove(name)
         while left and left[0].minute <= minute:
             one = left.pop(0)
-            here.put(replace(one.job, submitted=NOW + timedelta(minutes=one.minute), state=State.QUEUED))
+            here.put(replace(one.job, submitted=NOW + timedelta(minutes=one.minute), state=JobState.QUEUED))
         _review(here, now, ends)
         here.tick(now)
-        for job, decision in turns(here, now):
+        for job, decision in schedule(here, now):
             if isinstance(decision, Preempt):
                 assert all(_may_leave_for(here.jobs[name], job) for name in decision.victims), "a job of another team"
-                assert not job.promised, "others were asked to leave for it already"
-                leave = {name: leaves_at(here.jobs[name], here, now) for name in decision.victims}
+                assert not job.reserved, "others were asked to leave for it already"
+                leave = {name: stop_time(here.jobs[name], here, now) for name in decision.victims}
                 for name, at in leave.items():
                     here.put(replace(here.jobs[name], notice=at))
                 here.put(replace(job, nodes=decision.nodes))
@@ -70,26 +70,26 @@ def play(
                 nodes = like.get(job.id, nodes)
             if places is not None:
                 places[job.id] = nodes
-            here.put(replace(job, state=State.RUNNING, started=now, nodes=nodes))
+            here.put(replace(job, state=JobState.RUNNING, started=now, nodes=nodes))
             started.setdefault(job.id, minute)
             ends[job.id] = minute + minutes[job.id]
     return started
 
 
-def _review(here: World, now: datetime, ends: dict[str, int]) -> None:
+def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
     """What the Manager does again and again: promises and notices that are worth nothing, notices that are over."""
-    for job in broken(here):
+    for job in stale_reservations(here):
         here.put(replace(job, nodes=()))
-    for job in spared(here):
+    for job in unneeded_victims(here):
         here.put(replace(job, notice=None))
     for job in [job for job in here.jobs.values() if job.notice is not None and job.notice <= now]:
         assert job.started is not None
         assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
-        here.put(replace(job, state=State.QUEUED, started=None, nodes=(), notice=None))
+        here.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None))
         del ends[job.id]
 
 
-def _are_alike(here: World, nodes: Nodes, others: Nodes) -> bool:
+def _are_alike(here: ClusterState, nodes: Nodes, others: Nodes) -> bool:
     """Whether as much is free of nodes that are as large."""
 
     def sizes(names: Nodes) -> list[object]:

@@ -5,33 +5,37 @@ from __future__ import annotations
 import pytest
 
 from dlspawner.core import accounts
-from dlspawner.core.accounts import Account, Group, Keys, Numbers, UidRange, Unusable
-from dlspawner.core.link import link_token
+from dlspawner.core.accounts import AuthStateKeys, InvalidIds, UidRange, UnixAccount, UnixGroup, UnixIds
+from dlspawner.core.link import derive_hub_token
 
-LDAP = Keys("uidNumber", "gidNumber", "memberOf")
+LDAP = AuthStateKeys("uidNumber", "gidNumber", "memberOf")
 
-READ: dict[str, tuple[dict[str, object], Keys, object]] = {
-    "nothing is said": ({"token": "x"}, Keys(), None),
-    "a uid alone is its own group": ({"uid": 5012}, Keys(), Numbers(5012, 5012)),
+READ: dict[str, tuple[dict[str, object], AuthStateKeys, object]] = {
+    "nothing is said": ({"token": "x"}, AuthStateKeys(), None),
+    "a uid alone is its own group": ({"uid": 5012}, AuthStateKeys(), UnixIds(5012, 5012)),
     "uid, gid and numbers of groups": (
         {"uid": 5012, "gid": 100, "supplementary_groups": [7001, 7002]},
-        Keys(),
-        Numbers(5012, 100, (Group("", 7001), Group("", 7002))),
+        AuthStateKeys(),
+        UnixIds(5012, 100, (UnixGroup("", 7001), UnixGroup("", 7002))),
     ),
     "groups with their names": (
         {"uid": 5012, "supplementary_groups": {"lab": 7001}},
-        Keys(),
-        Numbers(5012, 5012, (Group("lab", 7001),)),
+        AuthStateKeys(),
+        UnixIds(5012, 5012, (UnixGroup("lab", 7001),)),
     ),
-    "what LDAP answers": ({"uidNumber": ["5012"], "gidNumber": ["100"]}, LDAP, Numbers(5012, 100)),
-    "an inner object": ({"oauth_user": {"unix": {"uid": "5012"}}}, Keys("oauth_user.unix.uid"), Numbers(5012, 5012)),
-    "an inner object that is none": ({"oauth_user": "alice"}, Keys("oauth_user.uid"), None),
+    "what LDAP answers": ({"uidNumber": ["5012"], "gidNumber": ["100"]}, LDAP, UnixIds(5012, 100)),
+    "an inner object": (
+        {"oauth_user": {"unix": {"uid": "5012"}}},
+        AuthStateKeys("oauth_user.unix.uid"),
+        UnixIds(5012, 5012),
+    ),
+    "an inner object that is none": ({"oauth_user": "alice"}, AuthStateKeys("oauth_user.uid"), None),
 }
 
 
 @pytest.mark.parametrize(("state", "keys", "expected"), READ.values(), ids=READ)
-def test_read(state: dict[str, object], keys: Keys, expected: object) -> None:
-    assert accounts.read_numbers(state, keys, 1000) == expected
+def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -> None:
+    assert accounts.read_unix_ids(state, keys, 1000) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,9 +62,9 @@ def test_read(state: dict[str, object], keys: Keys, expected: object) -> None:
     ids=repr,
 )
 def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
-    found = accounts.read_numbers({"uid": uid}, Keys(), 1000)
+    found = accounts.read_unix_ids({"uid": uid}, AuthStateKeys(), 1000)
 
-    assert isinstance(found, Unusable)
+    assert isinstance(found, InvalidIds)
     assert "not a uid of 1000 or more" in found.why
 
 
@@ -76,31 +80,31 @@ def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
     ],
 )
 def test_half_an_account_is_none(state: dict[str, object], why: str) -> None:
-    found = accounts.read_numbers(state, Keys(), 1000)
+    found = accounts.read_unix_ids(state, AuthStateKeys(), 1000)
 
-    assert isinstance(found, Unusable)
+    assert isinstance(found, InvalidIds)
     assert why in found.why
 
 
 def test_teams_add_groups_that_are_not_there_yet() -> None:
-    numbers = Numbers(5012, 5012, (Group("lab", 7001),))
+    numbers = UnixIds(5012, 5012, (UnixGroup("lab", 7001),))
 
-    assert numbers.joining([Group("vision", 7001), Group("language", 7002)]).groups == (
-        Group("lab", 7001),
-        Group("language", 7002),
+    assert numbers.joining([UnixGroup("vision", 7001), UnixGroup("language", 7002)]).groups == (
+        UnixGroup("lab", 7001),
+        UnixGroup("language", 7002),
     )
 
 
 def test_group_names_are_safe_and_different() -> None:
     groups = (
-        Group("vision", 7001),
-        Group("alice", 7002),
-        Group("tty", 7003),
-        Group("", 7004),
-        Group("a:x:0:root\n", 7005),
-        Group("vision", 7006),
+        UnixGroup("vision", 7001),
+        UnixGroup("alice", 7002),
+        UnixGroup("tty", 7003),
+        UnixGroup("", 7004),
+        UnixGroup("a:x:0:root\n", 7005),
+        UnixGroup("vision", 7006),
     )
-    names = [group.name for group in accounts.account("alice", Numbers(5012, 5012, groups), "/home/alice").groups]
+    names = [group.name for group in accounts.account("alice", UnixIds(5012, 5012, groups), "/home/alice").groups]
 
     assert names[:4] == ["vision", "alice-7002", "tty-7003", "g7004"]
     assert names[4].startswith("a-x-0-root--")
@@ -108,14 +112,14 @@ def test_group_names_are_safe_and_different() -> None:
 
 
 def test_passwd_and_group_name_the_person_and_their_groups() -> None:
-    alice = Account("alice", 5012, 5012, (Group("vision", 7001),), "/home/alice")
+    alice = UnixAccount("alice", 5012, 5012, (UnixGroup("vision", 7001),), "/home/alice")
 
     assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in accounts.passwd(alice)
     assert "\nalice:x:5012:\nvision:x:7001:alice\n" in accounts.group(alice)
 
 
 def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None:
-    alice = Account("alice", 0, 0, (), "/home/alice")
+    alice = UnixAccount("alice", 0, 0, (), "/home/alice")
 
     assert accounts.passwd(alice).splitlines() == [
         "root:x:0:0:root:/root:/bin/sh",
@@ -123,17 +127,17 @@ def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None
         "sshd:x:65533:65534:sshd:/run/sshd:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
-    assert "sshd:" not in accounts.passwd(Account("alice", 5012, 5012, (), "/home/alice"))
+    assert "sshd:" not in accounts.passwd(UnixAccount("alice", 5012, 5012, (), "/home/alice"))
 
 
 def test_an_own_group_that_has_a_name_keeps_it() -> None:
-    staff = accounts.account("alice", Numbers(5012, 100, (Group("users", 100),)), "/home/alice")
+    staff = accounts.account("alice", UnixIds(5012, 100, (UnixGroup("users", 100),)), "/home/alice")
 
     assert accounts.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
 
 
 def test_names_that_become_the_same_are_different_people() -> None:
-    names = {accounts.account(name, Numbers(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")}
+    names = {accounts.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")}
 
     assert len(names) == 4
 
@@ -144,9 +148,9 @@ def test_an_annotation_that_we_did_not_write_names_no_groups(text: str) -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    groups = (Group("vision", 7001), Group("Ann’s “lab”", 7002))
+    groups = (UnixGroup("vision", 7001), UnixGroup("Ann’s “lab”", 7002))
 
-    assert accounts.read_groups(accounts.write_groups((*groups, Group("", 7003)))) == groups
+    assert accounts.read_groups(accounts.write_groups((*groups, UnixGroup("", 7003)))) == groups
 
 
 def test_a_range_has_both_ends() -> None:
@@ -154,5 +158,5 @@ def test_a_range_has_both_ends() -> None:
 
 
 def test_the_hubs_token_does_not_show_the_services() -> None:
-    assert link_token("secret") == link_token("secret") != link_token("secret2")
-    assert "secret" not in link_token("secret")
+    assert derive_hub_token("secret") == derive_hub_token("secret") != derive_hub_token("secret2")
+    assert "secret" not in derive_hub_token("secret")

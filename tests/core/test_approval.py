@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.core import limits
-from dlspawner.core.advice import advise
+from dlspawner.core.advice import find_alternatives
 from dlspawner.core.amounts import GPU
-from dlspawner.core.approval import Kind, approvers, listed, needs
+from dlspawner.core.approval import ApprovalKind, approvers, list_names, required_approvals
 from dlspawner.core.decisions import Admit, Reason, Refuse
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.quota import decide
-from dlspawner.core.world import World
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.quota import evaluate
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import NOW, node, queues, runs, team, wants, world
 
 N1 = node("n1")
-WAITS = State.WAITING_APPROVAL
+WAITS = JobState.PENDING_APPROVAL
 # The world, the job that asks, and what its admins read; nothing where it needs no approval.
-NEEDS: dict[str, tuple[World, Job, str]] = {
+NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
     "as many as the soft cap need none": (world(team("a", 8, soft=2), N1), wants("j", "a", 2), ""),
     "more than the soft cap alone": (
         world(team("a", 8, soft=2), N1),
@@ -73,18 +73,20 @@ NEEDS: dict[str, tuple[World, Job, str]] = {
 @pytest.mark.parametrize("name", NEEDS)
 def test_what_needs_an_approval(name: str) -> None:
     here, job, expected = NEEDS[name]
-    found = limits.approvals(job, here)
+    found = limits.missing_approvals(job, here)
     assert " ".join(f"{one.what}. {one.why}" for one in found) == expected
-    assert all(one.kind is Kind.SOFT_CAP for one in found)
+    assert all(one.kind is ApprovalKind.SOFT_CAP for one in found)
 
 
 def test_what_would_start_at_once_is_what_needs_no_approval() -> None:
     here = world(team("a", 8, soft=2), N1)
-    assert [(one.gpus, one.preemptible) for one in advise(wants("j", "a", 4), here, NOW)] == [(2 * GPU, False)]
+    assert [(one.gpus, one.preemptible) for one in find_alternatives(wants("j", "a", 4), here, NOW)] == [
+        (2 * GPU, False)
+    ]
 
 
 def test_names_are_listed_as_people_say_them() -> None:
-    assert [listed("abc"[:many]) for many in (1, 2, 3)] == ["a", "a or b", "a, b or c"]
+    assert [list_names("abc"[:many]) for many in (1, 2, 3)] == ["a", "a or b", "a, b or c"]
     assert approvers(team("a", admins=("alice", "vera")), "alice") == ("vera",)
 
 
@@ -102,13 +104,13 @@ def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_n
     jobs = [runs(f"r{number}", "a", many, "n2") for number, many in enumerate(held)]
     here = world(team("a", 12, soft=soft, hard=hard), N1, node("n2", 16), *jobs)
     job = wants("j", "a", gpus, preemptible=preemptible, approved=approved)
-    found, waits = decide(job, here, NOW), bool(limits.approvals(job, here))
+    found, waits = evaluate(job, here, NOW), bool(limits.missing_approvals(job, here))
     # It is the reason, and the only one that somebody can take away.
     assert waits == (not isinstance(found, Admit | Refuse) and found.reason is Reason.APPROVAL)
     if waits:
         given_to = replace(job, approved=True)
         assert sum(held) + gpus > soft
-        assert not needs(given_to, here)
-        assert not isinstance(decide(given_to, here, NOW), Refuse)
+        assert not required_approvals(given_to, here)
+        assert not isinstance(evaluate(given_to, here, NOW), Refuse)
     if isinstance(found, Admit) and hard is not None:
         assert not gpus or sum(held) + gpus <= hard, "the hard cap holds, approved or not"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, charge, held_by_others
+from dlspawner.core.charge import ResourceRequest, foreign_usage, request_of
 from dlspawner.core.decisions import Reason, Refuse
-from dlspawner.core.model import Amount, GpuType, Priority
-from dlspawner.core.nodes import Holding, read_node
+from dlspawner.core.model import CpuMemory, GpuType, PriorityLevel
+from dlspawner.core.nodes import ForeignUsage, read_node
 from tests.core.worlds import CLUSTER, GIB, team
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
@@ -84,9 +84,9 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CHARGED)
 def test_charge_says(name: str) -> None:
     manifest, expected = CHARGED[name]
-    charged = charge([manifest], CLUSTER)
+    charged = request_of([manifest], CLUSTER)
 
-    assert isinstance(charged, Charge), charged
+    assert isinstance(charged, ResourceRequest), charged
     assert f"{charged.gpu_type} {charged.gpus // GPU}" == expected
 
 
@@ -142,32 +142,40 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "none of its",
     ),
     "two vendors in one pod": (pod(box({NVIDIA: 1, AMD: 1})), Reason.NOT_ALLOWED, "of one type"),
-    "more GPUs than a job may have": (pod(box({NVIDIA: 65})), Reason.TOO_MANY, "may have 64 GPUs"),
+    "more GPUs than a job may have": (pod(box({NVIDIA: 65})), Reason.EXCEEDS_LIMIT, "may have 64 GPUs"),
     "more CPU than belongs to the GPUs": (
         pod(box({NVIDIA: 2, "cpu": "8001m"})),
-        Reason.SHARE,
+        Reason.NODE_TOO_SMALL,
         "at most 8 for 2 × a100",
     ),
-    "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), Reason.SHARE, "at most 16Gi"),
+    "more memory than belongs to the GPUs": (
+        pod(box({NVIDIA: 1, "memory": "17Gi"})),
+        Reason.NODE_TOO_SMALL,
+        "at most 16Gi",
+    ),
     "a limit beyond it counts, too": (
         pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})),
-        Reason.SHARE,
+        Reason.NODE_TOO_SMALL,
         "CPUs must be at most 4",
     ),
-    "helpers count": (pod(box({NVIDIA: 1, "cpu": 4}), box({"cpu": 1})), Reason.SHARE, "CPUs must be at most 4"),
+    "helpers count": (
+        pod(box({NVIDIA: 1, "cpu": 4}), box({"cpu": 1})),
+        Reason.NODE_TOO_SMALL,
+        "CPUs must be at most 4",
+    ),
     "a first container may not have more": (
         pod(box({NVIDIA: 1}), init=(box({"cpu": 64}),)),
-        Reason.SHARE,
+        Reason.NODE_TOO_SMALL,
         "CPUs must be at most 4 for 1 × a100; the pod asks for 64",
     ),
     "nor may the pod as a whole": (
         pod(box(), resources={"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"memory": "400Gi"}}),
-        Reason.SHARE,
+        Reason.NODE_TOO_SMALL,
         "Memory must be at most 8Gi for a job without GPUs; the pod asks for 400Gi",
     ),
     "more than a job without GPUs may have": (
         pod(box({"memory": "9Gi"})),
-        Reason.SHARE,
+        Reason.NODE_TOO_SMALL,
         "at most 8Gi for a job without",
     ),
 }
@@ -176,7 +184,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_charge_refuses(name: str) -> None:
     manifest, reason, words = REFUSED[name]
-    refused = charge([manifest], CLUSTER)
+    refused = request_of([manifest], CLUSTER)
 
     assert isinstance(refused, Refuse), refused
     assert refused.reason is reason
@@ -184,21 +192,21 @@ def test_charge_refuses(name: str) -> None:
 
 
 def test_more_gpus_than_a_job_may_have_are_refused_with_the_maximum() -> None:
-    refused = charge([pod(box({NVIDIA: 40})), pod(box({NVIDIA: 40}))], CLUSTER)
+    refused = request_of([pod(box({NVIDIA: 40})), pod(box({NVIDIA: 40}))], CLUSTER)
 
     assert isinstance(refused, Refuse)
     assert refused.maximum == 64 * GPU
 
 
 def test_all_pods_of_a_job_are_charged() -> None:
-    charged = charge([pod(box()), pod(box({NVIDIA: 2})), pod(box({NVIDIA: 3}))], CLUSTER)
+    charged = request_of([pod(box()), pod(box({NVIDIA: 2})), pod(box({NVIDIA: 3}))], CLUSTER)
 
-    assert isinstance(charged, Charge)
+    assert isinstance(charged, ResourceRequest)
     assert [one.gpus // GPU for one in charged.pods] == [0, 2, 3]
 
 
 def test_pods_of_one_job_have_gpus_of_one_type() -> None:
-    refused = charge([pod(box({NVIDIA: 1})), pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], CLUSTER)
+    refused = request_of([pod(box({NVIDIA: 1})), pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], CLUSTER)
 
     assert isinstance(refused, Refuse)
     assert refused.reason is Reason.NOT_ALLOWED
@@ -209,16 +217,16 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
     manifest = pod(
         box({"cpu": 2, "memory": "1Gi"}, {"cpu": 1}), box({"cpu": "500m"}), init=init, overhead={"cpu": "10m"}
     )
-    charged = charge([manifest], CLUSTER)
+    charged = request_of([manifest], CLUSTER)
 
-    assert isinstance(charged, Charge)
+    assert isinstance(charged, ResourceRequest)
     assert (charged.pods[0].cpu_milli, charged.pods[0].memory_bytes) == (1510, 2 * GIB)
 
 
 def test_of_types_that_a_node_could_have_both_none_is_guessed() -> None:
-    anything = GpuType("any", "Any", NVIDIA, Amount(4000, 16 * GIB), 8)
+    anything = GpuType("any", "Any", NVIDIA, CpuMemory(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
-    found = charge([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
+    found = request_of([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
 
     assert isinstance(found, Refuse)
     assert "may get any or v100" in found.sentence
@@ -230,7 +238,7 @@ def test_pods_that_are_no_jobs_hold_what_they_ask_for_until_they_have_ended() ->
         "status": {"phase": "Running"}
     }
 
-    assert held_by_others([ended, running, running]) == Holding(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
+    assert foreign_usage([ended, running, running]) == ForeignUsage(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
 
 
 def test_a_node_is_read_as_kubernetes_describes_it() -> None:
@@ -253,8 +261,8 @@ def test_a_node_is_read_as_kubernetes_describes_it() -> None:
 def test_a_priority_is_one_that_the_team_may_use() -> None:
     everybody, testers = team("a"), team("b", priorities=("test",))
 
-    assert CLUSTER.priority(everybody, "prod") == Priority("prod", 100)
-    assert CLUSTER.priority(everybody, None) == Priority("test", 10)
+    assert CLUSTER.priority(everybody, "prod") == PriorityLevel("prod", 100)
+    assert CLUSTER.priority(everybody, None) == PriorityLevel("test", 10)
     assert CLUSTER.priority(testers, "prod") is None
 
 
@@ -275,7 +283,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(["spec"]), VALUES))
 @settings(max_examples=100)
 def test_whatever_the_manifest_is_the_answer_is_a_charge_or_a_refusal(manifest: dict[str, Any]) -> None:
-    charged = charge([manifest], CLUSTER)
+    charged = request_of([manifest], CLUSTER)
 
     assert isinstance(charged, Refuse) or charged.gpus >= 0
 
@@ -289,7 +297,7 @@ def test_a_pod_costs_no_less_than_any_container_and_no_more_than_all(parts: list
         for gpus, kind in parts
         if kind
     ]
-    charged = charge([pod(*containers, init=tuple(inits))], CLUSTER)
+    charged = request_of([pod(*containers, init=tuple(inits))], CLUSTER)
 
-    assert isinstance(charged, Charge)
+    assert isinstance(charged, ResourceRequest)
     assert max([gpus for gpus, _ in parts], default=0) <= charged.gpus / GPU <= sum(gpus for gpus, _ in parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlspawner.core.endpoints import Forward, Target, forward, read_target, ssh_command
-from dlspawner.core.template import Endpoint, Protocol
+from dlspawner.core.template import Endpoint, EndpointProtocol
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_a_command_reaches_exactly_this_server(user: str, server: str, target: T
     [
         (
             "alice",
-            Endpoint("board", 6006, Protocol.HTTP),
+            Endpoint("board", 6006, EndpointProtocol.HTTP),
             Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/"),
         ),
         (
             "alice",
-            Endpoint("api", 80, Protocol.TCP),
+            Endpoint("api", 80, EndpointProtocol.TCP),
             Forward("ssh -p 2222 -L 8080:localhost:80 alice+train@gate", "localhost:8080"),
         ),
         (
             "-oProxyCommand=id;",
-            Endpoint("db", 1024, Protocol.TCP),
+            Endpoint("db", 1024, EndpointProtocol.TCP),
             Forward("ssh -p 2222 -L 1024:localhost:1024 -- '-oProxyCommand=id;+train@gate'", "localhost:1024"),
         ),
     ],

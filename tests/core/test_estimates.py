@@ -11,27 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.durations import LEAST, SPREAD, Durations, Lasted, alike
-from dlspawner.core.estimates import Estimate, Known, estimates, first, play
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.world import World
+from dlspawner.core.durations import LEAST_RUNS, SPREAD, RunTime, RunTimes, similar
+from dlspawner.core.estimates import Estimate, KnownEnds, estimate_starts, first_in_queue, simulate
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, node, queues, runs, team, wants, world
 
 VISION = team("vision", 8)
 
 
-def lasted(minutes: Sequence[float], of: str = "vision", template: str = "") -> Durations:
-    return Durations.of(Lasted(of, template, 60.0 * one) for one in minutes)
+def lasted(minutes: Sequence[float], of: str = "vision", template: str = "") -> RunTimes:
+    return RunTimes.from_run_times(RunTime(of, template, 60.0 * one) for one in minutes)
 
 
-def estimated(here: World, durations: Durations, until: dict[str, datetime] | None = None) -> dict[str, Estimate]:
+def estimated(here: ClusterState, durations: RunTimes, until: dict[str, datetime] | None = None) -> dict[str, Estimate]:
     snapshot, chance = here.snapshot(), Random(7).random
-    known = Known(durations, until or {})
-    return estimates(snapshot, [play(snapshot, known, NOW, alike(chance)) for _ in range(20)], durations)
+    known = KnownEnds(durations, until or {})
+    return estimate_starts(snapshot, [simulate(snapshot, known, NOW, similar(chance)) for _ in range(20)], durations)
 
 
 FULL = runs("r", "vision", 8, "n1")  # for an hour
-TWO_HOURS = lasted([120.0] * LEAST)
+TWO_HOURS = lasted([120.0] * LEAST_RUNS)
 AN_HOUR_LEFT = (60, 60)
 NEXT = queues("q", "vision", 8)
 PROMISED = replace(NEXT, nodes=("n1",))
@@ -42,16 +42,20 @@ PROMISED = replace(NEXT, nodes=("n1",))
     [
         ((NEXT,), lasted([]), (0, 0)),
         ((FULL, NEXT), TWO_HOURS, AN_HOUR_LEFT),
-        ((FULL, NEXT), lasted([120.0] * (LEAST - 1)), None),
-        ((FULL, NEXT), lasted([120.0] * (LEAST - 1) + [30.0] * 50), None),
-        ((FULL, NEXT), lasted([120.0] * LEAST, of="speech"), AN_HOUR_LEFT),
-        ((FULL, NEXT), lasted([120.0] * LEAST, of="speech", template="other"), AN_HOUR_LEFT),
-        ((replace(FULL, state=State.STOPPING), NEXT), lasted([]), (1, 1)),
+        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1)), None),
+        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1) + [30.0] * 50), None),
+        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech"), AN_HOUR_LEFT),
+        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech", template="other"), AN_HOUR_LEFT),
+        ((replace(FULL, state=JobState.STOPPING), NEXT), lasted([]), (1, 1)),
         ((replace(FULL, preemptible=True, notice=NOW + 3 * MINUTE), PROMISED), lasted([]), (3, 3)),
         ((replace(FULL, preemptible=True), NEXT), lasted([]), (5, 5)),
         ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), lasted([]), (0, 0)),
         ((FULL, queues("p", "vision", 8, waited=HOUR), NEXT), TWO_HOURS, (180, 180)),
-        ((FULL, queues("p", "vision", 8, waited=HOUR), NEXT), lasted([120.0] * LEAST + [1.0] * LEAST), (61, 180)),
+        (
+            (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
+            lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS),
+            (61, 180),
+        ),
         ((queues("q", "vision", 9),), TWO_HOURS, None),
         ((runs("r", "vision", 8, "n1", age=10 * HOUR), NEXT), TWO_HOURS, None),
     ],
@@ -73,7 +77,7 @@ PROMISED = replace(NEXT, nodes=("n1",))
     ],
 )
 def test_a_job_starts_when_those_before_it_have_ended(
-    things: Sequence[Job], durations: Durations, minutes: tuple[int, int] | None
+    things: Sequence[Job], durations: RunTimes, minutes: tuple[int, int] | None
 ) -> None:
     found = estimated(world(VISION, node("n1"), *things), durations).get("q")
     assert (found and tuple(round((at - NOW) / MINUTE) for at in (found.earliest, found.latest))) == minutes
@@ -85,7 +89,7 @@ def test_nobody_outlives_its_lifetime() -> None:
 
 
 def test_who_waits_for_an_approval_has_no_estimate() -> None:
-    asks = wants("q", "vision", 1, state=State.WAITING_APPROVAL)
+    asks = wants("q", "vision", 1, state=JobState.PENDING_APPROVAL)
     assert estimated(world(VISION, node("n1"), asks), TWO_HOURS) == {}
 
 
@@ -98,36 +102,36 @@ def test_a_victim_that_waits_again_is_played_on() -> None:
         queues("o", "vision", 8, preemptible=True),
         cluster=HURRIED,
     )
-    found = estimated(here, lasted([60.0] * LEAST))
+    found = estimated(here, lasted([60.0] * LEAST_RUNS))
     assert found["q"].latest == NOW
     assert found["o"].earliest >= NOW + HOUR, "the borrower that left was there before, and comes first"
 
 
 def test_too_few_plays_say_nothing() -> None:
     here = world(VISION, node("n1"), NEXT).snapshot()
-    assert estimates(here, [{"q": NOW}] * 7, TWO_HOURS) == {}
+    assert estimate_starts(here, [{"q": NOW}] * 7, TWO_HOURS) == {}
 
 
 def test_an_estimate_counts_the_jobs_that_it_comes_from() -> None:
-    assert estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS)["q"].jobs == LEAST
+    assert estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS)["q"].jobs == LEAST_RUNS
 
 
 def test_an_estimate_that_has_passed_is_not_told() -> None:
     one = Estimate(NOW, NOW + HOUR)
-    assert one.still(NOW + MINUTE) == Estimate(NOW + MINUTE, NOW + HOUR)
-    assert one.still(NOW + HOUR + MINUTE) is None
+    assert one.remaining(NOW + MINUTE) == Estimate(NOW + MINUTE, NOW + HOUR)
+    assert one.remaining(NOW + HOUR + MINUTE) is None
 
 
 def test_only_the_first_of_the_queue_are_looked_at() -> None:
     many = [queues(f"q{at:03}", "vision", 1, waited=HOUR - at * MINUTE / 60) for at in range(100)]
     other = queues("s", "speech", 1)
     here = world(VISION, team("speech", 8), node("n1"), FULL, *many, other).snapshot()
-    kept = {job.id for job in first(here, NOW, most=50, each=20).jobs}
+    kept = {job.id for job in first_in_queue(here, NOW, most=50, each=20).jobs}
     assert kept == {"r", "s", *(f"q{at:03}" for at in range(20))}
-    assert len(first(here, NOW, most=10, each=20).jobs) == 11
+    assert len(first_in_queue(here, NOW, most=10, each=20).jobs) == 11
 
 
-LONG = st.lists(st.integers(1, 3000), min_size=LEAST, max_size=30)
+LONG = st.lists(st.integers(1, 3000), min_size=LEAST_RUNS, max_size=30)
 
 
 @given(LONG, st.lists(st.tuples(st.integers(1, 8), st.integers(1, 600)), max_size=4), st.integers(2, 5), st.booleans())
@@ -168,14 +172,14 @@ def test_playing_changes_nothing() -> None:
 
 
 def test_a_job_that_comes_to_its_end_is_one_more_that_is_known() -> None:
-    known = lasted([120.0] * (LEAST - 1))
-    known.add(Lasted("vision", "", timedelta(hours=2).total_seconds()))
-    assert known.count(NEXT) == LEAST
+    known = lasted([120.0] * (LEAST_RUNS - 1))
+    known.add(RunTime("vision", "", timedelta(hours=2).total_seconds()))
+    assert known.count(NEXT) == LEAST_RUNS
 
 
 def test_in_one_play_jobs_are_alike_and_in_all_of_them_every_length_is_as_likely() -> None:
     chance = Random(3).random
-    plays = [alike(chance) for _ in range(400)]
+    plays = [similar(chance) for _ in range(400)]
     picks = [[pick(100) for _ in range(50)] for pick in plays]
     for play_of in picks:
         begin = play_of[0]

@@ -9,20 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts, Life, Step, amounts, by_day, final, measured
-from dlspawner.core.jobs import State
+from dlspawner.core.gpu_hours import (
+    NONE,
+    PER_HOUR,
+    GpuTime,
+    JobTimeline,
+    Step,
+    by_day,
+    final_gpu_time,
+    gpu_time_by_day,
+    measured,
+)
+from dlspawner.core.jobs import JobState
 
 DAY, NEXT = date(2030, 1, 1), date(2030, 1, 2)
 TWO = 2000
 _STATES = {
-    "S": State.SUBMITTED,
-    "A": State.WAITING_APPROVAL,
-    "Q": State.QUEUED,
-    "L": State.WAITING_LOGIN,
-    "T": State.STARTING,
-    "R": State.RUNNING,
-    "X": State.STOPPING,
-    "E": State.ENDED,
+    "S": JobState.SUBMITTED,
+    "A": JobState.PENDING_APPROVAL,
+    "Q": JobState.QUEUED,
+    "L": JobState.LOGIN_REQUIRED,
+    "T": JobState.STARTING,
+    "R": JobState.RUNNING,
+    "X": JobState.STOPPING,
+    "E": JobState.ENDED,
 }
 
 
@@ -36,8 +46,11 @@ def steps(told: str) -> tuple[Step, ...]:
     return tuple((at(float(one[1:])), _STATES[one[0]]) for one in told.split())
 
 
-def hours(found: dict[date, Amounts]) -> dict[date, tuple[float, float, float]]:
-    return {day: (one.asked / PER_HOUR, one.held / PER_HOUR, one.reclaimed / PER_HOUR) for day, one in found.items()}
+def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
+    return {
+        day: (one.requested / PER_HOUR, one.allocated / PER_HOUR, one.reclaimed / PER_HOUR)
+        for day, one in found.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,7 @@ def hours(found: dict[date, Amounts]) -> dict[date, tuple[float, float, float]]:
     ],
 )
 def test_what_counts_as_asked_and_held(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
-    assert hours(amounts(Life(TWO, steps(told)), at(now))) == expected
+    assert hours(gpu_time_by_day(JobTimeline(TWO, steps(told)), at(now))) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,41 +112,43 @@ def test_what_counts_as_asked_and_held(told: str, now: float, expected: dict[dat
     ],
 )
 def test_what_culling_gives_back(again: float | None, now: float, expected: float) -> None:
-    life = Life(TWO, steps("T0 R1 X3 E4"), culled=True, again=None if again is None else at(again))
-    assert sum(one for _, _, one in hours(amounts(life, at(now))).values()) == expected
-    assert final(life) == amounts(life, at(1000))
+    life = JobTimeline(TWO, steps("T0 R1 X3 E4"), culled=True, requeued=None if again is None else at(again))
+    assert sum(one for _, _, one in hours(gpu_time_by_day(life, at(now))).values()) == expected
+    assert final_gpu_time(life) == gpu_time_by_day(life, at(1000))
 
 
 def test_who_was_not_culled_gives_nothing_back() -> None:
-    assert all(not one.reclaimed for one in amounts(Life(TWO, steps("T0 R1 E4")), at(60)).values())
+    assert all(not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 E4")), at(60)).values())
 
 
 def test_a_job_that_is_culled_and_not_gone_yet_gives_nothing_back() -> None:
-    assert all(not one.reclaimed for one in amounts(Life(TWO, steps("T0 R1 X3"), culled=True), at(60)).values())
+    assert all(
+        not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 X3"), culled=True), at(60)).values()
+    )
 
 
-_LIVES = some.lists(some.tuples(some.integers(-200, 3_000), some.sampled_from(State)), max_size=9)
+_LIVES = some.lists(some.tuples(some.integers(-200, 3_000), some.sampled_from(JobState)), max_size=9)
 MIDNIGHT = datetime(2030, 1, 2, tzinfo=UTC)
 
 
-def life_of(drawn: list[tuple[int, State]], gpus: int = 1000) -> Life:
+def life_of(drawn: list[tuple[int, JobState]], gpus: int = 1000) -> JobTimeline:
     """Times in seconds around a midnight, as drawn, so that some go backwards."""
-    return Life(gpus, tuple((MIDNIGHT + timedelta(seconds=second - 1000), state) for second, state in drawn))
+    return JobTimeline(gpus, tuple((MIDNIGHT + timedelta(seconds=second - 1000), state) for second, state in drawn))
 
 
 @given(_LIVES, some.integers(0, 3_000))
-def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, State]], now: int) -> None:
+def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, JobState]], now: int) -> None:
     counted: dict[str, Counter[date]] = {"asked": Counter(), "held": Counter()}
     times, latest = [], None
     for second, state in drawn:
         latest = second if latest is None else max(latest, second)
         times.append((latest, state))
     for second in range(-200, now):
-        state = next((known for at_, known in reversed(times) if at_ <= second), State.SUBMITTED)
+        state = next((known for at_, known in reversed(times) if at_ <= second), JobState.SUBMITTED)
         day = (MIDNIGHT + timedelta(seconds=second - 1000)).date()
-        counted["asked"][day] += state not in {State.SUBMITTED, State.ENDED}
+        counted["asked"][day] += state not in {JobState.SUBMITTED, JobState.ENDED}
         counted["held"][day] += state.holds
-    found = amounts(life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000))
+    found = gpu_time_by_day(life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000))
     for name, seconds in counted.items():
         assert {day: getattr(one, name) // 1000 for day, one in found.items() if getattr(one, name)} == {
             day: number for day, number in seconds.items() if number
@@ -142,17 +157,17 @@ def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, State]], 
 
 @given(_LIVES, some.integers(-200, 3_000), some.integers(0, 3_000))
 def test_what_was_counted_already_and_what_comes_after_it_are_the_whole(
-    drawn: list[tuple[int, State]], cut: int, now: int
+    drawn: list[tuple[int, JobState]], cut: int, now: int
 ) -> None:
     life, when = life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000)
     middle = min(when, MIDNIGHT + timedelta(seconds=cut - 1000))
-    parts = [amounts(life, middle), amounts(Life(life.gpus, life.steps, since=middle), when)]
-    together: dict[date, Amounts] = {}
+    parts = [gpu_time_by_day(life, middle), gpu_time_by_day(JobTimeline(life.gpus, life.steps, since=middle), when)]
+    together: dict[date, GpuTime] = {}
     for part in parts:
         for day, one in part.items():
             together[day] = together.get(day, NONE) + one
     assert {day: one for day, one in together.items() if one != NONE} == {
-        day: one for day, one in amounts(life, when).items() if one != NONE
+        day: one for day, one in gpu_time_by_day(life, when).items() if one != NONE
     }
 
 
@@ -167,9 +182,9 @@ def test_days_divide_a_span_and_leave_nothing_out(begin: datetime, length: timed
 
 def test_the_use_of_gpus_is_their_mean_over_the_time() -> None:
     found = measured([100.0, 50.0, 0.0], (at(0), at(1)))
-    assert found == {DAY: Amounts(measured=3 * PER_HOUR, used=PER_HOUR * 3 // 2)}
+    assert found == {DAY: GpuTime(measured=3 * PER_HOUR, used=PER_HOUR * 3 // 2)}
     assert found[DAY].hours()["used"] == 1.5
 
 
 def test_of_what_nobody_measured_the_use_is_not_known() -> None:
-    assert Amounts(held=PER_HOUR).hours()["used"] is None
+    assert GpuTime(allocated=PER_HOUR).hours()["used"] is None

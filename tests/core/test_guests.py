@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.decisions import Admit, Wait
+from dlspawner.core.decisions import Admit, MustWait
 from dlspawner.core.jobs import Job
 from dlspawner.core.model import UserCaps
-from dlspawner.core.quota import admit, decide
-from dlspawner.core.world import World
+from dlspawner.core.quota import admit, evaluate
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import HOUR, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 
 N1, N2, CLOSED = node("n1"), node("n2"), node("n2", cordoned=True)
@@ -16,7 +16,7 @@ HOMES = (team("a", 8), team("b", 8), N1, CLOSED)  # n1 is the share of a, and n2
 TOO_MANY = (team("a", 8), team("b", 8), N1)  # quotas that can not be laid out
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
-GUESTS: dict[str, tuple[World, Job, str]] = {
+GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
     "a guest starts where nobody waits": (world(*HOMES), wants("g", "b", 2), "n1"),
     "a guest leaves another team's share to its waiting job at once": (
         world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
@@ -167,7 +167,7 @@ def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:
     sizes = set()
     for minutes in range(1, 5):
         admit(wants("g", "b", 2), here, NOW + minutes * MINUTE)
-        sizes.add((len(here.memo), len(here.rooms["n1"].memo)))
+        sizes.add((len(here.memo), len(here.rooms["n1"].cache)))
 
     assert len(sizes) == 1
 
@@ -176,7 +176,7 @@ def test_who_is_held_up_knows_why() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     decision = admit(wants("g", "b", 2), here, NOW)
 
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 
 
@@ -184,4 +184,4 @@ def test_who_was_promised_a_place_starts_on_its_share_as_soon_as_there_is_room()
     leaves = runs("p", "b", 8, "n1", preemptible=True, notice=NOW + 5 * MINUTE)
     here = world(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
 
-    assert decide(here.jobs["j"], here, NOW) == Admit(("n2",))
+    assert evaluate(here.jobs["j"], here, NOW) == Admit(("n2",))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import State
-from dlspawner.core.lowered import excess, restored
-from dlspawner.core.model import Team, Teams
-from dlspawner.core.preemption import broken, spared
-from dlspawner.core.quota import admit, turns
-from dlspawner.core.world import World
+from dlspawner.core.jobs import JobState
+from dlspawner.core.lowered import over_quota_jobs, restorable
+from dlspawner.core.model import Team, TeamsConfig
+from dlspawner.core.preemption import stale_reservations, unneeded_victims
+from dlspawner.core.quota import admit, schedule
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import CLUSTER, NOW, node, team, wants, world
 
 NVIDIA = "nvidia.com/gpu"
@@ -31,7 +31,7 @@ def teams(quotas: tuple[int, int]) -> tuple[Team, ...]:
 class History:
     """A Manager in short: what it does with the decisions, and a clock."""
 
-    here: World = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
+    here: ClusterState = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
     now: datetime = NOW
     number: int = 0
     turned: set[str] = field(default_factory=set)  # jobs that a lowered quota made preemptible
@@ -43,35 +43,35 @@ class History:
         )
         decision = admit(job, self.here, self.now)
         if isinstance(decision, Admit):
-            self.here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+            self.here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
         else:
-            self.here.put(replace(job, state=State.QUEUED))
+            self.here.put(replace(job, state=JobState.QUEUED))
 
     def serve(self) -> None:
         self.review()
-        for job, decision in turns(self.here, self.now):
+        for job, decision in schedule(self.here, self.now):
             if isinstance(decision, Preempt):
-                assert not job.promised, "others were asked to leave for it already"
+                assert not job.reserved, "others were asked to leave for it already"
                 for name in decision.victims:
                     victim = self.here.jobs[name]
                     assert victim.preemptible or victim.team == job.team
                     self.here.put(replace(victim, notice=self.now + timedelta(minutes=5)))
                 self.here.put(replace(job, nodes=decision.nodes))
             else:
-                self.here.put(replace(job, state=State.STARTING, nodes=decision.nodes))
+                self.here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
 
     def review(self) -> None:
-        for job in broken(self.here):
+        for job in stale_reservations(self.here):
             self.here.put(replace(job, nodes=()))
-        for job in spared(self.here):
+        for job in unneeded_victims(self.here):
             self.here.put(replace(job, notice=None))
 
     def wait(self, minutes: int) -> None:
         self.review()
         self.now += timedelta(minutes=minutes)
         for job in list(self.here.jobs.values()):
-            if job.state is State.STARTING:
-                self.here.put(replace(job, state=State.RUNNING, started=self.now))
+            if job.state is JobState.STARTING:
+                self.here.put(replace(job, state=JobState.RUNNING, started=self.now))
             if job.notice is not None and job.notice <= self.now:
                 self.here.remove(job.id)
 
@@ -81,13 +81,13 @@ class History:
             self.here.remove(names[index % len(names)])
 
     def restart(self) -> None:
-        self.here = World.of(self.here.snapshot())
+        self.here = ClusterState.of(self.here.snapshot())
 
     def change_quotas(self, first: int, second: int) -> None:
-        self.here.configure(CLUSTER, Teams(teams((first, second))))
-        for job in restored([job for job in self.here.jobs.values() if job.id in self.turned], self.here):
+        self.here.configure(CLUSTER, TeamsConfig(teams((first, second))))
+        for job in restorable([job for job in self.here.jobs.values() if job.id in self.turned], self.here):
             self.here.put(replace(job, preemptible=False, notice=None))
-        for job in excess(self.here):
+        for job in over_quota_jobs(self.here):
             self.here.put(replace(job, preemptible=True))
             self.turned.add(job.id)
 
@@ -139,7 +139,7 @@ def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[A
 def _held(of: str, history: History) -> int:
     """Without promises: what a team's own jobs have to give back counts until they are gone."""
     jobs = [job for job in history.here.jobs.values() if job.team == of and job.holds and not job.preemptible]
-    return sum(job.charge.gpus for job in jobs)
+    return sum(job.request.gpus for job in jobs)
 
 
 @given(st.lists(EVENTS, max_size=30))

@@ -10,30 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.idle import (
-    Activity,
+    Cause,
     GpuUse,
-    Keep,
-    Policy,
-    Stop,
-    Verdict,
-    Warn,
-    Warned,
-    Why,
+    IdleDecision,
+    IdleRule,
+    JobActivity,
+    KeepJob,
+    SentWarning,
+    StopJob,
+    WarnUser,
+    evaluate,
     gpu_use,
+    idle_rule_of,
     is_idle,
-    joined,
-    judge,
-    policy_of,
+    merge_samples,
 )
 from dlspawner.core.model import Culling, IdleWindows
-from dlspawner.core.template import Evidence, IdlePolicy
+from dlspawner.core.template import ActivitySource, IdlePolicy
 from tests.core.worlds import GIB, HOUR, MINUTE, NOW
 
 DAY = 24 * HOUR
 CULLING = Culling(window=10 * HOUR, dry_run=False)
-POLICY = policy_of(IdlePolicy(), IdleWindows(), CULLING, preemptible=False)
-SHELL = replace(POLICY, counts=frozenset({Evidence.GPU, Evidence.SSH}))
-BOARD = replace(POLICY, counts=frozenset({Evidence.HTTP}), http_alone=4 * HOUR)
+POLICY = idle_rule_of(IdlePolicy(), IdleWindows(), CULLING, preemptible=False)
+SHELL = replace(POLICY, counts=frozenset({ActivitySource.GPU, ActivitySource.SSH}))
+BOARD = replace(POLICY, counts=frozenset({ActivitySource.HTTP}), http_alone=4 * HOUR)
 
 
 def ago(hours: float) -> datetime:
@@ -45,16 +45,16 @@ def gpu(busy: float | None = None, since: float = 48, last: float = 0) -> GpuUse
     return GpuUse(ago(since), ago(last), None if busy is None else ago(busy))
 
 
-def old(**more: object) -> Activity:
+def old(**more: object) -> JobActivity:
     """A job of two days that nobody used, whose owner was warned twice."""
-    warned = (Warned(ago(6), 50), Warned(ago(2), 90))
-    return replace(Activity(ago(48), warned=warned), **more)
+    warned = (SentWarning(ago(6), 50), SentWarning(ago(2), 90))
+    return replace(JobActivity(ago(48), warned=warned), **more)
 
 
-JUDGED: dict[str, tuple[Activity, Policy, str]] = {
+JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "what nobody used for the window is stopped": (old(), POLICY, "stop unused"),
     "without a window nobody is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
-    "a new job is used": (Activity(ago(1)), POLICY, "keep used"),
+    "a new job is used": (JobActivity(ago(1)), POLICY, "keep used"),
     # every kind of evidence
     "the Hub's activity": (old(http=ago(1)), POLICY, "keep used"),
     "a notebook server of which nothing is heard": (old(tells_kernels=True), POLICY, "keep unknown"),
@@ -80,7 +80,7 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "metrics since a short while are no window": (old(gpu_count=1, gpus=(gpu(since=1),)), POLICY, "keep used"),
     "stale metrics of a template that does not count them": (
         old(gpu_count=1, gpus=(gpu(last=9),)),
-        replace(POLICY, counts=frozenset({Evidence.HTTP})),
+        replace(POLICY, counts=frozenset({ActivitySource.HTTP})),
         "stop unused",
     ),
     "reports of kernels that ceased stop nothing": (old(kernel_report=ago(3)), POLICY, "keep unknown"),
@@ -104,18 +104,18 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "keep alive does not add up": (old(http=ago(40), kept=ago(1)), POLICY, "stop unused"),
     # lifetime
     "the lifetime is over, used or not": (
-        old(http=ago(0), warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        old(http=ago(0), warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
         replace(POLICY, lifetime=DAY),
         "stop lifetime",
     ),
     "the lifetime is over, known or not": (
-        old(gpu_count=1, warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        old(gpu_count=1, warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
         replace(POLICY, lifetime=DAY),
         "stop lifetime",
     ),
     "the lifetime ends nobody unwarned": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
     "keep alive does not lengthen the lifetime": (
-        old(kept=ago(0), warned=(Warned(ago(2), 90, Why.LIFETIME),)),
+        old(kept=ago(0), warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
         replace(POLICY, lifetime=DAY),
         "stop lifetime",
     ),
@@ -129,54 +129,62 @@ JUDGED: dict[str, tuple[Activity, Policy, str]] = {
     "while the job runs that it shows it is used": (old(http=ago(0), watched=ago(0)), BOARD, "keep used"),
     "a TensorBoard that nobody looks at": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
     # warnings
-    "at half of the window": (Activity(ago(5)), POLICY, "warn 50 unused"),
-    "half is said once": (Activity(ago(6), warned=(Warned(ago(1), 50),)), POLICY, "keep used"),
-    "at nine tenths": (Activity(ago(9), warned=(Warned(ago(4), 50),)), POLICY, "warn 90 unused"),
-    "only the later one where both are due": (Activity(ago(9)), POLICY, "warn 90 unused"),
+    "at half of the window": (JobActivity(ago(5)), POLICY, "warn 50 unused"),
+    "half is said once": (JobActivity(ago(6), warned=(SentWarning(ago(1), 50),)), POLICY, "keep used"),
+    "at nine tenths": (JobActivity(ago(9), warned=(SentWarning(ago(4), 50),)), POLICY, "warn 90 unused"),
+    "only the later one where both are due": (JobActivity(ago(9)), POLICY, "warn 90 unused"),
     "a warning before the last use is void": (
-        Activity(ago(48), http=ago(9), warned=(Warned(ago(9.5), 90),)),
+        JobActivity(ago(48), http=ago(9), warned=(SentWarning(ago(9.5), 90),)),
         POLICY,
         "warn 90 unused",
     ),
-    "nobody is stopped unwarned": (Activity(ago(48)), POLICY, "warn 90 unused"),
-    "nor at once after the warning": (Activity(ago(48), warned=(Warned(ago(0.3), 90),)), POLICY, "keep used"),
-    "half an hour is enough of a warning": (Activity(ago(48), warned=(Warned(ago(0.5), 90),)), POLICY, "stop unused"),
+    "nobody is stopped unwarned": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
+    "nor at once after the warning": (JobActivity(ago(48), warned=(SentWarning(ago(0.3), 90),)), POLICY, "keep used"),
+    "half an hour is enough of a warning": (
+        JobActivity(ago(48), warned=(SentWarning(ago(0.5), 90),)),
+        POLICY,
+        "stop unused",
+    ),
     # clocks that jump
     "activity in the future is use": (old(http=NOW + DAY), POLICY, "keep used"),
     "a start in the future is use": (replace(old(), started=NOW + DAY), POLICY, "keep used"),
     "a clock that jumped forward makes metrics stale": (
-        Activity(ago(1000), gpu_count=1, gpus=(gpu(last=900, since=1000),)),
+        JobActivity(ago(1000), gpu_count=1, gpus=(gpu(last=900, since=1000),)),
         POLICY,
         "keep unknown",
     ),
-    "a clock that jumped forward warns first": (Activity(ago(1000), http=ago(900)), POLICY, "warn 90 unused"),
-    "a warning in the future has not stood": (Activity(ago(48), warned=(Warned(NOW + DAY, 90),)), POLICY, "keep used"),
+    "a clock that jumped forward warns first": (JobActivity(ago(1000), http=ago(900)), POLICY, "warn 90 unused"),
+    "a warning in the future has not stood": (
+        JobActivity(ago(48), warned=(SentWarning(NOW + DAY, 90),)),
+        POLICY,
+        "keep used",
+    ),
     # dry run
     "a cluster that says nothing of idle jobs stops nobody": (
-        old(warned=(*old().warned, Warned(ago(2), 90, Why.LIFETIME))),
-        Policy(HOUR, DAY, frozenset(Evidence), None, Culling()),
+        old(warned=(*old().warned, SentWarning(ago(2), 90, Cause.LIFETIME))),
+        IdleRule(HOUR, DAY, frozenset(ActivitySource), None, Culling()),
         "would stop lifetime",
     ),
     "a dry run says what it would stop": (
-        Activity(ago(48)),
+        JobActivity(ago(48)),
         replace(POLICY, culling=replace(CULLING, dry_run=True)),
         "would stop unused",
     ),
     "a dry run warns nobody": (
-        Activity(ago(9)),
+        JobActivity(ago(9)),
         replace(POLICY, culling=replace(CULLING, dry_run=True)),
         "keep used",
     ),
 }
 
 
-def said(verdict: Verdict) -> str:
+def said(verdict: IdleDecision) -> str:
     match verdict:
-        case Keep(why):
+        case KeepJob(why):
             return f"keep {why.value}"
-        case Warn(percent, why):
+        case WarnUser(percent, why):
             return f"warn {percent} {why.value}"
-        case Stop(why, _, dry_run):
+        case StopJob(why, _, dry_run):
             return f"{'would stop' if dry_run else 'stop'} {why.value}"
 
 
@@ -184,7 +192,7 @@ def said(verdict: Verdict) -> str:
 def test_judged(name: str) -> None:
     activity, policy, expected = JUDGED[name]
 
-    assert said(judge(activity, policy, NOW)) == expected
+    assert said(evaluate(activity, policy, NOW)) == expected
 
 
 WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
@@ -200,7 +208,7 @@ WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
 def test_the_window_is(name: str) -> None:
     template, of_team, preemptible, hours = WINDOWS[name]
 
-    assert policy_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
+    assert idle_rule_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -210,16 +218,16 @@ def test_the_window_is(name: str) -> None:
 )
 def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, reported: bool) -> None:
     culling = replace(CULLING, dry_run=of_cluster)
-    policy = policy_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
-    verdict = judge(Activity(ago(48), warned=(Warned(ago(10), 50), Warned(ago(2), 90))), policy, NOW)
-    assert isinstance(verdict, Stop)
+    policy = idle_rule_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
+    verdict = evaluate(JobActivity(ago(48), warned=(SentWarning(ago(10), 50), SentWarning(ago(2), 90))), policy, NOW)
+    assert isinstance(verdict, StopJob)
     assert verdict.dry_run is reported
 
 
 def test_a_warning_says_when_the_job_will_be_stopped() -> None:
-    verdict = judge(Activity(ago(5)), POLICY, NOW)
+    verdict = evaluate(JobActivity(ago(5)), POLICY, NOW)
 
-    assert isinstance(verdict, Warn)
+    assert isinstance(verdict, WarnUser)
     assert (verdict.idle_since, verdict.stop_at) == (ago(5), ago(-5))
 
 
@@ -253,14 +261,14 @@ JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
 def test_what_is_known_and_what_is_new_are_joined(name: str) -> None:
     old, new, expected = JOINED[name]
 
-    assert joined(old, new, CULLING) == expected
+    assert merge_samples(old, new, CULLING) == expected
 
 
-IDLE: dict[str, tuple[Activity, Policy, bool]] = {
-    "unused for half an hour": (Activity(ago(0.5)), POLICY, True),
-    "or for half of a short window": (Activity(ago(0.1)), replace(POLICY, window=0.2 * HOUR), True),
-    "also where it would never be stopped": (Activity(ago(0.5)), replace(POLICY, window=None), True),
-    "but not before": (Activity(ago(0.4)), POLICY, False),
+IDLE: dict[str, tuple[JobActivity, IdleRule, bool]] = {
+    "unused for half an hour": (JobActivity(ago(0.5)), POLICY, True),
+    "or for half of a short window": (JobActivity(ago(0.1)), replace(POLICY, window=0.2 * HOUR), True),
+    "also where it would never be stopped": (JobActivity(ago(0.5)), replace(POLICY, window=None), True),
+    "but not before": (JobActivity(ago(0.4)), POLICY, False),
     "nor where that is not known": (old(gpu_count=1), POLICY, False),
     "keep alive is a wish and no use": (old(kept=ago(0)), POLICY, True),
 }
@@ -276,16 +284,16 @@ def test_known_to_be_idle_is_what_is(name: str) -> None:
 def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:
     holds = replace(gpu(), memory_bytes=70 * GIB)
 
-    assert isinstance(judge(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), Stop)
+    assert isinstance(evaluate(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), StopJob)
 
 
 def test_a_busy_gpu_that_a_job_should_not_have_is_use_all_the_same() -> None:
-    assert isinstance(judge(old(gpu_count=0, gpus=(gpu(busy=3),)), POLICY, NOW), Keep)
+    assert isinstance(evaluate(old(gpu_count=0, gpus=(gpu(busy=3),)), POLICY, NOW), KeepJob)
 
 
 TIMES = st.none() | st.integers(-3000, 3000).map(lambda minutes: NOW + minutes * MINUTE)
 ACTIVITIES = st.builds(
-    Activity,
+    JobActivity,
     started=st.integers(-3000, 100).map(lambda minutes: NOW + minutes * MINUTE),
     http=TIMES,
     kernel_busy=TIMES,
@@ -298,7 +306,9 @@ ACTIVITIES = st.builds(
     gpus=st.sampled_from([(), (gpu(),), (gpu(busy=3),), (gpu(last=1),)]),
     kept=TIMES,
     warned=st.lists(
-        st.builds(Warned, TIMES.map(lambda at: at or NOW), st.sampled_from([50, 90]), st.sampled_from([Why.UNUSED])),
+        st.builds(
+            SentWarning, TIMES.map(lambda at: at or NOW), st.sampled_from([50, 90]), st.sampled_from([Cause.UNUSED])
+        ),
         max_size=3,
     ).map(tuple),
 )
@@ -306,9 +316,9 @@ ACTIVITIES = st.builds(
 
 @given(ACTIVITIES)
 @settings(max_examples=300)
-def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: Activity) -> None:
-    verdict = judge(activity, POLICY, NOW)
-    if isinstance(verdict, Stop):
+def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: JobActivity) -> None:
+    verdict = evaluate(activity, POLICY, NOW)
+    if isinstance(verdict, StopJob):
         seen = [activity.started, activity.http, activity.ssh, *(one.last_busy for one in activity.gpus)]
         assert all(at is None or at <= NOW - timedelta(hours=10) for at in seen)
         assert len(activity.gpus) >= activity.gpu_count
@@ -318,17 +328,17 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
 
 @given(ACTIVITIES)
 @settings(max_examples=100)
-def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: Activity) -> None:
+def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: JobActivity) -> None:
     """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
     activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, tells_ssh=False, warned=())
     now, words = NOW, []
     for _ in range(2000):
-        verdict = judge(activity, POLICY, now)
-        if isinstance(verdict, Warn):
+        verdict = evaluate(activity, POLICY, now)
+        if isinstance(verdict, WarnUser):
             words.append(verdict.percent)
-            activity = replace(activity, warned=(*activity.warned, Warned(now, verdict.percent)))
-        if isinstance(verdict, Stop):
+            activity = replace(activity, warned=(*activity.warned, SentWarning(now, verdict.percent)))
+        if isinstance(verdict, StopJob):
             break
         now += timedelta(minutes=7)
     assert words in ([50, 90], [90])
-    assert isinstance(verdict, Stop)
+    assert isinstance(verdict, StopJob)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.leaving import are_leaving, who_leaves, will_leave
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.leaving import victims_of, victims_stopping_sentence, victims_will_stop_sentence
 from dlspawner.core.quota import admit
-from dlspawner.core.world import World
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import MINUTE, NOW, node, queues, runs, team, wants, world
 
 N1, N2 = node("n1"), node("n2")
@@ -20,7 +20,7 @@ def lends(name: str, gpus: int, **more: object) -> Job:
     return runs(name, "b", gpus, "n1", preemptible=True, **more)
 
 
-WILL: dict[str, tuple[World, Job, str]] = {
+WILL: dict[str, tuple[ClusterState, Job, str]] = {
     "a preemptible job of somebody else": (
         world(*PAIR, lends("r", 8)),
         wants("j", "a", 1),
@@ -50,11 +50,11 @@ def test_what_a_job_needs_is_held_by(name: str) -> None:
     found = admit(request, here, NOW)
 
     assert isinstance(found, Preempt)
-    said = will_leave(request, [here.jobs[one] for one in found.victims])
+    said = victims_will_stop_sentence(request, [here.jobs[one] for one in found.victims])
     assert said == f"What it needs is held by {expected}"
 
 
-ARE: dict[str, tuple[World, Job, str]] = {
+ARE: dict[str, tuple[ClusterState, Job, str]] = {
     "a preemptible job on the promised node": (
         world(*PAIR, lends("r", 8, notice=LATER)),
         queues("j", "a", 8, nodes=("n1",)),
@@ -66,7 +66,7 @@ ARE: dict[str, tuple[World, Job, str]] = {
         "a job of your team with a lower priority, which has been told to leave",
     ),
     "a job that ends for another reason": (
-        world(*PAIR, runs("r", "b", 8, "n1", state=State.STOPPING)),
+        world(*PAIR, runs("r", "b", 8, "n1", state=JobState.STOPPING)),
         queues("j", "a", 8, nodes=("n1",)),
         "a job that is being stopped, which has been told to leave",
     ),
@@ -78,7 +78,7 @@ def test_what_was_promised_is_held_by(name: str) -> None:
     here, request, expected = ARE[name]
     here.put(request)
 
-    assert are_leaving(request, who_leaves(request, here)) == f"What it waits for is held by {expected}"
+    assert victims_stopping_sentence(request, victims_of(request, here)) == f"What it waits for is held by {expected}"
 
 
 def test_who_leaves_elsewhere_is_not_named() -> None:
@@ -86,4 +86,4 @@ def test_who_leaves_elsewhere_is_not_named() -> None:
     request = queues("j", "a", 8, nodes=("n1",))
     here = world(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)
 
-    assert [job.id for job in who_leaves(request, here)] == ["r"]
+    assert [job.id for job in victims_of(request, here)] == ["r"]

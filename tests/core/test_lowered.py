@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.lowered import excess, restored
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.lowered import over_quota_jobs, restorable
 from dlspawner.core.model import Team
 from dlspawner.core.nodes import Node
 from tests.core.worlds import HOUR, MINUTE, NOW, node, queues, runs, team, world
@@ -22,36 +22,36 @@ TWO = (team("a", 8), team("b", 8), N1, N2)
 def test_a_lowered_quota_names_the_newest_excess() -> None:
     jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
 
-    assert [job.id for job in excess(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
+    assert [job.id for job in over_quota_jobs(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
 
 
 def test_a_lowered_quota_spares_whom_it_can() -> None:
     jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
 
-    assert [job.id for job in excess(world(team("a", 1), N1, *jobs))] == ["old"]
+    assert [job.id for job in over_quota_jobs(world(team("a", 1), N1, *jobs))] == ["old"]
 
 
 def test_a_removed_team_keeps_nothing_guaranteed() -> None:
     jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
 
-    assert [job.id for job in excess(world(team("a", 8), N1, *jobs))] == ["j"]
+    assert [job.id for job in over_quota_jobs(world(team("a", 8), N1, *jobs))] == ["j"]
 
 
 def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
     jobs = [runs("old", "a", 8, "n1", before_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
 
-    assert excess(world(team("a", 4), N1, N2, *jobs)) == ()
-    assert [job.id for job in excess(world(team("a", 3), N1, N2, *jobs))] == ["new"]
+    assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
+    assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]
 
 
 def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
-    assert excess(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
+    assert over_quota_jobs(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
 
 
 def test_who_is_leaving_is_no_excess() -> None:
-    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=State.STOPPING)]
+    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)]
 
-    assert excess(world(team("a", 4), N1, *jobs)) == ()
+    assert over_quota_jobs(world(team("a", 4), N1, *jobs)) == ()
 
 
 def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:
@@ -73,7 +73,7 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         "",
     ),
     "nobody of a team that was removed": ((*TWO, turned("j", 1, 1, of="gone")), ""),
-    "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=State.STOPPING)), ""),
+    "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
     "one that should leave its team's share for a guest": (
         (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
         "j",
@@ -94,7 +94,7 @@ def test_guaranteed_again_is(name: str) -> None:
     things, expected = AGAIN[name]
     here = world(*things)
 
-    assert " ".join(job.id for job in restored(list(here.jobs.values()), here)) == expected
+    assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
 
 
 @given(
@@ -111,16 +111,16 @@ def test_a_quota_that_is_lowered_and_raised_leaves_no_more_guaranteed_than_there
         for number, (gpus, where, leaves) in enumerate(sizes)
     ]
     here = world(team("a", lowered), team("b", 1), N1, N2, *jobs)
-    beyond = excess(here)
+    beyond = over_quota_jobs(here)
     for job in beyond:
         here.put(replace(job, preemptible=True))
     here.configure(here.cluster, world(team("a", raised), team("b", 1)).teams)
-    back = restored([job for job in here.jobs.values() if job.preemptible], here)
+    back = restorable([job for job in here.jobs.values() if job.preemptible], here)
     before = here.guaranteed("a", "a100")
     for job in back:
         here.put(replace(job, preemptible=False))
 
-    left = here.left("a", "a100")
+    left = here.available_quota("a", "a100")
     assert here.guaranteed("a", "a100") <= max(before, raised * GPU)
     assert {job.id for job in back} <= {job.id for job in beyond}
-    assert all(job.charge.gpus > left for job in here.jobs.values() if job.preemptible)
+    assert all(job.request.gpus > left for job in here.jobs.values() if job.preemptible)

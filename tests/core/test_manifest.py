@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.manifest import hide_gpus, merge_pod
+from dlspawner.core.manifest import disable_gpus_by_default, merge_pod
 
 GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 
@@ -145,15 +145,15 @@ def test_what_is_merged_shares_nothing_with_what_it_was_made_of() -> None:
 def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any]]) -> None:
     pod = {"spec": {kind: [{"name": "a", **container}]}}
     before = copy.deepcopy(pod)
-    hidden = hide_gpus(pod, GPUS)
+    hidden = disable_gpus_by_default(pod, GPUS)
     assert hidden["spec"][kind][0].get("env", []) == env
-    assert hide_gpus(hidden, GPUS) == hidden
+    assert disable_gpus_by_default(hidden, GPUS) == hidden
     assert pod == before
 
 
 def test_a_cluster_without_gpus_of_a_vendor_says_nothing_of_them() -> None:
     env = [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]
-    hidden = hide_gpus({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})
+    hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})
     assert hidden["spec"]["containers"][0]["env"] == [_VOID, *env]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlspawner.core import naming
 
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-ALICE = naming.Job(
+ALICE = naming.PodIdentity(
     id="j-abcdefghij23",
     user="Alice@example.org",
     server="train",
@@ -133,9 +133,9 @@ def test_a_pod_that_is_not_ours_is_no_job(metadata: dict[str, Any]) -> None:
 
 
 def test_a_nonce_is_bound_to_one_pod_and_no_annotation_breaks_the_look() -> None:
-    told = naming.bound("n", "jobs/p")
-    assert naming.is_bound(told, "n", "jobs/p")
-    assert not any(naming.is_bound(told, *one) for one in (("m", "jobs/p"), ("n", "special/p"), ("\ud800", "jobs/p")))
+    told = naming.sign("n", "jobs/p")
+    assert naming.verify(told, "n", "jobs/p")
+    assert not any(naming.verify(told, *one) for one in (("m", "jobs/p"), ("n", "special/p"), ("\ud800", "jobs/p")))
 
 
 def test_a_job_id_is_made_of_the_bytes_it_is_given() -> None:

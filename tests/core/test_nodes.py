@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core.model import Toleration
-from dlspawner.core.nodes import Placement, Taint, read_placement
+from dlspawner.core.nodes import NodePlacement, Taint, read_placement
 from tests.core.worlds import node
 
 NODE = node("n1", labels=(("gpu", "a100"), ("rank", "5")), taints=())
@@ -51,7 +51,7 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
 def test_a_pod_that_demands(name: str) -> None:
     spec, suits = DEMANDS[name]
 
-    assert read_placement(spec).suits(NODE) is suits
+    assert read_placement(spec).matches(NODE) is suits
 
 
 TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
@@ -68,9 +68,9 @@ TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
 def test_a_pod_that_tolerates(name: str) -> None:
     tolerations, suits = TOLERATED[name]
 
-    assert Placement(tolerations=tuple(tolerations)).suits(TAINTED) is suits
+    assert NodePlacement(tolerations=tuple(tolerations)).matches(TAINTED) is suits
 
 
 @pytest.mark.parametrize("taint", [Taint("node.kubernetes.io/unschedulable"), Taint("x", effect="PreferNoSchedule")])
 def test_taints_that_pass_or_only_ask_keep_nobody_away_for_ever(taint: Taint) -> None:
-    assert Placement().suits(node("n1", taints=(taint,)))
+    assert NodePlacement().matches(node("n1", taints=(taint,)))

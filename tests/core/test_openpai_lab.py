@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlspawner.core.decisions import Admit, Preempt, Reason, Wait
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.decisions import Admit, MustWait, Preempt, Reason
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.nodes import Node
 from dlspawner.core.quota import admit
-from dlspawner.core.world import World
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import GIB, HURRIED, NOW, ask, node, one_pass, queues, runs, team, wants, world
 
 PROD, TEST = 100, 10
@@ -19,10 +19,10 @@ def machine(name: str) -> Node:
     return node(name, 1, cpu_milli=2000, memory_bytes=4 * GIB)
 
 
-def lab(*jobs: Job, opted_in: bool = False) -> World:
+def lab(*jobs: Job, opted_in: bool = False) -> ClusterState:
     teams = (team("vc1", 1, preempts_own=opted_in), team("vc2", 1, preempts_own=opted_in))
     return world(
-        *teams, machine("one"), machine("two"), *(replace(job, charge=CHARGE) for job in jobs), cluster=HURRIED
+        *teams, machine("one"), machine("two"), *(replace(job, request=CHARGE) for job in jobs), cluster=HURRIED
     )
 
 
@@ -33,14 +33,14 @@ def request(name: str, of: str, **more: object) -> Job:
 def test_safety_a_virtual_cluster_can_not_take_more_than_its_own() -> None:
     decision = admit(request("second", "vc1"), lab(runs("first", "vc1", 1, "one")), NOW)
 
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, MustWait)
     assert decision.reason is Reason.TEAM_QUOTA
 
 
 def test_safety_also_where_it_opted_in_and_nobody_of_it_can_leave_the_quota_is_what_it_reads() -> None:
     decision = admit(request("second", "vc1"), lab(runs("first", "vc1", 1, "one"), opted_in=True), NOW)
 
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, MustWait)
     assert decision.reason is Reason.TEAM_QUOTA
     assert decision.sentence == "Team vc1 uses 1 of its 1 GPU of type a100; this job needs 1."
 
@@ -92,8 +92,8 @@ def test_priority_a_test_job_of_the_other_virtual_cluster_is_safe_from_it() -> N
     here.put_node(replace(machine("two"), cordoned=True))
     decision = admit(request("more", "vc1", priority=PROD), here, NOW)
 
-    assert isinstance(decision, Wait)
-    assert decision.reason is Reason.NO_NODE
+    assert isinstance(decision, MustWait)
+    assert decision.reason is Reason.NO_FIT
 
 
 def test_opportunistic_jobs_use_both_nodes_whoever_owns_them() -> None:
@@ -105,12 +105,12 @@ def test_opportunistic_jobs_use_both_nodes_whoever_owns_them() -> None:
 def test_opportunistic_jobs_stop_no_opportunistic_ones() -> None:
     here = lab(runs("o1", "vc1", 1, "one", preemptible=True), runs("o2", "vc1", 1, "two", preemptible=True))
 
-    assert isinstance(admit(request("o3", "vc2", preemptible=True, priority=PROD), here, NOW), Wait)
+    assert isinstance(admit(request("o3", "vc2", preemptible=True, priority=PROD), here, NOW), MustWait)
 
 
 def test_opportunistic_jobs_go_on_when_the_owner_has_ended() -> None:
     here = lab(runs("owner", "vc1", 1, "one"), runs("other", "vc2", 1, "two"), queues("o1", "vc1", 1, preemptible=True))
     assert one_pass(here, NOW) == []
-    here.put(replace(here.jobs["owner"], state=State.ENDED))
+    here.put(replace(here.jobs["owner"], state=JobState.ENDED))
 
     assert one_pass(here, NOW) == ["o1"]

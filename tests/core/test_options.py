@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.model import Amount, Team
-from dlspawner.core.options import BUILT_IN, Choices, Rejected, choose, find_template, offered, usable
-from dlspawner.core.template import Endpoint, Option, Protocol, Role, Template
+from dlspawner.core.model import CpuMemory, Team
+from dlspawner.core.options import (
+    BUILT_IN,
+    InvalidOptions,
+    SelectedOptions,
+    find_template,
+    offered_options,
+    select_options,
+    usable_templates,
+)
+from dlspawner.core.template import Endpoint, EndpointProtocol, Option, PodRole, Template
 from tests.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION
 
 ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
@@ -74,16 +82,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("wishes", "name", "expected"), ACCEPTED.values(), ids=ACCEPTED)
 def test_a_good_choice_is_taken(wishes: dict[str, Any], name: str, expected: Any) -> None:
-    choices = choose(NOTEBOOK, CLUSTER, wishes, [VISION])
-    assert isinstance(choices, Choices), choices
+    choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    assert isinstance(choices, SelectedOptions), choices
     assert choices.get(name) == expected
     assert type(choices.get(name)) is type(expected)
 
 
 @pytest.mark.parametrize(("wishes", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> None:
-    rejected = choose(NOTEBOOK, CLUSTER, wishes, [VISION])
-    assert isinstance(rejected, Rejected)
+    rejected = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    assert isinstance(rejected, InvalidOptions)
     assert len(rejected.sentences) == 1
     assert rejected.sentences[0].startswith(sentence)
 
@@ -98,62 +106,64 @@ def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> No
     ],
 )
 def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, sentences: Any) -> None:
-    endpoints = (Endpoint("ssh", 2222, Protocol.SSH),)
+    endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH),)
     template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
-    chosen = choose(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
+    chosen = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
 
-    assert chosen == Rejected(sentences) if sentences else isinstance(chosen, Choices)
+    assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
 
 
 def test_all_bad_choices_are_told_together() -> None:
-    rejected = choose(NOTEBOOK, CLUSTER, {"gpus": 99, "size": "xl", "typo": 1})
-    assert isinstance(rejected, Rejected)
+    rejected = select_options(NOTEBOOK, CLUSTER, {"gpus": 99, "size": "xl", "typo": 1})
+    assert isinstance(rejected, InvalidOptions)
     assert len(rejected.sentences) == 3
 
 
 def test_cpu_and_memory_come_with_the_gpus() -> None:
     for wishes, expected in (
-        ({"gpus": 0}, Amount(500, GIB)),
-        ({"gpus": 2}, Amount(8000, 32 * GIB)),
-        ({"gpus": 2, "gpu_type": "mi300"}, Amount(16000, 64 * GIB)),
-        ({"gpus": 2, "cpu": "500m"}, Amount(500, 32 * GIB)),
+        ({"gpus": 0}, CpuMemory(500, GIB)),
+        ({"gpus": 2}, CpuMemory(8000, 32 * GIB)),
+        ({"gpus": 2, "gpu_type": "mi300"}, CpuMemory(16000, 64 * GIB)),
+        ({"gpus": 2, "cpu": "500m"}, CpuMemory(500, 32 * GIB)),
     ):
-        choices = choose(NOTEBOOK, CLUSTER, wishes)
-        assert isinstance(choices, Choices)
+        choices = select_options(NOTEBOOK, CLUSTER, wishes)
+        assert isinstance(choices, SelectedOptions)
         assert choices.amount == expected
 
 
 def test_a_templates_own_default_gives_way_to_a_small_share() -> None:
     roomy = _with(NOTEBOOK, "cpu", default="16")
-    choices = choose(roomy, CLUSTER, {"gpus": 0})
-    assert isinstance(choices, Choices)
+    choices = select_options(roomy, CLUSTER, {"gpus": 0})
+    assert isinstance(choices, SelectedOptions)
     assert choices.amount.cpu_milli == 4000
 
 
 def test_a_templates_maximum_narrows_the_clusters() -> None:
     narrow = _with(NOTEBOOK, "gpus", maximum=2)
-    assert next(option for option in offered(narrow, CLUSTER) if option.name == "gpus").maximum == 2
-    rejected = choose(narrow, CLUSTER, {"gpus": 3})
-    assert rejected == Rejected(("GPUs must be between 0 and 2; you asked for 3.",))
+    assert next(option for option in offered_options(narrow, CLUSTER) if option.name == "gpus").maximum == 2
+    rejected = select_options(narrow, CLUSTER, {"gpus": 3})
+    assert rejected == InvalidOptions(("GPUs must be between 0 and 2; you asked for 3.",))
 
 
 def test_a_cluster_without_gpus_offers_none() -> None:
     bare = replace(CLUSTER, gpu_types=())
-    choices = choose(NOTEBOOK, bare, {})
-    assert isinstance(choices, Choices)
+    choices = select_options(NOTEBOOK, bare, {})
+    assert isinstance(choices, SelectedOptions)
     assert (choices.gpus, choices.gpu_type) == (0, None)
-    assert choose(NOTEBOOK, bare, {"gpus": 1}) == Rejected(("GPUs must be between 0 and 0; you asked for 1.",))
+    assert select_options(NOTEBOOK, bare, {"gpus": 1}) == InvalidOptions(
+        ("GPUs must be between 0 and 0; you asked for 1.",)
+    )
 
 
 def test_without_gpus_no_gpu_type_is_charged() -> None:
-    choices = choose(NOTEBOOK, CLUSTER, {"gpus": 0, "gpu_type": "mi300"})
-    assert isinstance(choices, Choices)
+    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 0, "gpu_type": "mi300"})
+    assert isinstance(choices, SelectedOptions)
     assert choices.gpu_type is None
 
 
 def test_who_chooses_no_type_gets_the_first() -> None:
-    choices = choose(NOTEBOOK, CLUSTER, {"gpus": 1})
-    assert isinstance(choices, Choices)
+    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 1})
+    assert isinstance(choices, SelectedOptions)
     assert choices.gpu_type == A100
     assert MI300 in CLUSTER.gpu_types
 
@@ -161,21 +171,23 @@ def test_who_chooses_no_type_gets_the_first() -> None:
 def test_the_first_team_pays_unless_another_is_chosen() -> None:
     teams = [VISION, LANGUAGE]
     for wishes, team in (({}, "vision"), ({"team": "language"}, "language")):
-        choices = choose(NOTEBOOK, CLUSTER, wishes, teams)
-        assert isinstance(choices, Choices)
+        choices = select_options(NOTEBOOK, CLUSTER, wishes, teams)
+        assert isinstance(choices, SelectedOptions)
         assert choices.team == team
 
 
 def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
-    first = choose(NOTEBOOK, CLUSTER, {"gpus": "2", "note": "x", "fast": "on"}, [VISION])
-    assert isinstance(first, Choices)
-    assert choose(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
+    first = select_options(NOTEBOOK, CLUSTER, {"gpus": "2", "note": "x", "fast": "on"}, [VISION])
+    assert isinstance(first, SelectedOptions)
+    assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
 
 
 def test_a_job_of_two_pods_is_not_launched_yet_and_says_so() -> None:
-    gang = replace(NOTEBOOK, roles=(Role("worker", 2),))
-    rejected = choose(gang, CLUSTER, {})
-    assert rejected == Rejected(("“Notebook” asks for 2 pods; jobs of more than one pod can not be launched yet.",))
+    gang = replace(NOTEBOOK, roles=(PodRole("worker", 2),))
+    rejected = select_options(gang, CLUSTER, {})
+    assert rejected == InvalidOptions(
+        ("“Notebook” asks for 2 pods; jobs of more than one pod can not be launched yet.",)
+    )
 
 
 def test_the_template_is_found_by_name_or_by_default() -> None:
@@ -190,25 +202,25 @@ def test_the_template_is_found_by_name_or_by_default() -> None:
     ("name", "shown"), [(7, "7"), (["notebook"], "a list"), ({}, "an object"), (True, "true")], ids=repr
 )
 def test_a_template_that_is_no_name_is_a_sentence(name: object, shown: str) -> None:
-    said = Rejected((f"The job template must be a name, not {shown}.",))
+    said = InvalidOptions((f"The job template must be a name, not {shown}.",))
     assert find_template([NOTEBOOK], {"template": name}) == said
 
 
 @pytest.mark.parametrize("name", ["notebok", "../notebook", "NOTEBOOK"])
 def test_an_unknown_template_is_a_sentence_that_names_yours(name: object) -> None:
     rejected = find_template([NOTEBOOK], {"template": name})
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, InvalidOptions)
     assert rejected.sentences[0].startswith("There is no job template")
     assert rejected.sentences[0].endswith("Yours: notebook.")
 
 
 def test_a_template_is_for_its_teams_and_a_team_has_its_templates() -> None:
     private = replace(NOTEBOOK, name="private", who=("vision",))
-    assert usable([NOTEBOOK, private], [VISION]) == (NOTEBOOK, private)
-    assert usable([NOTEBOOK, private], [LANGUAGE]) == (NOTEBOOK,)
-    assert usable([private], [Team("default")]) == ()
+    assert usable_templates([NOTEBOOK, private], [VISION]) == (NOTEBOOK, private)
+    assert usable_templates([NOTEBOOK, private], [LANGUAGE]) == (NOTEBOOK,)
+    assert usable_templates([private], [Team("default")]) == ()
     rejected = find_template([NOTEBOOK, private], {"template": "private"}, [LANGUAGE])
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, InvalidOptions)
 
 
 _JSON = st.recursive(
@@ -221,8 +233,8 @@ _JSON = st.recursive(
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from([option.name for option in NOTEBOOK.options]) | st.text(max_size=12), _JSON))
 def test_no_json_at_all_makes_choosing_crash(wishes: dict[str, Any]) -> None:
-    choices = choose(NOTEBOOK, CLUSTER, wishes, [VISION])
-    if isinstance(choices, Rejected):
+    choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    if isinstance(choices, InvalidOptions):
         assert all(sentence.isprintable() and len(sentence) < 400 for sentence in choices.sentences)
     else:
         assert 0 <= choices.gpus <= 8

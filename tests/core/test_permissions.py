@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dlspawner.core import security
-from dlspawner.core.accounts import Numbers
+from dlspawner.core.accounts import UnixIds
 from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import Special
-from dlspawner.core.permissions import beyond, named, uses
+from dlspawner.core.model import SpecialPermission
+from dlspawner.core.permissions import disallowed, format_permissions, permission_uses
 
-ROOT, PRIVILEGED, NETWORK = Special.ROOT, Special.PRIVILEGED, Special.HOST_NETWORK
-PATHS, DEVICES = Special.HOST_PATHS, Special.DEVICES
+ROOT, PRIVILEGED, NETWORK = SpecialPermission.ROOT, SpecialPermission.PRIVILEGED, SpecialPermission.HOST_NETWORK
+PATHS, DEVICES = SpecialPermission.HOST_PATHS, SpecialPermission.DEVICES
 PLAIN: Manifest = {
     "metadata": {"name": "jupyter-alice"},
     "spec": {
@@ -25,7 +25,7 @@ PLAIN: Manifest = {
 
 def ordinary() -> Manifest:
     """A pod as it is made of any template."""
-    return security.restricted(security.run_as(PLAIN, Numbers(5012, 5012, ())))
+    return security.restricted(security.run_as(PLAIN, UnixIds(5012, 5012, ())))
 
 
 def spec(**fields: object) -> Manifest:
@@ -41,7 +41,7 @@ def context(**fields: object) -> Manifest:
 
 
 NOTEBOOK = "container notebook: "
-USES: dict[str, tuple[Manifest, set[tuple[Special, str]]]] = {
+USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
     "an ordinary job needs nothing": ({}, set()),
     "uid 0 of the pod is root": (spec(securityContext={"runAsUser": 0}), {(ROOT, "runAsUser 0")}),
     "uid 0 of a container is root": (context(runAsUser=0), {(ROOT, NOTEBOOK + "runAsUser 0")}),
@@ -133,29 +133,29 @@ USES: dict[str, tuple[Manifest, set[tuple[Special, str]]]] = {
 
 
 @pytest.mark.parametrize(("change", "wanted"), USES.values(), ids=USES)
-def test_a_pod_uses(change: Manifest, wanted: set[tuple[Special, str]]) -> None:
-    assert {(use.special, use.what) for use in uses(merge_pod(ordinary(), change))} == wanted
+def test_a_pod_uses(change: Manifest, wanted: set[tuple[SpecialPermission, str]]) -> None:
+    assert {(use.special, use.what) for use in permission_uses(merge_pod(ordinary(), change))} == wanted
 
 
 def test_what_restricted_fills_in_counts_when_a_hook_takes_it_away() -> None:
     pod = ordinary()
     pod["spec"].pop("securityContext")
     del pod["spec"]["containers"][0]["securityContext"]
-    assert {use.special for use in uses(pod)} == {ROOT, PRIVILEGED}
+    assert {use.special for use in permission_uses(pod)} == {ROOT, PRIVILEGED}
 
 
 def test_a_container_cannot_hide_behind_the_pod_nor_the_pod_behind_a_container() -> None:
     looser = merge_pod(ordinary(), context(runAsNonRoot=False, seccompProfile={"type": "Unconfined"}))
-    assert {use.special for use in uses(looser)} == {ROOT, PRIVILEGED}
+    assert {use.special for use in permission_uses(looser)} == {ROOT, PRIVILEGED}
     stricter = merge_pod(ordinary(), spec(securityContext={"runAsUser": 0}))
     stricter = merge_pod(stricter, context(runAsUser=1000))
-    assert {use.special for use in uses(stricter)} == {ROOT}
+    assert {use.special for use in permission_uses(stricter)} == {ROOT}
 
 
 def test_only_what_is_not_allowed_is_beyond() -> None:
     pod = merge_pod(ordinary(), spec(hostNetwork=True, securityContext={"runAsUser": 0}))
-    assert [use.special for use in beyond(pod, {ROOT})] == [NETWORK]
-    assert beyond(pod, {ROOT, NETWORK}) == ()
+    assert [use.special for use in disallowed(pod, {ROOT})] == [NETWORK]
+    assert disallowed(pod, {ROOT, NETWORK}) == ()
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_only_what_is_not_allowed_is_beyond() -> None:
     [
         ((), ""),
         ((PATHS, ROOT), "root, host paths"),
-        (tuple(Special), "root, privileged containers, the host's network, host paths, devices"),
+        (tuple(SpecialPermission), "root, privileged containers, the host's network, host paths, devices"),
     ],
 )
-def test_permissions_in_words(permissions: tuple[Special, ...], words: Any) -> None:
-    assert named(permissions) == words
+def test_permissions_in_words(permissions: tuple[SpecialPermission, ...], words: Any) -> None:
+    assert format_permissions(permissions) == words

@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.model import Team
-from dlspawner.core.nodes import Holding, Node
-from dlspawner.core.preemption import broken, choose_victims, goes_on_until, in_order, leaves_at, spared, trespass
+from dlspawner.core.nodes import ForeignUsage, Node
+from dlspawner.core.preemption import (
+    choose_victims,
+    deferred_stop_time,
+    order_candidates,
+    share_overrun,
+    stale_reservations,
+    stop_time,
+    unneeded_victims,
+)
 from dlspawner.core.quota import admit
-from dlspawner.core.rooms import Space
+from dlspawner.core.rooms import Resources
 from tests.core.worlds import (
     HOUR,
     HURRIED,
@@ -89,8 +97,8 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 @pytest.mark.parametrize("name", CHOSEN)
 def test_chosen_is(name: str) -> None:
     jobs, gpus, expected = CHOSEN[name]
-    asked = in_order(jobs, world(*TEAMS, *jobs), NOW)
-    victims = choose_victims({"n1": Space(gpus * GPU, 0, 0)}, NVIDIA, asked)
+    asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
+    victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
 
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
@@ -99,7 +107,7 @@ def test_chosen_is(name: str) -> None:
 def test_nobody_is_chosen_where_all_are_not_enough() -> None:
     jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
 
-    assert choose_victims({"n1": Space(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
+    assert choose_victims({"n1": Resources(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
 
 
 LEAVES: dict[str, tuple[Job, timedelta]] = {
@@ -117,7 +125,7 @@ LEAVES: dict[str, tuple[Job, timedelta]] = {
 def test_told_now_leaves(name: str) -> None:
     job, expected = LEAVES[name]
 
-    assert leaves_at(job, world(*TEAMS), NOW) == NOW + expected
+    assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
 
 
 GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
@@ -132,7 +140,7 @@ GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
 def test_when_the_notice_is_over(name: str) -> None:
     job, expected = GOES_ON[name]
 
-    assert goes_on_until(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
+    assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
 @pytest.mark.parametrize("hours", [-48, -1, 0, 1, 48])
@@ -144,7 +152,7 @@ def test_a_clock_that_jumps_lets_nobody_leave_without_notice_or_stay_for_longer(
     decision = admit(wants("x", "a", 8, priority=100), here, now)
 
     assert decision == Preempt(("j",), ("n1",))
-    assert leaves_at(job, here, now) - now == {0: 14 * MINUTE}.get(hours, (15 if hours < 0 else 5) * MINUTE)
+    assert stop_time(job, here, now) - now == {0: 14 * MINUTE}.get(hours, (15 if hours < 0 else 5) * MINUTE)
 
 
 def noticed(name: str, gpus: int) -> Job:
@@ -158,8 +166,8 @@ SPARED: dict[str, tuple[list[Job], str]] = {
     ),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
     "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
-    "who is starting still": ([replace(noticed("j", 8), state=State.STARTING, started=None)], "j"),
-    "nobody who is stopping already": ([replace(noticed("j", 8), state=State.STOPPING)], ""),
+    "who is starting still": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
+    "nobody who is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
     "one of a team with too little quota, when nobody of it waits any more": (
         [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
         "j",
@@ -178,7 +186,7 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 def test_spared_is(name: str) -> None:
     jobs, expected = SPARED[name]
 
-    assert " ".join(sorted(job.id for job in spared(world(*TEAMS, *jobs)))) == expected
+    assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
 
 
 def lows(*numbers: int) -> list[Job]:
@@ -194,7 +202,7 @@ def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> Non
     assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
     for minutes in range(5):
         assert notice_pass(here, NOW + minutes * MINUTE) == {}
-        assert (broken(here), spared(here)) == ((), ())
+        assert (stale_reservations(here), unneeded_victims(here)) == ((), ())
     here.remove("low0")
     here.remove("low1")
     assert one_pass(here, NOW + 5 * MINUTE) == ["p"]
@@ -208,7 +216,7 @@ def test_two_of_a_team_ask_no_more_than_they_need_together() -> None:
 
 
 def test_nobody_is_asked_for_quota_that_comes_back_by_itself() -> None:
-    ends = replace(lows(0)[0], state=State.STOPPING)
+    ends = replace(lows(0)[0], state=JobState.STOPPING)
     here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
 
     assert notice_pass(here, NOW) == {}
@@ -221,18 +229,18 @@ def test_who_is_not_needed_for_the_quota_any_more_is_spared() -> None:
     notice_pass(here, NOW)
     here.remove("low2")
 
-    assert [job.id for job in spared(here)] == ["low1"]
+    assert [job.id for job in unneeded_victims(here)] == ["low1"]
 
 
 def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken() -> None:
     here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), borrows("j", "b", 4, "n1"), queues("p", "a", 4))
     notice_pass(here, NOW)
     here.put_node(node("n1", 7))
-    for job in broken(here):
+    for job in stale_reservations(here):
         here.put(replace(job, nodes=()))
 
     assert here.jobs["p"].nodes == ()
-    assert [job.id for job in spared(here)] == ["j"]
+    assert [job.id for job in unneeded_victims(here)] == ["j"]
 
 
 def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_of_others() -> None:
@@ -243,7 +251,7 @@ def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_
     )
 
     assert notice_pass(here, NOW) == {"p": ("low",)}
-    assert (broken(here), spared(here), one_pass(here, NOW)) == ((), (), [])
+    assert (stale_reservations(here), unneeded_victims(here), one_pass(here, NOW)) == ((), (), [])
     here.remove("low")
     assert one_pass(here, NOW) == ["p"]
     assert isinstance(admit(wants("theirs", "b", 4), here, NOW), Admit)
@@ -266,7 +274,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         "p",
     ),
     "somebody's pod is on its node and stays": (
-        [node("n3", others=Holding(((NVIDIA, GPU),))), queues("p", "a", 8, nodes=("n3",))],
+        [node("n3", others=ForeignUsage(((NVIDIA, GPU),))), queues("p", "a", 8, nodes=("n3",))],
         "p",
     ),
     "of two promises of one place the later one": (
@@ -291,7 +299,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 def test_a_broken_promise_is(name: str) -> None:
     things, expected = BROKEN[name]
 
-    assert " ".join(job.id for job in broken(world(*TEAMS, *things))) == expected
+    assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
 
 
 JOBS = st.lists(
@@ -325,7 +333,7 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
         return
     victims = [here.jobs[name] for name in decision.victims]
     assert all(job.preemptible for job in victims)
-    assert all(leaves_at(job, here, NOW) >= (job.started or NOW) + 15 * MINUTE for job in victims)
+    assert all(stop_time(job, here, NOW) >= (job.started or NOW) + 15 * MINUTE for job in victims)
     for one in (None, *victims):
         left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
         free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus
@@ -346,11 +354,11 @@ def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus:
         left = world(*teams, *(job for job in jobs if job not in victims or job is one))
         room = left.rooms[decision.nodes[0]]
         left.put(queues("x", "a", gpus, priority=50, nodes=decision.nodes))
-        enough = room.free(NVIDIA).gpus >= gpus * GPU and left.left("a", "a100") >= 0
-        assert (enough and not trespass("a", "a100", room, left)) == (one is None)
+        enough = room.free(NVIDIA).gpus >= gpus * GPU and left.available_quota("a", "a100") >= 0
+        assert (enough and not share_overrun("a", "a100", room, left)) == (one is None)
     assert "x" in notice_pass(here, NOW)
     assert notice_pass(here, NOW) == {}
-    assert (broken(here), spared(here)) == ((), ())
+    assert (stale_reservations(here), unneeded_victims(here)) == ((), ())
 
 
 @given(JOBS, st.integers(1, 4))

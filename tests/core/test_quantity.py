@@ -27,7 +27,7 @@ READ = {
 
 @pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
 def test_parse(text: str, value: Fraction | None) -> None:
-    assert quantity.parse(text) == value
+    assert quantity.parse_quantity(text) == value
 
 
 def test_base_units_are_rounded_up() -> None:
@@ -37,8 +37,8 @@ def test_base_units_are_rounded_up() -> None:
 
 @pytest.mark.parametrize("text", ["4", "500m", "16Gi", "64Mi", "1001"])
 def test_what_is_written_reads_back(text: str) -> None:
-    parsed = quantity.parse(text)
+    parsed = quantity.parse_quantity(text)
     assert parsed is not None
     cpu, memory = quantity.cpu_milli(parsed), quantity.memory_bytes(parsed)
-    assert quantity.parse(quantity.cpu(cpu)) == Fraction(cpu, 1000)
-    assert quantity.parse(quantity.memory(memory)) == memory
+    assert quantity.parse_quantity(quantity.cpu(cpu)) == Fraction(cpu, 1000)
+    assert quantity.parse_quantity(quantity.memory(memory)) == memory

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dlspawner.core import queueing, quota
-from dlspawner.core.advice import advise
-from dlspawner.core.decisions import Admit, Alternative, Reason, Wait
-from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.advice import find_alternatives
+from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason
+from dlspawner.core.fairshare import DecayedUsage
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.model import UserCaps
 from dlspawner.core.quota import admit
 from tests.core.simulator import Comes, play
@@ -50,8 +50,8 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
     ),
     "nobody who waits for a login or an approval": (
         [
-            replace(queues("login", "a"), state=State.WAITING_LOGIN),
-            replace(queues("asks", "a"), state=State.WAITING_APPROVAL),
+            replace(queues("login", "a"), state=JobState.LOGIN_REQUIRED),
+            replace(queues("asks", "a"), state=JobState.PENDING_APPROVAL),
             queues("j", "a"),
         ],
         {},
@@ -64,14 +64,14 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
 def test_first_is(name: str) -> None:
     jobs, used, expected = ORDERED[name]
     here = world(*TEAMS, node("n1"), *jobs)
-    here.usage = {of: Usage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
+    here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
 
     assert " ".join(job.id for job in queueing.order(here, NOW)) == expected
 
 
 def test_usage_is_seen_in_relation_to_the_quota() -> None:
     here = world(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
-    here.usage = {"small": Usage(2 * GPU_HOUR, NOW), "large": Usage(8 * GPU_HOUR, NOW)}
+    here.usage = {"small": DecayedUsage(2 * GPU_HOUR, NOW), "large": DecayedUsage(8 * GPU_HOUR, NOW)}
 
     assert [job.id for job in queueing.order(here, NOW)] == ["l", "s"]
 
@@ -95,7 +95,7 @@ def test_a_position_counts_those_who_wait_for_the_same() -> None:
 def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> None:
     jobs = [queues(f"{of}{number}", of, preemptible=True, waited=number * MINUTE) for of in "ab" for number in range(3)]
     here = world(*TEAMS, node("n1"), *jobs)
-    here.usage = {"a": Usage(GPU_HOUR, NOW)}
+    here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queueing.order(here, NOW)
 
     assert [queueing.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
@@ -103,7 +103,7 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
 
 def test_positions_without_gpus_are_those_of_who_came_first() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
-    here.usage = {"b": Usage(GPU_HOUR, NOW)}
+    here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queueing.order(here, NOW)
 
     assert [(job.id, queueing.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
@@ -131,8 +131,8 @@ def test_a_big_job_that_has_waited_for_long_is_passed_no_more() -> None:
     )
     decision = admit(here.jobs["s"], here, NOW)
 
-    assert isinstance(decision, Wait)
-    assert decision.reason is Reason.TURN
+    assert isinstance(decision, MustWait)
+    assert decision.reason is Reason.BLOCKED_BY_EARLIER
 
 
 def test_small_jobs_still_pass_it_where_it_loses_nothing() -> None:
@@ -197,7 +197,7 @@ def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_o
 
 def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    real = quota.decide
+    real = quota.evaluate
 
     def decide(job: Job, *more: Any) -> Any:
         asked.append(job.id)
@@ -249,7 +249,7 @@ def test_advice_is_what_would_start() -> None:
         runs("r", "a", 2, "n1"),
     )
     request = wants("j", "a", 4)
-    found = advise(request, here, NOW)
+    found = find_alternatives(request, here, NOW)
 
     assert found == (
         Alternative("a100", 4000, True),
@@ -261,7 +261,7 @@ def test_advice_is_what_would_start() -> None:
 def test_no_advice_where_nothing_would_start() -> None:
     here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
 
-    assert advise(wants("j", "a", 2), here, NOW) == ()
+    assert find_alternatives(wants("j", "a", 2), here, NOW) == ()
 
 
 def test_turns_are_taken_until_nothing_fits() -> None:

@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.decisions import Admit, Decision, Preempt, Refuse, Wait
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Cluster, CpuJobs, Team, Teams
-from dlspawner.core.nodes import Holding, Placement, Taint
-from dlspawner.core.quota import admit, admitted
-from dlspawner.core.world import World
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.decisions import Admit, Decision, MustWait, Preempt, Refuse
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import ClusterConfig, CpuJobs, Team, TeamsConfig
+from dlspawner.core.nodes import ForeignUsage, NodePlacement, Taint
+from dlspawner.core.quota import admit, as_admitted
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import (
     CLUSTER,
     GIB,
@@ -32,7 +32,7 @@ from tests.core.worlds import (
 )
 
 N1, N2 = node("n1"), node("n2")
-FAST = Charge("a100", (replace(ask().pods[0], placement=Placement((("gpu", "a100"), ("zone", "fast")))),))
+FAST = ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("gpu", "a100"), ("zone", "fast")))),))
 TWO = (team("a", 8), team("b", 8), N1, N2)
 
 
@@ -43,13 +43,13 @@ def said(decision: Decision) -> str:
             return f"admit {' '.join(nodes)}".strip()
         case Preempt(victims, nodes):
             return f"preempt {' '.join(sorted(victims))} on {' '.join(nodes)}"
-        case Wait(reason):
+        case MustWait(reason):
             return f"wait {reason.value}"
         case Refuse(reason, _, maximum):
             return f"refuse {reason.value}" + ("" if maximum is None else f" {maximum // GPU}")
 
 
-RULES: dict[str, tuple[World, Job, str]] = {
+RULES: dict[str, tuple[ClusterState, Job, str]] = {
     # guaranteed or preemptible
     "a guaranteed job inside its team's quota starts": (world(*TWO), wants("j", "a", 8), "admit n1"),
     "a guaranteed job goes to its team's share": (world(*TWO), wants("j", "b", 1), "admit n2"),
@@ -195,12 +195,16 @@ RULES: dict[str, tuple[World, Job, str]] = {
         "wait no-node",
     ),
     "GPUs that pods of others hold keep nothing": (
-        world(team("a"), replace(N1, cpu_milli=33_000, others=Holding((("nvidia.com/gpu", 2 * GPU),), 1000))),
+        world(team("a"), replace(N1, cpu_milli=33_000, others=ForeignUsage((("nvidia.com/gpu", 2 * GPU),), 1000))),
         wants("j", "a", 0, cpu=4000),
         "admit n1",
     ),
     "jobs without GPUs may use all of a node where the cluster says so": (
-        world(team("a"), replace(N1, cpu_milli=33_000), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(beside_gpus=True))),
+        world(
+            team("a"),
+            replace(N1, cpu_milli=33_000),
+            cluster=replace(CLUSTER, cpu_jobs=CpuJobs(allow_on_gpu_nodes=True)),
+        ),
         wants("j", "a", 0, cpu=33_000),
         "admit n1",
     ),
@@ -236,7 +240,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
         "preempt r on n1",
     ),
     "a job that is starting, too": (
-        world(*TWO, replace(runs("r", "b", 8, "n1", preemptible=True, state=State.STARTING), started=None)),
+        world(*TWO, replace(runs("r", "b", 8, "n1", preemptible=True, state=JobState.STARTING), started=None)),
         wants("j", "a", 4),
         "preempt r on n1",
     ),
@@ -257,7 +261,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
     "for those who are leaving nobody else is stopped": (
         world(
             *TWO,
-            runs("r", "b", 4, "n1", preemptible=True, state=State.STOPPING),
+            runs("r", "b", 4, "n1", preemptible=True, state=JobState.STOPPING),
             runs("s", "b", 4, "n1", preemptible=True),
         ),
         wants("j", "a", 4),
@@ -376,7 +380,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
         "wait user-cap",
     ),
     "what waits for an approval competes with nobody": (
-        world(team("a", 8, soft=2), N1, replace(queues("first", "a", 8, user="bob"), state=State.WAITING_APPROVAL)),
+        world(team("a", 8, soft=2), N1, replace(queues("first", "a", 8, user="bob"), state=JobState.PENDING_APPROVAL)),
         wants("j", "a", 1),
         "admit n1",
     ),
@@ -450,7 +454,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
     "without any team everything is everybody's": (world(N1), wants("j", "default", 8), "admit n1"),
     "who is in no team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
     "what stops holds its GPUs until it is gone": (
-        world(team("a", 8), N1, runs("r", "a", 8, "n1", state=State.STOPPING)),
+        world(team("a", 8), N1, runs("r", "a", 8, "n1", state=JobState.STOPPING)),
         wants("j", "a", 1),
         "wait team-quota",
     ),
@@ -460,7 +464,7 @@ RULES: dict[str, tuple[World, Job, str]] = {
         "wait team-quota",
     ),
     "pods that are no jobs hold what they hold": (
-        world(team("a", 8), replace(N1, others=Holding((("nvidia.com/gpu", 8 * GPU),)))),
+        world(team("a", 8), replace(N1, others=ForeignUsage((("nvidia.com/gpu", 8 * GPU),)))),
         wants("j", "a", 1),
         "wait no-node",
     ),
@@ -509,7 +513,7 @@ def test_a_job_on_the_idle_node_would_keep_a_larger_one_of_its_team_waiting() ->
 
 
 ONE_IS_LARGE = (team("a", 8), N1, node("small", 4))
-LOSSES: dict[str, Callable[[World], None]] = {
+LOSSES: dict[str, Callable[[ClusterState], None]] = {
     "its device plugin restarts": lambda here: here.put_node(node("n1", 0, cpu_milli=64_000)),
     "half of its GPUs are broken": lambda here: here.put_node(node("n1", 4)),
     "its object is gone": lambda here: here.remove_node("n1"),
@@ -526,7 +530,7 @@ def test_what_a_node_could_hold_an_hour_ago_waits_when(name: str) -> None:
 
     assert said(admit(wants("j", "a", 8), here, NOW)) == "wait no-node"
     assert said(admit(wants("two", "a", [6, 4]), here, NOW)) == "refuse too-many 8", "more than the quota"
-    assert said(admit(wants("j", "a", 8), World.of(here.snapshot()), NOW)) == "wait no-node"
+    assert said(admit(wants("j", "a", 8), ClusterState.of(here.snapshot()), NOW)) == "wait no-node"
     assert said(admit(wants("small", "a", 4), here, NOW)).startswith("admit"), "nobody is in its way"
     here.put_node(N1)
     assert said(admit(wants("j", "a", 8), here, NOW)) == "admit n1"
@@ -551,7 +555,7 @@ def test_a_node_that_is_there_again_and_larger_is_as_large_as_it_is() -> None:
     assert said(admit(wants("two", "a", [6, 6]), here, NOW)).startswith("refuse too-many")
 
 
-SENTENCES: dict[str, tuple[World, Job, str]] = {
+SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
     "how much is free and how much of it on one node": (
         world(team("a", 16), N1, N2, runs("r", "a", 5, "n1"), runs("s", "a", 3, "n2")),
         wants("j", "a", 6),
@@ -685,7 +689,12 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
     ),
     "that no node is one for the job": (
         world(node("n1", kind=None)),
-        wants("j", "default", 0, charge=Charge(None, (PodCharge("", 0, 100, GIB, Placement((("own", "rack"),))),))),
+        wants(
+            "j",
+            "default",
+            0,
+            charge=ResourceRequest(None, (PodRequest("", 0, 100, GIB, NodePlacement((("own", "rack"),))),)),
+        ),
         "There is no node that this job could use; choose another template.",
     ),
     "which of a job's pods is too large for every node": (
@@ -705,7 +714,12 @@ SENTENCES: dict[str, tuple[World, Job, str]] = {
     ),
     "what to do where the nodes with such GPUs are not for the job": (
         world(team("a", 8), N1),
-        wants("j", "a", 1, charge=Charge("a100", (replace(ask().pods[0], placement=Placement((("own", "rack"),))),))),
+        wants(
+            "j",
+            "a",
+            1,
+            charge=ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("own", "rack"),))),)),
+        ),
         "No node has GPUs of type a100 that this job could use; choose another type of GPU or another template.",
     ),
     "what the nodes have where nobody has a quota": (
@@ -757,7 +771,7 @@ def test_a_sentence_says(name: str) -> None:
     here, request, expected = SENTENCES[name]
     decision = admit(request, here, NOW)
 
-    assert isinstance(decision, Wait | Refuse)
+    assert isinstance(decision, MustWait | Refuse)
     assert decision.sentence == expected
 
 
@@ -765,13 +779,13 @@ def test_whoever_waits_for_notice_knows_until_when() -> None:
     here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + 3 * MINUTE))
     decision = admit(wants("j", "a", 4), here, NOW)
 
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, MustWait)
     assert decision.until == NOW + 3 * MINUTE
 
 
 @pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
 def test_a_job_knows_whether_there_was_a_quota_when_it_started(teams: tuple[Team, ...], expected: bool) -> None:
-    assert admitted(wants("j", "a"), ["n1"], world(*teams, N1)).before_quota is expected
+    assert as_admitted(wants("j", "a"), ["n1"], world(*teams, N1)).exempt_from_quota is expected
 
 
 def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:
@@ -781,12 +795,12 @@ def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:
     assert here.guaranteed("a", "a100") == 8 * GPU
 
 
-LIMITS: dict[str, tuple[Teams, Cluster, bool]] = {
-    "a quota": (Teams((team("a", 1),)), CLUSTER, True),
-    "a cap": (Teams((team("a", {}, soft=1),)), CLUSTER, True),
-    "a borrow limit": (Teams((team("a", {}, borrow_limit=0),)), CLUSTER, True),
-    "a number of jobs without GPUs": (Teams(), replace(CLUSTER, cpu_jobs=CpuJobs(per_team=1)), True),
-    "teams alone": (Teams((team("a", {}),)), CLUSTER, False),
+LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
+    "a quota": (TeamsConfig((team("a", 1),)), CLUSTER, True),
+    "a cap": (TeamsConfig((team("a", {}, soft=1),)), CLUSTER, True),
+    "a borrow limit": (TeamsConfig((team("a", {}, borrow_limit=0),)), CLUSTER, True),
+    "a number of jobs without GPUs": (TeamsConfig(), replace(CLUSTER, cpu_jobs=CpuJobs(per_team=1)), True),
+    "teams alone": (TeamsConfig((team("a", {}),)), CLUSTER, False),
 }
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.model import TeamMount
-from dlspawner.core.options import BUILT_IN, Rejected
-from dlspawner.core.rendering import LOGIN_PROXY, Facts, hole_names, home, log_dir, render
-from dlspawner.core.template import Access, Endpoint, Kind, Mounts, Option, Protocol, Template
+from dlspawner.core.options import BUILT_IN, InvalidOptions
+from dlspawner.core.rendering import LOGIN_PROXY, RenderContext, home_directory, log_dir, placeholder_names, render
+from dlspawner.core.template import Endpoint, EndpointProtocol, Mounts, Option, OptionKind, TeamDataAccess, Template
 from tests.core.builders import FACTS, NOTEBOOK, chosen
 
 CUSTOM = replace(
@@ -21,14 +21,14 @@ CUSTOM = replace(
     name="custom",
     title="Custom",
     command=(),
-    options=(*NOTEBOOK.options, BUILT_IN["image"], Option("program", Kind.STRING, "Program", default="sleep 1")),
+    options=(*NOTEBOOK.options, BUILT_IN["image"], Option("program", OptionKind.STRING, "Program", default="sleep 1")),
     pod={"restartPolicy": "Never", "containers": [{"name": "main", "command": ["/bin/sh", "-c", "${program}"]}]},
 )
 
 
-def rendered(template: Template = NOTEBOOK, facts: Facts = FACTS, **given: Any) -> dict[str, Any]:
+def rendered(template: Template = NOTEBOOK, facts: RenderContext = FACTS, **given: Any) -> dict[str, Any]:
     fragment = render(template, chosen(template, **given), facts)
-    assert not isinstance(fragment, Rejected), fragment
+    assert not isinstance(fragment, InvalidOptions), fragment
     return fragment
 
 
@@ -99,11 +99,15 @@ def test_storage_is_mounted_where_it_belongs() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "granted_read_only", "read_only"),
-    [(Access.READ_WRITE, False, None), (Access.READ_WRITE, True, True), (Access.READ_ONLY, False, True)],
+    [
+        (TeamDataAccess.READ_WRITE, False, None),
+        (TeamDataAccess.READ_WRITE, True, True),
+        (TeamDataAccess.READ_ONLY, False, True),
+    ],
     ids=["both allow writing", "the team does not", "the template does not"],
 )
 def test_team_data_is_written_only_if_team_and_template_allow_it(
-    asked: Access, granted_read_only: bool, read_only: bool | None
+    asked: TeamDataAccess, granted_read_only: bool, read_only: bool | None
 ) -> None:
     template = replace(NOTEBOOK, mounts=Mounts(team_data=asked))
     facts = replace(FACTS, team_mounts=(TeamMount("vision-data", "/data/vision", granted_read_only),))
@@ -111,7 +115,7 @@ def test_team_data_is_written_only_if_team_and_template_allow_it(
 
 
 def test_a_job_without_storage_mounts_none() -> None:
-    bare = replace(NOTEBOOK, options=(), mounts=Mounts(Access.NONE, Access.NONE))
+    bare = replace(NOTEBOOK, options=(), mounts=Mounts(TeamDataAccess.NONE, TeamDataAccess.NONE))
     assert "DLSPAWNER_JOB_DIR" not in environment(rendered(bare))
     assert set(mounts(rendered(bare))) == {"/etc/dlspawner", "/etc/passwd"}
 
@@ -200,14 +204,14 @@ def test_the_login_proxy_leads_to_the_port_that_was_chosen() -> None:
 
 
 def test_an_image_that_is_not_given_is_a_sentence() -> None:
-    assert render(CUSTOM, chosen(CUSTOM), FACTS) == Rejected(("“Custom” needs “Image”, which is empty.",))
+    assert render(CUSTOM, chosen(CUSTOM), FACTS) == InvalidOptions(("“Custom” needs “Image”, which is empty.",))
 
 
 def test_a_hole_without_a_value_is_a_sentence() -> None:
     wanting = replace(NOTEBOOK, annotations=(("a", "${note}"),))
-    assert render(wanting, chosen(wanting), FACTS) == Rejected(("“Notebook” needs “Note”, which is empty.",))
+    assert render(wanting, chosen(wanting), FACTS) == InvalidOptions(("“Notebook” needs “Note”, which is empty.",))
     wanting = replace(NOTEBOOK, annotations=(("a", "${ssh_host}"),))
-    assert render(wanting, chosen(wanting), FACTS) == Rejected(
+    assert render(wanting, chosen(wanting), FACTS) == InvalidOptions(
         ("“Notebook” needs a value for “ssh_host”, which is empty.",)
     )
 
@@ -232,7 +236,7 @@ def test_facts_and_choices_fill_holes() -> None:
 def test_every_hole_with_a_meaning_is_filled_when_it_has_a_value() -> None:
     facts = replace(FACTS, default_image="image", ssh_host="host", ssh_port=22)
     given = {"gpus": 1, "note": "n", "code": "abc", "rate": 1}
-    for name in sorted(hole_names(NOTEBOOK)):
+    for name in sorted(placeholder_names(NOTEBOOK)):
         template = replace(NOTEBOOK, annotations=(("a", f"${{{name}}}"),))
         assert rendered(template, facts, **given)["metadata"]["annotations"]["a"] != ""
 
@@ -240,7 +244,7 @@ def test_every_hole_with_a_meaning_is_filled_when_it_has_a_value() -> None:
 def test_home_may_be_anywhere() -> None:
     elsewhere = replace(NOTEBOOK, home="/users/${unix_name}", notebook_dir="${home}/work")
     fragment = rendered(elsewhere)
-    assert home(elsewhere, FACTS) == "/users/alice"
+    assert home_directory(elsewhere, FACTS) == "/users/alice"
     assert environment(fragment)["JUPYTERHUB_ROOT_DIR"] == "/users/alice/work"
     assert environment(fragment)["DLSPAWNER_LOG_DIR"] == "/users/alice/runs"
 
@@ -268,7 +272,7 @@ def test_a_job_without_a_log_directory_has_none() -> None:
 
 
 def test_other_endpoints_are_ports_of_the_container_that_works() -> None:
-    template = replace(CUSTOM, endpoints=(*CUSTOM.endpoints, Endpoint("metrics", 9090, Protocol.HTTP)))
+    template = replace(CUSTOM, endpoints=(*CUSTOM.endpoints, Endpoint("metrics", 9090, EndpointProtocol.HTTP)))
     ports = container(rendered(template, image="debian:12"), "main")["ports"]
     assert {"name": "metrics", "containerPort": 9090} in ports
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dlspawner.core import security
-from dlspawner.core.accounts import Group, Numbers
+from dlspawner.core.accounts import UnixGroup, UnixIds
 from dlspawner.core.manifest import merge_pod
 
-ALICE = Numbers(5012, 5012, (Group("lab", 7001),))
+ALICE = UnixIds(5012, 5012, (UnixGroup("lab", 7001),))
 POD: dict[str, Any] = {
     "metadata": {"name": "jupyter-alice"},
     "spec": {
@@ -97,7 +97,7 @@ def test_a_permitted_privileged_root_container_is_not_contradicted() -> None:
 def test_numbers_are_read_back_with_all_groups() -> None:
     pod = security.run_as(POD, ALICE)
 
-    assert security.numbers(pod["spec"], pod["spec"]["containers"][0]) == Numbers(
-        5012, 5012, (Group("", 3000), Group("", 7001))
+    assert security.unix_ids(pod["spec"], pod["spec"]["containers"][0]) == UnixIds(
+        5012, 5012, (UnixGroup("", 3000), UnixGroup("", 7001))
     )
-    assert security.numbers({"securityContext": {}}, {}) is None
+    assert security.unix_ids({"securityContext": {}}, {}) is None

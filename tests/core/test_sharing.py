@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit
 from dlspawner.core.quota import admit
-from dlspawner.core.shares import lay_out
-from dlspawner.core.world import World
+from dlspawner.core.shares import assign
+from dlspawner.core.world import ClusterState
 from tests.core.simulator import Comes, play
 from tests.core.worlds import HURRIED, NOW, node, runs, team, wants, world
 
@@ -41,8 +41,8 @@ LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[
 def test_layout(name: str) -> None:
     nodes, quotas, expected = LAID_OUT[name]
 
-    assert lay_out(nodes, quotas) == expected
-    assert lay_out(dict(reversed(nodes.items())), quotas) == expected
+    assert assign(nodes, quotas) == expected
+    assert assign(dict(reversed(nodes.items())), quotas) == expected
 
 
 @given(st.lists(st.integers(0, 8), max_size=6), st.lists(st.integers(0, 20), max_size=5))
@@ -50,7 +50,7 @@ def test_layout(name: str) -> None:
 def test_a_layout_gives_everybody_their_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
     sizes = {f"n{number}": size for number, size in enumerate(nodes)}
     wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
-    layout = lay_out(sizes, wanted)
+    layout = assign(sizes, wanted)
 
     assert (layout == {}) == (sum(quotas) > sum(nodes) or not any(quotas))
     if layout:
@@ -77,7 +77,7 @@ QUOTAS = [(8, 8, 8), (16, 8, 0), (12, 8, 4), (4, 4, 16), (6, 2, 16), (12, 12, 0)
 def loads(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Comes]]:
     """Quotas that use up three nodes of 8, and jobs of three teams, guaranteed ones and borrowers."""
     quotas = draw(st.sampled_from(QUOTAS))
-    whole = lay_out({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))
+    whole = assign({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))
     coming = []
     for number in range(draw(st.integers(1, 20))):
         of = draw(st.sampled_from("abc"))
@@ -92,9 +92,9 @@ def loads(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Comes]]:
     return quotas, coming
 
 
-def private(of: str, quotas: tuple[int, ...]) -> World:
+def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
     """A cluster of the team's own: the nodes of its share."""
-    share = lay_out({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))[of]
+    share = assign({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))[of]
     nodes = [node(name, gpus) for name, gpus in share.items()]
     return world(team(of, sum(share.values())), *nodes, cluster=HURRIED)
 
@@ -128,7 +128,7 @@ def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_
         put(job)
         for name, quota in zip("abc", quotas, strict=True):
             held = [one for one in here.jobs.values() if one.team == name and one.holds and not one.preemptible]
-            assert sum(one.charge.gpus for one in held) <= quota * GPU
+            assert sum(one.request.gpus for one in held) <= quota * GPU
         assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
 
     here.put = watched  # type: ignore[method-assign]

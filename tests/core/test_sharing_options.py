@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.model import Scheduling, Team
-from dlspawner.core.options import BUILT_IN, Choices, Rejected, choose, offered
-from dlspawner.core.template import Choice
+from dlspawner.core.model import SchedulingConfig, Team
+from dlspawner.core.options import BUILT_IN, InvalidOptions, SelectedOptions, offered_options, select_options
+from dlspawner.core.template import OptionChoice
 from tests.core.builders import CLUSTER, NOTEBOOK
 from tests.core.worlds import MINUTE
 
@@ -57,38 +57,38 @@ REFUSED: dict[str, tuple[tuple[Team, ...], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("teams", "given", "expected"), CHOSEN.values(), ids=CHOSEN)
 def test_what_is_chosen(teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]) -> None:
-    choices = choose(SHARED, CLUSTER, given, teams)
-    assert isinstance(choices, Choices), choices
+    choices = select_options(SHARED, CLUSTER, given, teams)
+    assert isinstance(choices, SelectedOptions), choices
     assert (choices.priority, choices.preemptible, choices.requeue) == expected
 
 
 @pytest.mark.parametrize(("teams", "given", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_is_refused(teams: tuple[Team, ...], given: dict[str, Any], sentence: str) -> None:
-    assert choose(SHARED, CLUSTER, given, teams) == Rejected((sentence,))
+    assert select_options(SHARED, CLUSTER, given, teams) == InvalidOptions((sentence,))
 
 
 def test_a_template_s_own_level_gives_way_where_the_team_may_not_use_it() -> None:
     options = (BUILT_IN["team"], replace(BUILT_IN["priority"], default="prod"))
-    choices = choose(replace(NOTEBOOK, options=options), CLUSTER, {"team": "testers"}, (TESTERS, FREE))
-    assert isinstance(choices, Choices)
+    choices = select_options(replace(NOTEBOOK, options=options), CLUSTER, {"team": "testers"}, (TESTERS, FREE))
+    assert isinstance(choices, SelectedOptions)
     assert choices.priority == "test"
 
 
 def test_a_template_narrows_the_levels() -> None:
-    options = (replace(BUILT_IN["priority"], choices=(Choice("test", "Trying out"),)),)
-    (option,) = offered(replace(NOTEBOOK, options=options), CLUSTER, (FREE,))
-    assert option.choices == (Choice("test", "Trying out"),)
+    options = (replace(BUILT_IN["priority"], choices=(OptionChoice("test", "Trying out"),)),)
+    (option,) = offered_options(replace(NOTEBOOK, options=options), CLUSTER, (FREE,))
+    assert option.choices == (OptionChoice("test", "Trying out"),)
 
 
 def test_a_template_that_does_not_offer_it_refuses_it() -> None:
-    rejected = choose(NOTEBOOK, CLUSTER, {"preemptible": True}, (FREE,))
-    assert isinstance(rejected, Rejected)
+    rejected = select_options(NOTEBOOK, CLUSTER, {"preemptible": True}, (FREE,))
+    assert isinstance(rejected, InvalidOptions)
     assert rejected.sentences[0].startswith("“Notebook” has no option “preemptible”")
 
 
 def test_the_form_says_in_one_sentence_what_preemptible_means_with_the_cluster_s_own_notice() -> None:
-    cluster = replace(CLUSTER, scheduling=Scheduling(notice=3 * MINUTE))
-    found = {option.name: option for option in offered(SHARED, cluster, (FREE,))}
+    cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=3 * MINUTE))
+    found = {option.name: option for option in offered_options(SHARED, cluster, (FREE,))}
     assert found["preemptible"].help == (
         "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of 3 minutes."
     )

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.nodes import Node
-from dlspawner.core.standing import Capacity, Standing, capacities, standings
+from dlspawner.core.standing import TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
 from tests.core.worlds import node, queues, runs, team, wants, world
 
 
@@ -19,16 +19,18 @@ def test_a_team_stands_where_its_jobs_are() -> None:
         node("n1"),
         runs("a", "vision", 2, "n1"),
         runs("b", "vision", 3, "n1", preemptible=True),
-        runs("c", "vision", 1, "n1", state=State.STOPPING),
+        runs("c", "vision", 1, "n1", state=JobState.STOPPING),
         queues("d", "vision", 4),
-        wants("e", "vision", 1, state=State.WAITING_LOGIN),
-        wants("h", "vision", 2, state=State.WAITING_APPROVAL),
+        wants("e", "vision", 1, state=JobState.LOGIN_REQUIRED),
+        wants("h", "vision", 2, state=JobState.PENDING_APPROVAL),
         runs("f", "guests", 1, "n1", preemptible=True),
         queues("g", "vision", 0),
     )
-    assert standings(here) == {
-        ("vision", "a100"): Standing(quota=8 * GPU, held=3 * GPU, borrowed=3 * GPU, queued=5 * GPU, unapproved=2 * GPU),
-        ("guests", "a100"): Standing(borrowed=GPU),
+    assert usage_by_team(here) == {
+        ("vision", "a100"): TeamTypeUsage(
+            quota=8 * GPU, guaranteed=3 * GPU, borrowed=3 * GPU, queued=5 * GPU, unapproved=2 * GPU
+        ),
+        ("guests", "a100"): TeamTypeUsage(borrowed=GPU),
     }
 
 
@@ -51,7 +53,7 @@ SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
         ((SMALL_CPU, queues("q", "vision", 1)), 0, 4),
         ((CLOSED, queues("q", "vision", 4)), 4, 3),
         ((node("n2", 4), queues("q", "vision", 4, kind="v100")), 0, 0),
-        ((node("n2", 4), wants("q", "vision", 5, state=State.WAITING_LOGIN)), 0, 0),
+        ((node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
     ],
     ids=[
         "where nobody waits nothing is fragmented",
@@ -70,8 +72,8 @@ SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
 )
 def test_what_is_free_and_of_no_use(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
     here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
-    assert capacities(here)["a100"] == Capacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
+    assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
 
 
 def test_a_type_without_nodes_has_nothing() -> None:
-    assert capacities(world(node("n1")))["mi300"] == Capacity()
+    assert capacity_by_type(world(node("n1")))["mi300"] == TypeCapacity()

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.fairshare import Usage
+from dlspawner.core.fairshare import DecayedUsage
 from dlspawner.core.jobs import Job
-from dlspawner.core.model import Cluster
-from dlspawner.core.world import World
+from dlspawner.core.model import ClusterConfig
+from dlspawner.core.world import ClusterState
 from tests.core.simulator import Comes, play
 from tests.core.worlds import CLUSTER, GPU_HOUR, HURRIED, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 
@@ -27,11 +27,11 @@ def stream(of: str, every: int, minutes: int, many: int = 100, **more: object) -
     return [Comes(wants(f"{of}{number:04}", of, 1, **more), every * number, minutes) for number in range(many)]
 
 
-def one_node(*quotas: int, cluster: Cluster) -> World:
+def one_node(*quotas: int, cluster: ClusterConfig) -> ClusterState:
     return world(*(team(name, quota) for name, quota in zip("abc", quotas, strict=False)), node("n1"), cluster=cluster)
 
 
-def without_second(lose: Callable[[World], None]) -> World:
+def without_second(lose: Callable[[ClusterState], None]) -> ClusterState:
     here = world(team("a", 8), team("b", 8), node("n1"), node("n2"), cluster=HURRIED)
     lose(here)
     return here
@@ -39,7 +39,7 @@ def without_second(lose: Callable[[World], None]) -> World:
 
 LONG = [Comes(wants(f"long{number}", "b", 1, preemptible=True), 0, 1000) for number in range(6)]
 # The world, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
-STREAMS: dict[str, tuple[Callable[[], World], list[Comes], int]] = {
+STREAMS: dict[str, tuple[Callable[[], ClusterState], list[Comes], int]] = {
     "of borrowers, none of whom ever runs for the minimum time": (
         lambda: one_node(8, 0, cluster=UNTOLD),
         stream("b", 1, 9, 300, preemptible=True),
@@ -89,9 +89,9 @@ def test_a_big_job_is_not_starved_by_a_stream(name: str) -> None:
 USED = {"nothing": 0.0, "hardly anything": 0.01, "much": 1000.0}  # GPU hours of the team of the big job
 
 
-def used(here: World, hours: float) -> World:
+def used(here: ClusterState, hours: float) -> ClusterState:
     if hours:
-        here.usage["a"] = Usage(hours * GPU_HOUR, NOW)
+        here.usage["a"] = DecayedUsage(hours * GPU_HOUR, NOW)
     return here
 
 
@@ -126,7 +126,7 @@ def test_who_may_not_pass_a_big_job_says_nothing_of_those_of_its_kind_who_came_i
     late, early = queues("late", "b", preemptible=True), queues("early", "c", preemptible=True, waited=61 * MINUTE)
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
     here = used(world(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
-    here.usage["c"] = Usage(GPU_HOUR, NOW)
+    here.usage["c"] = DecayedUsage(GPU_HOUR, NOW)
 
     assert one_pass(here, NOW) == ["early"]
 
@@ -240,7 +240,7 @@ def test_inside_its_quota_nobody_waits_longer_than_for_those_who_are_there(
         *(node(f"n{number}", cordoned=closed and 1 < number == nodes) for number in range(1, nodes + 1)),
         cluster=UNTOLD,
     )
-    share = here.layout("a100").get("a")
+    share = here.quota_by_team("a100").get("a")
     if share is None and nodes > 1:
         return  # which node comes closest to holding the job may change meanwhile
     if share is not None and not any(share[name] >= gpus * GPU for name in share if here.rooms[name].node.open):

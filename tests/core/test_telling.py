@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.telling import minutes, moment, told
+from dlspawner.core.telling import minutes, moment, with_time
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 WHEN = {
@@ -39,6 +39,6 @@ def test_a_time_of_another_zone_is_told_in_utc() -> None:
 
 def test_the_time_stands_where_the_text_wants_it_or_behind() -> None:
     until = NOW + timedelta(minutes=5)
-    assert told("It stops {when}.", until, NOW) == "It stops at 12:05 UTC, in 5 minutes."
-    assert told("It stops.", until, NOW) == "It stops. (at 12:05 UTC, in 5 minutes)"
-    assert told("It stops {when} or so.", None, NOW) == "It stops or so."
+    assert with_time("It stops {when}.", until, NOW) == "It stops at 12:05 UTC, in 5 minutes."
+    assert with_time("It stops.", until, NOW) == "It stops. (at 12:05 UTC, in 5 minutes)"
+    assert with_time("It stops {when} or so.", None, NOW) == "It stops or so."

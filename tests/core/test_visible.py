@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.visible import visible
+from dlspawner.core.visible import escape_hidden
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ from dlspawner.core.visible import visible
     ],
 )
 def test_nothing_hides(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert escape_hidden(text) == shown
     shown.encode()

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.backfill import first_overdue
+from dlspawner.core.backfill import first_past_max_wait
 from dlspawner.core.decisions import Decision
-from dlspawner.core.fairshare import Usage
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.fairshare import DecayedUsage
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.nodes import Node, Taint
-from dlspawner.core.quota import admit, turns
-from dlspawner.core.world import World
+from dlspawner.core.quota import admit, schedule
+from dlspawner.core.world import ClusterState
 from tests.core.worlds import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
 
 TEAMS = (
@@ -50,7 +50,7 @@ def not_zero(counts: Mapping[Any, Any]) -> dict[Any, Any]:
     return {name: found for name, found in plain.items() if found}
 
 
-def counted(here: World) -> dict[str, Any]:
+def counted(here: ClusterState) -> dict[str, Any]:
     """Everything that a world has counted, as values that can be compared."""
     rooms = {
         name: (
@@ -58,10 +58,10 @@ def counted(here: World) -> dict[str, Any]:
             {key: value for key, value in room.gpus.items() if value},
             (room.cpu_milli, room.memory_bytes),
             {key: value for key, value in room.borrowed.items() if value},
-            {key: sorted(map(repr, pods)) for key, pods in room.holders.items()},
-            {key: sorted(map(repr, pods)) for key, pods in room.promises.items()},
-            {key: value for key, value in room.entitled.items() if value},
-            (room.kept, room.cpu_with_gpus, room.memory_with_gpus, room.lent, room.leavers),
+            {key: sorted(map(repr, pods)) for key, pods in room.allocations.items()},
+            {key: sorted(map(repr, pods)) for key, pods in room.reservations.items()},
+            {key: value for key, value in room.guaranteed_by_team.items() if value},
+            (room.gpu_share, room.cpu_with_gpus, room.memory_with_gpus, room.preemptible, room.terminating),
         )
         for name, room in here.rooms.items()
     }
@@ -77,23 +77,34 @@ def counted(here: World) -> dict[str, Any]:
         if (found := not_zero(getattr(one, count.name)))
     }
     sums = (held, here._homeless)
-    return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.layout("a100")}
+    return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.quota_by_team("a100")}
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
     state = draw(
-        st.sampled_from([State.QUEUED, State.STARTING, State.RUNNING, State.STOPPING, State.ENDED, State.WAITING_LOGIN])
+        st.sampled_from(
+            [
+                JobState.QUEUED,
+                JobState.STARTING,
+                JobState.RUNNING,
+                JobState.STOPPING,
+                JobState.ENDED,
+                JobState.LOGIN_REQUIRED,
+            ]
+        )
     )
     gpus = draw(st.sampled_from([[0], [1], [2], [4], [1, 2], [0, 1]]))
     nodes = draw(st.sampled_from([(), *((name,) * len(gpus) for name in (*NODES, "gone", None)), ("n1", "n2")]))
-    started = NOW - timedelta(minutes=draw(st.integers(0, 30))) if state in {State.RUNNING, State.STOPPING} else None
+    started = (
+        NOW - timedelta(minutes=draw(st.integers(0, 30))) if state in {JobState.RUNNING, JobState.STOPPING} else None
+    )
     return Job(
         id=draw(st.sampled_from("jklmnopq")),
         user=draw(st.sampled_from(["alice", "bob"])),
         team=draw(st.sampled_from(["a", "b", "c", "gone"])),
         submitted=NOW - timedelta(minutes=draw(st.integers(0, 90))),
-        charge=ask(gpus, draw(st.sampled_from(["a100", "v100"]))),
+        request=ask(gpus, draw(st.sampled_from(["a100", "v100"]))),
         priority=draw(st.sampled_from([10, 100])),
         preemptible=draw(st.booleans()),
         state=state,
@@ -124,7 +135,7 @@ CHANGES = st.lists(
 )
 
 
-def change(here: World, what: Job | Node | tuple[str, str]) -> None:
+def change(here: ClusterState, what: Job | Node | tuple[str, str]) -> None:
     if isinstance(what, Job):
         here.put(what)
     elif isinstance(what, Node):
@@ -141,27 +152,27 @@ def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: 
     for what in changes:
         change(here, what)
 
-    assert counted(here) == counted(World.of(here.snapshot()))
+    assert counted(here) == counted(ClusterState.of(here.snapshot()))
 
 
 @given(CHANGES)
 @settings(max_examples=60)
 def test_both_decide_alike(changes: list[Any]) -> None:
     here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
-    here.usage = {"a": Usage(GPU_HOUR, NOW)}
+    here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     decided(here)
     for what in changes:
         change(here, what)
         decided(here)  # so that what was found out must be forgotten
-    anew = World.of(here.snapshot())
+    anew = ClusterState.of(here.snapshot())
 
     assert decided(here) == decided(anew)
 
 
-def decided(here: World) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
+def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
     """What the world says to everybody who asks, who may not be passed, and who comes first."""
-    heads = [first_overdue((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
-    return [admit(one, here, NOW) for one in TRIES], heads, next(turns(here, NOW), None)
+    heads = [first_past_max_wait((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
+    return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
 
 
 def test_a_node_that_comes_back_has_the_jobs_that_are_still_there() -> None:

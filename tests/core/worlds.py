@@ -8,26 +8,35 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.charge import PodRequest, ResourceRequest
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Scheduling, Team, Teams, UserCaps
-from dlspawner.core.nodes import Node, Placement
-from dlspawner.core.preemption import leaves_at
-from dlspawner.core.quota import turns
-from dlspawner.core.world import Snapshot, World
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import (
+    ClusterConfig,
+    CpuMemory,
+    GpuType,
+    SchedulingConfig,
+    Team,
+    TeamQuota,
+    TeamsConfig,
+    UserCaps,
+)
+from dlspawner.core.nodes import Node, NodePlacement
+from dlspawner.core.preemption import stop_time
+from dlspawner.core.quota import schedule
+from dlspawner.core.world import ClusterState, Snapshot
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 GPU_HOUR = 3600.0 * GPU
 
-A100 = GpuType("a100", "A100", "nvidia.com/gpu", Amount(4000, 16 * GIB), 64, (("gpu", "a100"),))
-V100 = GpuType("v100", "V100", "nvidia.com/gpu", Amount(2000, 8 * GIB), 64, (("gpu", "v100"),))
-MI300 = GpuType("mi300", "MI300", "amd.com/gpu", Amount(4000, 16 * GIB), 64)
+A100 = GpuType("a100", "A100", "nvidia.com/gpu", CpuMemory(4000, 16 * GIB), 64, (("gpu", "a100"),))
+V100 = GpuType("v100", "V100", "nvidia.com/gpu", CpuMemory(2000, 8 * GIB), 64, (("gpu", "v100"),))
+MI300 = GpuType("mi300", "MI300", "amd.com/gpu", CpuMemory(4000, 16 * GIB), 64)
 TYPES = {kind.name: kind for kind in (A100, V100, MI300)}
-CLUSTER = Cluster((A100, V100, MI300), Amount(500, GIB), Amount(4000, 8 * GIB))
-HURRIED = replace(CLUSTER, scheduling=Scheduling(notice=timedelta(0), min_run=timedelta(0)))
+CLUSTER = ClusterConfig((A100, V100, MI300), CpuMemory(500, GIB), CpuMemory(4000, 8 * GIB))
+HURRIED = replace(CLUSTER, scheduling=SchedulingConfig(notice=timedelta(0), min_run=timedelta(0)))
 
 
 def team(name: str, quota: int | dict[str, int] = 0, **more: Any) -> Team:
@@ -35,7 +44,7 @@ def team(name: str, quota: int | dict[str, int] = 0, **more: Any) -> Team:
     quotas = quota if isinstance(quota, dict) else {"a100": quota}
     if "hard" in more or "soft" in more:
         more["user_caps"] = UserCaps(more.pop("soft", None), more.pop("hard", None))
-    return Team(name, name, quota=tuple(Quota(kind, gpus) for kind, gpus in quotas.items()), **more)
+    return Team(name, name, quota=tuple(TeamQuota(kind, gpus) for kind, gpus in quotas.items()), **more)
 
 
 def node(name: str, gpus: int = 8, kind: str | None = "a100", **more: Any) -> Node:
@@ -53,16 +62,16 @@ def node(name: str, gpus: int = 8, kind: str | None = "a100", **more: Any) -> No
     )
 
 
-def ask(gpus: int | Iterable[int] = 1, kind: str = "a100", cpu: int = 1000, memory: int = GIB) -> Charge:
+def ask(gpus: int | Iterable[int] = 1, kind: str = "a100", cpu: int = 1000, memory: int = GIB) -> ResourceRequest:
     """What a job asks for: so many GPUs, or a number for each of several pods."""
     numbers = [gpus] if isinstance(gpus, int) else list(gpus)
     found = TYPES[kind]
-    place = Placement(found.node_selector, tolerations=found.tolerations)
+    place = NodePlacement(found.node_selector, tolerations=found.tolerations)
     pods = [
-        PodCharge(found.resource, one * GPU, cpu, memory, place) if one else PodCharge("", 0, cpu, memory)
+        PodRequest(found.resource, one * GPU, cpu, memory, place) if one else PodRequest("", 0, cpu, memory)
         for one in numbers
     ]
-    return Charge(kind if any(numbers) else None, tuple(pods))
+    return ResourceRequest(kind if any(numbers) else None, tuple(pods))
 
 
 def wants(name: str, of: str, gpus: int | Iterable[int] = 1, **more: Any) -> Job:
@@ -73,50 +82,50 @@ def wants(name: str, of: str, gpus: int | Iterable[int] = 1, **more: Any) -> Job
 
 
 def queues(name: str, of: str, gpus: int | Iterable[int] = 1, **more: Any) -> Job:
-    return wants(name, of, gpus, state=State.QUEUED, **more)
+    return wants(name, of, gpus, state=JobState.QUEUED, **more)
 
 
 def runs(name: str, of: str, gpus: int | Iterable[int], *nodes: str, **more: Any) -> Job:
     """A job that has been running for an hour, or as long as ``age`` says."""
     age = more.pop("age", HOUR)
-    state = more.pop("state", State.RUNNING)
+    state = more.pop("state", JobState.RUNNING)
     return wants(name, of, gpus, state=state, nodes=nodes, started=NOW - age, waited=age, **more)
 
 
 def world(
     *things: Team | Node | Job,
-    cluster: Cluster = CLUSTER,
+    cluster: ClusterConfig = CLUSTER,
     blocked: Iterable[str] = (),
     templates: Mapping[str, Sequence[str]] | None = None,
     borrowing: Iterable[str] | None = None,
-) -> World:
+) -> ClusterState:
     teams = tuple(one for one in things if isinstance(one, Team))
     nodes = tuple(one for one in things if isinstance(one, Node))
     jobs = tuple(one for one in things if isinstance(one, Job))
     lend = None if borrowing is None else frozenset(borrowing)
-    return World.of(Snapshot(cluster, Teams(teams, frozenset(blocked), templates, lend), nodes, jobs))
+    return ClusterState.of(Snapshot(cluster, TeamsConfig(teams, frozenset(blocked), templates, lend), nodes, jobs))
 
 
-def act(here: World, job: Job, decision: Admit | Preempt, now: datetime) -> None:
+def act(here: ClusterState, job: Job, decision: Admit | Preempt, now: datetime) -> None:
     """Do what a decision says at once: whoever must leave is gone, and the job runs."""
     if isinstance(decision, Preempt):
         for victim in decision.victims:
             here.remove(victim)
-    here.put(replace(job, state=State.RUNNING, started=now, nodes=decision.nodes))
+    here.put(replace(job, state=JobState.RUNNING, started=now, nodes=decision.nodes))
 
 
-def ask_to_leave(here: World, job: Job, decision: Preempt, now: datetime) -> None:
+def ask_to_leave(here: ClusterState, job: Job, decision: Preempt, now: datetime) -> None:
     """Give everybody the notice, and promise the job its place."""
     for name in decision.victims:
         victim = here.jobs[name]
-        here.put(replace(victim, notice=leaves_at(victim, here, now)))
+        here.put(replace(victim, notice=stop_time(victim, here, now)))
     here.put(replace(job, nodes=decision.nodes))
 
 
-def notice_pass(here: World, now: datetime) -> dict[str, tuple[str, ...]]:
+def notice_pass(here: ClusterState, now: datetime) -> dict[str, tuple[str, ...]]:
     """Start whatever may start, ask others to leave; whom for which job."""
     asked = {}
-    for job, decision in turns(here, now):
+    for job, decision in schedule(here, now):
         if isinstance(decision, Preempt):
             ask_to_leave(here, job, decision, now)
             asked[job.id] = decision.victims
@@ -125,10 +134,10 @@ def notice_pass(here: World, now: datetime) -> dict[str, tuple[str, ...]]:
     return asked
 
 
-def one_pass(here: World, now: datetime) -> list[str]:
+def one_pass(here: ClusterState, now: datetime) -> list[str]:
     """Start whatever may start; the names of the jobs in their turn."""
     started = []
-    for job, decision in turns(here, now):
+    for job, decision in schedule(here, now):
         act(here, job, decision, now)
         started.append(job.id)
     return started

@@ -11,27 +11,36 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from dlspawner.core.model import Amount, Cluster, GpuType, Team, TeamMount, Teams
-from dlspawner.core.template import Choice, Endpoint, Expose, Kind, Mounts, Option, Protocol, Template
+from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, TeamsConfig
+from dlspawner.core.template import (
+    Endpoint,
+    EndpointProtocol,
+    EndpointService,
+    Mounts,
+    Option,
+    OptionChoice,
+    OptionKind,
+    Template,
+)
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
 
 GIB = 1024**3
-SSH = Endpoint("ssh", 2222, Protocol.SSH, Expose.NODEPORT)
+SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
 
-A100 = GpuType("a100", "A100 80 GB", "nvidia.com/gpu", Amount(4000, 16 * GIB), 8, (("gpu", "a100"),))
-V100 = GpuType("v100", "V100 32 GB", "nvidia.com/gpu", Amount(2000, 8 * GIB), 4)
-CLUSTER = Cluster((A100, V100), Amount(1000, 2 * GIB), Amount(4000, 8 * GIB))
+A100 = GpuType("a100", "A100 80 GB", "nvidia.com/gpu", CpuMemory(4000, 16 * GIB), 8, (("gpu", "a100"),))
+V100 = GpuType("v100", "V100 32 GB", "nvidia.com/gpu", CpuMemory(2000, 8 * GIB), 4)
+CLUSTER = ClusterConfig((A100, V100), CpuMemory(1000, 2 * GIB), CpuMemory(4000, 8 * GIB))
 VISION = Team("vision", "Vision", members=("alice",), mounts=(TeamMount("vision-data", "/data/vision", True),))
-TEAMS = Teams((VISION, Team("default")), blocked=frozenset({"mallory"}))
+TEAMS = TeamsConfig((VISION, Team("default")), blocked=frozenset({"mallory"}))
 
 OPTIONS = (
-    Option("gpus", Kind.INTEGER, "GPUs", "How many GPUs the job holds."),
-    Option("gpu_type", Kind.CHOICE, "GPU type"),
-    Option("cpu", Kind.QUANTITY, "CPUs"),
-    Option("memory", Kind.QUANTITY, "Memory"),
-    Option("team", Kind.CHOICE, "Team", "Whose quota the job is charged to."),
-    Option("log_dir", Kind.PATH, "Log directory", default="logs"),
+    Option("gpus", OptionKind.INTEGER, "GPUs", "How many GPUs the job holds."),
+    Option("gpu_type", OptionKind.CHOICE, "GPU type"),
+    Option("cpu", OptionKind.QUANTITY, "CPUs"),
+    Option("memory", OptionKind.QUANTITY, "Memory"),
+    Option("team", OptionKind.CHOICE, "Team", "Whose quota the job is charged to."),
+    Option("log_dir", OptionKind.PATH, "Log directory", default="logs"),
 )
 NOTEBOOK = Template(
     "ipython",
@@ -46,10 +55,10 @@ BATCH = Template(
     "Custom",
     "An image and a command.",
     options=(
-        Option("image", Kind.IMAGE, "Image"),
-        Option("command", Kind.STRING, "Command", multiline=True),
-        Option("mode", Kind.CHOICE, "Mode", choices=(Choice("fast", "Fast"), Choice("slow", "Slow"))),
-        Option("debug", Kind.BOOLEAN, "Debug", default=False),
+        Option("image", OptionKind.IMAGE, "Image"),
+        Option("command", OptionKind.STRING, "Command", multiline=True),
+        Option("mode", OptionKind.CHOICE, "Mode", choices=(OptionChoice("fast", "Fast"), OptionChoice("slow", "Slow"))),
+        Option("debug", OptionKind.BOOLEAN, "Debug", default=False),
     ),
     endpoints=(SSH,),
     pod={"containers": [{"name": "main", "command": ["sh", "-c", "${command}"]}]},
@@ -57,7 +66,7 @@ BATCH = Template(
 BOARD = Template(
     "tensorboard",
     "TensorBoard",
-    options=(Option("log_dir", Kind.PATH, "Log directory", default="logs"),),
+    options=(Option("log_dir", OptionKind.PATH, "Log directory", default="logs"),),
     command=("tensorboard", "--logdir=${log_dir}"),
     mounts=Mounts(job_directory=False),
 )

@@ -21,7 +21,7 @@ class Namespace:
     def __init__(self) -> None:
         self.secrets: dict[str, Mapping[str, Any]] = {}
 
-    async def create(self, kind: cluster.Kind, manifest: Mapping[str, Any], namespace: str) -> None:
+    async def create(self, kind: cluster.ResourceKind, manifest: Mapping[str, Any], namespace: str) -> None:
         assert (kind, namespace) == (cluster.SECRETS, "dlspawner")
         if manifest["metadata"]["name"] in self.secrets:
             raise cluster.Conflict("already exists", status=409)

@@ -11,7 +11,16 @@ import pytest
 from aiohttp import web
 
 from dlspawner import cluster as client
-from dlspawner.cluster import PODS, SECRETS, Change, Cluster, Conflict, NotFound, Refused, Unavailable
+from dlspawner.cluster import (
+    PODS,
+    SECRETS,
+    Conflict,
+    KubernetesClient,
+    KubernetesRejected,
+    KubernetesUnavailable,
+    ObjectNotFound,
+    WatchEvent,
+)
 from dlspawner.devcluster import api
 
 KUBECONFIG = """
@@ -88,15 +97,15 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def cluster(server: Server, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(server: Server, tmp_path: Path) -> AsyncIterator[KubernetesClient]:
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG % server.url, encoding="utf-8")
-    async with await Cluster.connect(path) as connected:
+    async with await KubernetesClient.connect(path) as connected:
         yield connected
 
 
-async def _changes(cluster: Cluster, count: int) -> list[tuple[str, str]]:
-    seen: list[Change] = []
+async def _changes(cluster: KubernetesClient, count: int) -> list[tuple[str, str]]:
+    seen: list[WatchEvent] = []
     async with asyncio.timeout(60):
         async for change in cluster.watch(PODS, "here"):
             seen.append(change)
@@ -105,7 +114,7 @@ async def _changes(cluster: Cluster, count: int) -> list[tuple[str, str]]:
     return [(change.type, change.object.get("metadata", {}).get("name", "")) for change in seen]
 
 
-async def test_the_configuration_gives_namespace_and_token(cluster: Cluster, server: Server) -> None:
+async def test_the_configuration_gives_namespace_and_token(cluster: KubernetesClient, server: Server) -> None:
     server.answers.append(_json(_pod("a")))
     assert (cluster.namespace, cluster.token) == ("here", "secret")
     await cluster.get(PODS, "a b", "n/s")
@@ -114,28 +123,28 @@ async def test_the_configuration_gives_namespace_and_token(cluster: Cluster, ser
 
 
 async def test_a_missing_configuration_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unavailable, match="nowhere"):
-        await Cluster.connect(tmp_path / "nowhere")
+    with pytest.raises(KubernetesUnavailable, match="nowhere"):
+        await KubernetesClient.connect(tmp_path / "nowhere")
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with pytest.raises(Unavailable, match="no KUBECONFIG, and not inside a cluster"):
-        await Cluster.connect()
+    with pytest.raises(KubernetesUnavailable, match="no KUBECONFIG, and not inside a cluster"):
+        await KubernetesClient.connect()
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (404, NotFound),
+        (404, ObjectNotFound),
         (409, Conflict),
-        (410, client.Expired),
-        (403, Refused),
-        (422, Refused),
-        (429, Unavailable),
-        (500, Unavailable),
-        (503, Unavailable),
+        (410, client.ResourceVersionExpired),
+        (403, KubernetesRejected),
+        (422, KubernetesRejected),
+        (429, KubernetesUnavailable),
+        (500, KubernetesUnavailable),
+        (503, KubernetesUnavailable),
     ],
 )
 async def test_every_status_is_one_of_our_errors(
-    cluster: Cluster, server: Server, status: int, kind: type[client.ClusterError]
+    cluster: KubernetesClient, server: Server, status: int, kind: type[client.KubernetesError]
 ) -> None:
     server.answers.append(_json({"kind": "Status", "message": "because", "reason": "Why"}, status))
     with pytest.raises(kind, match="because") as caught:
@@ -144,28 +153,28 @@ async def test_every_status_is_one_of_our_errors(
     assert (caught.value.status, caught.value.reason) == (status, "Why")
 
 
-async def test_silence_is_unavailable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_unavailable(cluster: KubernetesClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DEADLINE_SECONDS", 0.05)
-    with pytest.raises(Unavailable):
+    with pytest.raises(KubernetesUnavailable):
         await cluster.get(PODS, "a", "here")
 
 
 async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG % "http://127.0.0.1:1", encoding="utf-8")
-    async with await Cluster.connect(path) as connected:
-        with pytest.raises(Unavailable):
+    async with await KubernetesClient.connect(path) as connected:
+        with pytest.raises(KubernetesUnavailable):
             await connected.create(PODS, _pod("a"), "here")
 
 
-async def test_an_answer_that_is_no_object_is_unavailable(cluster: Cluster, server: Server) -> None:
+async def test_an_answer_that_is_no_object_is_unavailable(cluster: KubernetesClient, server: Server) -> None:
     server.answers += [_json(["list"]), _stream("half")]
     for _ in range(2):
-        with pytest.raises(Unavailable):
+        with pytest.raises(KubernetesUnavailable):
             await cluster.get(PODS, "a", "here")
 
 
-async def test_lists_are_read_in_pages_without_managed_fields(cluster: Cluster, server: Server) -> None:
+async def test_lists_are_read_in_pages_without_managed_fields(cluster: KubernetesClient, server: Server) -> None:
     server.answers += [_list(_pod("a"), more="token"), _list(_pod("b"))]
     pods = await cluster.list(PODS, "here", labels="x=y", fields="spec.nodeName=n")
     assert [pod["metadata"]["name"] for pod in pods] == ["a", "b"]
@@ -174,7 +183,7 @@ async def test_lists_are_read_in_pages_without_managed_fields(cluster: Cluster, 
     assert server.requests[1].query["labelSelector"] == "x=y"
 
 
-async def test_a_watch_goes_on_where_it_was_cut(cluster: Cluster, server: Server) -> None:
+async def test_a_watch_goes_on_where_it_was_cut(cluster: KubernetesClient, server: Server) -> None:
     event = {"type": "MODIFIED", "object": _pod("a", 7)}
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
     added = {"type": "ADDED", "object": _pod("b", 10)}
@@ -186,7 +195,9 @@ async def test_a_watch_goes_on_where_it_was_cut(cluster: Cluster, server: Server
 
 
 @pytest.mark.parametrize("as_status", [True, False])
-async def test_a_watch_that_expired_tells_what_was_missed(cluster: Cluster, server: Server, as_status: bool) -> None:
+async def test_a_watch_that_expired_tells_what_was_missed(
+    cluster: KubernetesClient, server: Server, as_status: bool
+) -> None:
     gone = {"kind": "Status", "code": 410, "message": "too old"}
     expired = _json(gone, 410) if as_status else _stream({"type": "ERROR", "object": gone})
     server.answers += [_list(_pod("a"), _pod("b")), expired, _list(_pod("b", 3), _pod("c"))]
@@ -202,7 +213,7 @@ async def test_a_watch_that_expired_tells_what_was_missed(cluster: Cluster, serv
 
 
 async def test_a_watch_outlives_a_server_that_is_down(
-    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
     down = _json({"message": "down"}, 503)
@@ -214,7 +225,7 @@ async def test_a_watch_outlives_a_server_that_is_down(
 
 
 async def test_what_goes_while_a_list_fails_half_way_is_gone(
-    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
     down = _json({"message": "down"}, 503)
@@ -225,7 +236,7 @@ async def test_what_goes_while_a_list_fails_half_way_is_gone(
 async def test_objects_come_and_go_on_a_real_server(tmp_path: Path) -> None:
     server = await api.start(tmp_path / "state")
     try:
-        async with await Cluster.connect(server.kubeconfig) as cluster:
+        async with await KubernetesClient.connect(server.kubeconfig) as cluster:
             manifest = {"metadata": {"name": "s", "namespace": "jobs"}, "stringData": {"a": "b"}}
             created = await cluster.create(SECRETS, manifest)
             with pytest.raises(Conflict):
@@ -238,9 +249,9 @@ async def test_objects_come_and_go_on_a_real_server(tmp_path: Path) -> None:
             assert await cluster.replace(SECRETS, "s", patched, "jobs")
             assert len(await cluster.list(SECRETS, labels="x=y")) == 1
             await cluster.delete(SECRETS, "s", "jobs")
-            with pytest.raises(NotFound):
+            with pytest.raises(ObjectNotFound):
                 await cluster.get(SECRETS, "s", "jobs")
-            with pytest.raises(Refused):
+            with pytest.raises(KubernetesRejected):
                 await cluster.create(SECRETS, {"metadata": {"name": "Not A Name", "namespace": "jobs"}})
     finally:
         await server.stop()

@@ -12,13 +12,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from dlspawner.hubapi import (
-    HubApi,
+    HubClient,
     HubError,
     HubFailed,
-    HubRefused,
+    HubIdentity,
+    HubRejected,
     HubUnavailable,
-    Identity,
-    Kind,
+    IdentityKind,
     has_scope,
     may_access_server,
     may_start_server,
@@ -48,7 +48,7 @@ ACCESS = {
 
 @pytest.mark.parametrize(("scopes", "may"), ACCESS.values(), ids=ACCESS.keys())
 def test_who_may_enter_alices_server_train(scopes: set[str], may: bool) -> None:
-    assert may_access_server(Identity("anyone", Kind.USER, frozenset(scopes)), "alice", "train") is may
+    assert may_access_server(HubIdentity("anyone", IdentityKind.USER, frozenset(scopes)), "alice", "train") is may
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_who_may_enter_alices_server_train(scopes: set[str], may: bool) -> None:
     ],
 )
 def test_who_may_start_alices_server_train(scope: str, may: bool) -> None:
-    assert may_start_server(Identity("anyone", Kind.USER, frozenset({scope})), "alice", "train") is may
+    assert may_start_server(HubIdentity("anyone", IdentityKind.USER, frozenset({scope})), "alice", "train") is may
 
 
 @pytest.mark.parametrize("server", ["", "train", "a/b", "x=y", "x!user=bob"])
@@ -95,7 +95,7 @@ OWN = {
 
 @pytest.mark.parametrize(("name", "scopes", "server"), OWN.values(), ids=OWN.keys())
 def test_whether_a_token_is_a_servers_own(name: str, scopes: set[str], server: str | None) -> None:
-    assert own_server(Identity(name, Kind.USER, frozenset(scopes))) == server
+    assert own_server(HubIdentity(name, IdentityKind.USER, frozenset(scopes))) == server
 
 
 def test_options_stored_by_either_version_read_the_same() -> None:
@@ -148,7 +148,7 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.fixture
-async def hub() -> AsyncIterator[tuple[FakeHub, HubApi]]:
+async def hub() -> AsyncIterator[tuple[FakeHub, HubClient]]:
     fake = FakeHub()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", fake.handle)
@@ -158,36 +158,36 @@ async def hub() -> AsyncIterator[tuple[FakeHub, HubApi]]:
 
     async with (
         TestServer(app) as server,
-        HubApi(f"{server.make_url('/hub/api')}", "own", deadline_seconds=5, sleep=at_once) as api,
+        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=5, sleep=at_once) as api,
     ):
         yield fake, api
 
 
-async def test_whoami_asks_with_the_token_that_is_asked_about(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_whoami_asks_with_the_token_that_is_asked_about(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [(200, {"kind": "service", "name": "ssh-gateway", "scopes": ["read:users"], "admin": False})]
     identity = await api.whoami("theirs")
-    assert identity == Identity("ssh-gateway", Kind.SERVICE, frozenset({"read:users"}))
+    assert identity == HubIdentity("ssh-gateway", IdentityKind.SERVICE, frozenset({"read:users"}))
     assert fake.asked == [("GET", "/hub/api/user", "token theirs", None)]
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "Ümlaut", "x" * 5000, "\x00"])
-async def test_what_cannot_be_a_token_is_not_sent(hub: tuple[FakeHub, HubApi], token: str) -> None:
+async def test_what_cannot_be_a_token_is_not_sent(hub: tuple[FakeHub, HubClient], token: str) -> None:
     fake, api = hub
     assert await api.whoami(token) is None
     assert fake.asked == []
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 300, "\ud800"])
-async def test_what_cannot_be_a_name_is_nobody(hub: tuple[FakeHub, HubApi], name: str) -> None:
+async def test_what_cannot_be_a_name_is_nobody(hub: tuple[FakeHub, HubClient], name: str) -> None:
     fake, api = hub
     assert await api.user(name) is None
-    with pytest.raises(HubRefused):
+    with pytest.raises(HubRejected):
         await api.post_activity(name, {"": datetime.now(UTC)})
     assert fake.asked == []
 
 
-async def test_no_name_reaches_another_resource(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_no_name_reaches_another_resource(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [(404, {"message": "no"})]
     assert await api.user("alice/../bob?x#y%2f") is None
@@ -195,7 +195,7 @@ async def test_no_name_reaches_another_resource(hub: tuple[FakeHub, HubApi]) -> 
 
 
 @pytest.mark.parametrize("fault", [(503, None), (429, {"message": "slow down"}), (500, None), hang_up])
-async def test_reading_is_repeated_after_a_fault(hub: tuple[FakeHub, HubApi], fault: Any) -> None:
+async def test_reading_is_repeated_after_a_fault(hub: tuple[FakeHub, HubClient], fault: Any) -> None:
     fake, api = hub
     fake.answers = [fault, fault, (200, {"name": "alice", "servers": {}})]
     user = await api.user("alice")
@@ -205,7 +205,7 @@ async def test_reading_is_repeated_after_a_fault(hub: tuple[FakeHub, HubApi], fa
 
 
 @pytest.mark.parametrize("fault", [(503, None), hang_up])
-async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[FakeHub, HubApi], fault: Any) -> None:
+async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[FakeHub, HubClient], fault: Any) -> None:
     fake, api = hub
     fake.answers = [fault]
     with pytest.raises(HubUnavailable):
@@ -215,7 +215,7 @@ async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[Fak
 
 @pytest.mark.parametrize("fault", [(503, None), (429, None)])
 async def test_a_stop_is_asked_for_once_because_the_next_time_another_job_may_run_there(
-    hub: tuple[FakeHub, HubApi], fault: Any
+    hub: tuple[FakeHub, HubClient], fault: Any
 ) -> None:
     fake, api = hub
     fake.answers = [fault, (204, None)]
@@ -225,12 +225,12 @@ async def test_a_stop_is_asked_for_once_because_the_next_time_another_job_may_ru
 
 
 async def test_a_stop_that_reaches_no_hub_is_not_asked_for_later() -> None:
-    async with HubApi(f"http://127.0.0.1:{free_port()}/hub/api", "own", deadline_seconds=60) as api:
+    async with HubClient(f"http://127.0.0.1:{free_port()}/hub/api", "own", deadline_seconds=60) as api:
         with pytest.raises(HubUnavailable):
             await asyncio.wait_for(api.stop_server("alice", "train"), 30)
 
 
-async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [(500, {"message": "Unhandled error"}), (503, None)]
     with pytest.raises(HubFailed):
@@ -240,10 +240,10 @@ async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub
     assert not isinstance(away.value, HubFailed)
 
 
-async def test_a_refused_start_carries_the_hubs_sentence(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_a_refused_start_carries_the_hubs_sentence(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [(429, {"message": "Your team has no GPU left."})]
-    with pytest.raises(HubRefused, match=r"Your team has no GPU left\.") as refused:
+    with pytest.raises(HubRejected, match=r"Your team has no GPU left\.") as refused:
         await api.start_server("alice", "train")
     assert refused.value.status == 429
 
@@ -252,7 +252,7 @@ async def test_a_refused_start_carries_the_hubs_sentence(hub: tuple[FakeHub, Hub
     ("version", "body"), [("6.1.1", {"user_options": {"gpus": 1}}), ("5.5.4", {"gpus": 1})], ids=["6.x", "5.5"]
 )
 async def test_options_are_sent_as_the_hubs_version_wants_them(
-    hub: tuple[FakeHub, HubApi], version: str, body: dict[str, Any]
+    hub: tuple[FakeHub, HubClient], version: str, body: dict[str, Any]
 ) -> None:
     fake, api = hub
     fake.answers = [(200, {"version": version}), (202, None)]
@@ -261,7 +261,7 @@ async def test_options_are_sent_as_the_hubs_version_wants_them(
     assert fake.asked[-1][3] == body
 
 
-async def test_without_options_the_hub_is_sent_none_and_uses_what_it_kept(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_without_options_the_hub_is_sent_none_and_uses_what_it_kept(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [(201, None)]
     assert await api.start_server("alice", "train") is True
@@ -269,7 +269,7 @@ async def test_without_options_the_hub_is_sent_none_and_uses_what_it_kept(hub: t
 
 
 async def test_a_hub_that_does_not_answer_is_given_up_at_the_deadline() -> None:
-    async with HubApi("http://127.0.0.1:9/hub/api", "own", deadline_seconds=0.2) as api:
+    async with HubClient("http://127.0.0.1:9/hub/api", "own", deadline_seconds=0.2) as api:
         with pytest.raises(HubUnavailable, match=r"within 0\.2 seconds"):
             await api.user("alice")
 
@@ -284,8 +284,11 @@ async def test_a_hub_that_takes_its_time_over_a_start_or_a_stop_is_not_away() ->
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", waits)
-    async with TestServer(app) as server, HubApi(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api:
-        api.heard = heard.append
+    async with (
+        TestServer(app) as server,
+        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api,
+    ):
+        api.on_answer = heard.append
         for asks in (api.start_server, api.stop_server):
             with pytest.raises(HubUnavailable):
                 await asks("alice", "train")
@@ -296,7 +299,7 @@ async def test_a_hub_that_takes_its_time_over_a_start_or_a_stop_is_not_away() ->
         over.set()
 
 
-async def test_an_answer_that_is_not_the_hubs_is_unavailable(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_an_answer_that_is_not_the_hubs_is_unavailable(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     for answer in ((200, None), (200, []), (200, "x"), (200, {"name": "alice", "servers": {"": None}})):
         fake.answers = [answer]
@@ -304,7 +307,7 @@ async def test_an_answer_that_is_not_the_hubs_is_unavailable(hub: tuple[FakeHub,
             await api.user("alice")
 
 
-async def test_errors_do_not_tell_the_token(hub: tuple[FakeHub, HubApi]) -> None:
+async def test_errors_do_not_tell_the_token(hub: tuple[FakeHub, HubClient]) -> None:
     fake, api = hub
     fake.answers = [hang_up]
     with pytest.raises(HubUnavailable) as error:

@@ -17,9 +17,24 @@ from hypothesis import strategies as st
 from dlspawner import settings
 from dlspawner.core import options, rendering
 from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import Charge, charge
-from dlspawner.core.model import Amount, CpuJobs, Priority, PriorityClasses, Scheduling, Special, Team
-from dlspawner.core.template import Access, Evidence, Expose, Kind, Protocol, Role
+from dlspawner.core.charge import ResourceRequest, request_of
+from dlspawner.core.model import (
+    CpuJobs,
+    CpuMemory,
+    PriorityClasses,
+    PriorityLevel,
+    SchedulingConfig,
+    SpecialPermission,
+    Team,
+)
+from dlspawner.core.template import (
+    ActivitySource,
+    EndpointProtocol,
+    EndpointService,
+    OptionKind,
+    PodRole,
+    TeamDataAccess,
+)
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import template_file
 
@@ -527,7 +542,10 @@ pod: {volumes: [{name: v, hostPath: {path: '/scratch/%s'}}], securityContext: {r
 
 def test_what_a_template_asks_for_and_the_cluster_has_may_be_in_its_pod(files: Files) -> None:
     files.write(job=JOB + SPECIAL % "${unix_name}", cluster=CLUSTER + "special_permissions: [root, host_paths]\n")
-    assert files.load(special_namespace="jobs-special").templates[0].special == {Special.ROOT, Special.HOST_PATHS}
+    assert files.load(special_namespace="jobs-special").templates[0].special == {
+        SpecialPermission.ROOT,
+        SpecialPermission.HOST_PATHS,
+    }
 
 
 def test_a_teams_data_is_mounted_into_a_special_job_only_when_its_template_says_so(files: Files) -> None:
@@ -536,7 +554,7 @@ def test_a_teams_data_is_mounted_into_a_special_job_only_when_its_template_says_
     for text in ("", "mounts: {home: none}\n", "mounts: {team_data: read-only}\n"):
         files.write(job=JOB + SPECIAL % "all" + text, cluster=cluster)
         found[text] = files.load().templates[0].mounts.team_data
-    assert list(found.values()) == [Access.NONE, Access.NONE, Access.READ_ONLY]
+    assert list(found.values()) == [TeamDataAccess.NONE, TeamDataAccess.NONE, TeamDataAccess.READ_ONLY]
 
 
 @pytest.mark.parametrize("hole", ["${cpu}", "${server}", "${home}"])
@@ -645,20 +663,20 @@ pod:
     template = files.load().templates[0]
     assert (template.name, template.title, template.who) == ("job", "Training", ("vision",))
     assert [option.name for option in template.options] == ["gpus", "lr", "part"]
-    assert [option.kind for option in template.options] == [Kind.INTEGER, Kind.NUMBER, Kind.CHOICE]
+    assert [option.kind for option in template.options] == [OptionKind.INTEGER, OptionKind.NUMBER, OptionKind.CHOICE]
     assert template.command == ("run", "${lr}")
     assert [(one.name, one.protocol, one.expose) for one in template.endpoints] == [
-        ("ssh", Protocol.SSH, Expose.NODEPORT),
-        ("metrics", Protocol.HTTP, Expose.CLUSTER),
+        ("ssh", EndpointProtocol.SSH, EndpointService.NODEPORT),
+        ("metrics", EndpointProtocol.HTTP, EndpointService.CLUSTER),
     ]
-    assert (template.mounts.home, template.mounts.team_data) == (Access.READ_ONLY, Access.NONE)
-    assert template.roles == (Role("chief"), Role("worker", 3))
+    assert (template.mounts.home, template.mounts.team_data) == (TeamDataAccess.READ_ONLY, TeamDataAccess.NONE)
+    assert template.roles == (PodRole("chief"), PodRole("worker", 3))
     assert template.pods == 4
     assert template.grace_period == timedelta(minutes=2)
     assert template.idle.lifetime == timedelta(hours=1)
     assert (template.idle.dry_run, template.start_on_connect) == (False, True)
-    assert template.idle.counts == (Evidence.GPU,)
-    assert template.special == {Special.HOST_NETWORK}
+    assert template.idle.counts == (ActivitySource.GPU,)
+    assert template.special == {SpecialPermission.HOST_NETWORK}
     assert template.pod == {"hostNetwork": True}
 
 
@@ -682,17 +700,17 @@ blocked: [eve]
 """,
     )
     loaded = files.load()
-    assert loaded.cluster.gpu_types[0].per_gpu == Amount(4000, 16 * 1024**3)
-    assert loaded.cluster.cpu_only_default == Amount(250, 2 * 1024**3)
-    assert loaded.cluster.cpu_only_max == Amount(4000, 4 * 1024**3)
+    assert loaded.cluster.gpu_types[0].per_gpu == CpuMemory(4000, 16 * 1024**3)
+    assert loaded.cluster.cpu_only_default == CpuMemory(250, 2 * 1024**3)
+    assert loaded.cluster.cpu_only_max == CpuMemory(4000, 4 * 1024**3)
     team = loaded.teams.teams[0]
     assert (team.quota[0].gpu_type, team.quota[0].gpus, team.borrow_limit) == ("a100", 8, 2)
     assert (team.user_caps.soft, team.user_caps.hard) == (1, 2)
     assert team.mounts[0].read_only
     assert team.idle.guaranteed == timedelta(minutes=10)
     assert loaded.teams.blocked == {"eve"}
-    assert [one.name for one in loaded.teams.of("alice", ["Vision Lab"])] == ["vision", "Vision Lab"]
-    assert loaded.teams.of("bob", []) == (Team("default"),)
+    assert [one.name for one in loaded.teams.team_of("alice", ["Vision Lab"])] == ["vision", "Vision Lab"]
+    assert loaded.teams.team_of("bob", []) == (Team("default"),)
 
 
 def test_how_gpus_are_shared_is_what_is_read(files: Files) -> None:
@@ -709,14 +727,14 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
     loaded = files.load()
     cluster, team = loaded.cluster, loaded.teams.teams[0]
     assert cluster.cpu_jobs == CpuJobs(3, 30)
-    assert cluster.priorities == (Priority("high", 5), Priority("low", 1))
+    assert cluster.priorities == (PriorityLevel("high", 5), PriorityLevel("low", 1))
     seconds = [timedelta(seconds=one) for one in (60, 0, 10, 3600)]
-    assert cluster.scheduling == Scheduling(*seconds)
+    assert cluster.scheduling == SchedulingConfig(*seconds)
     assert cluster.culling.window == timedelta(minutes=10)
     assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, False)
     assert cluster.culling.metrics_age == timedelta(minutes=5)
-    assert cluster.default_priority(team) == Priority("low", 1)
-    assert (team.preempts_own, team.record_terminals) == (True, True)
+    assert cluster.default_priority(team) == PriorityLevel("low", 1)
+    assert (team.preempt_within_team, team.record_terminals) == (True, True)
 
 
 def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -> None:
@@ -776,13 +794,15 @@ def test_a_job_of_a_shipped_template_costs_what_was_chosen(name: str) -> None:
     loaded = settings.load(*SHIPPED)
     template = loaded.template(name)
     assert template is not None
-    choices = options.choose(template, loaded.cluster, {"template": name}, loaded.teams.of("alice", ["vision"]))
-    assert isinstance(choices, options.Choices)
-    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
+    choices = options.select_options(
+        template, loaded.cluster, {"template": name}, loaded.teams.team_of("alice", ["vision"])
+    )
+    assert isinstance(choices, options.SelectedOptions)
+    facts = rendering.RenderContext("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
     fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
-    charged = charge([fragment], loaded.cluster)
-    assert isinstance(charged, Charge)
+    charged = request_of([fragment], loaded.cluster)
+    assert isinstance(charged, ResourceRequest)
     assert charged.gpus == choices.gpus * GPU
 
 
@@ -803,20 +823,20 @@ def test_what_comes_with_the_gpus_is_enough_for_all_containers_of_a_shipped_temp
     loaded = settings.load(*SHIPPED)
     template = loaded.template(name)
     assert template is not None
-    mine = loaded.teams.of("alice", ["vision"])
+    mine = loaded.teams.team_of("alice", ["vision"])
     wishes = {"template": name, **gpus}
     if share:
-        refused = options.choose(template, loaded.cluster, {**wishes, "cpu": "9999", "memory": "9999Gi"}, mine)
-        assert isinstance(refused, options.Rejected)
+        refused = options.select_options(template, loaded.cluster, {**wishes, "cpu": "9999", "memory": "9999Gi"}, mine)
+        assert isinstance(refused, options.InvalidOptions)
         cpu, memory = (text.split(" and ")[1].split(" for ")[0] for text in refused.sentences)
         wishes |= {"cpu": cpu, "memory": memory}
-    choices = options.choose(template, loaded.cluster, wishes, mine)
-    assert isinstance(choices, options.Choices)
-    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
+    choices = options.select_options(template, loaded.cluster, wishes, mine)
+    assert isinstance(choices, options.SelectedOptions)
+    facts = rendering.RenderContext("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh")
     fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
-    charged = charge([fragment], loaded.cluster)
-    assert isinstance(charged, Charge), charged
+    charged = request_of([fragment], loaded.cluster)
+    assert isinstance(charged, ResourceRequest), charged
     kind = choices.gpu_type
     share_of_all = kind.per_gpu.times(choices.gpus) if kind else loaded.cluster.cpu_only_max
     (pod,) = charged.pods
@@ -829,8 +849,8 @@ def test_the_login_proxy_beside_an_image_of_ones_own_takes_little_of_the_share()
     template = loaded.template("custom")
     assert template is not None
     wishes = {"template": "custom", "gpus": 1, "gpu_type": "a100"}
-    choices = options.choose(template, loaded.cluster, wishes, loaded.teams.of("alice", ["vision"]))
-    assert isinstance(choices, options.Choices)
+    choices = options.select_options(template, loaded.cluster, wishes, loaded.teams.team_of("alice", ["vision"]))
+    assert isinstance(choices, options.SelectedOptions)
     assert choices.gpu_type is not None
     assert choices.amount.cpu_milli == choices.gpu_type.per_gpu.cpu_milli - 250
 
@@ -840,9 +860,11 @@ def test_a_shipped_template_can_be_launched_as_it_is(name: str) -> None:
     loaded = settings.load(*SHIPPED)
     template = loaded.template(name)
     assert template is not None
-    choices = options.choose(template, loaded.cluster, {"template": name}, loaded.teams.of("alice", ["vision"]))
-    assert isinstance(choices, options.Choices)
-    facts = rendering.Facts("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", home_claim="claim-alice")
+    choices = options.select_options(
+        template, loaded.cluster, {"template": name}, loaded.teams.team_of("alice", ["vision"])
+    )
+    assert isinstance(choices, options.SelectedOptions)
+    facts = rendering.RenderContext("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", home_claim="claim-alice")
     fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
     json.dumps(fragment)
@@ -856,15 +878,19 @@ def test_what_people_start_is_a_tensorboard_without_gpus_that_can_not_write() ->
     template = settings.load(*SHIPPED).template("tensorboard")
     assert template is not None
     assert template.option("gpus") is None
-    assert template.mounts.home is Access.READ_ONLY
-    assert template.idle.counts == (Evidence.HTTP,)
+    assert template.mounts.home is TeamDataAccess.READ_ONLY
+    assert template.idle.counts == (ActivitySource.HTTP,)
     assert template.idle.lifetime is not None
 
 
 def test_the_readme_explains_every_key_option_and_hole() -> None:
     readme = (ROOT / "templates/README.md").read_text(encoding="utf-8")
-    names = {*template_file.KEYS, *options.BUILT_IN, *rendering.FACT_HOLES, *rendering.CHOICE_HOLES}
-    kinds = {kind.value for group in (Kind, Protocol, Expose, Access, Evidence, Special) for kind in group}
+    names = {*template_file.KEYS, *options.BUILT_IN, *rendering.CONTEXT_PLACEHOLDERS, *rendering.CHOICE_PLACEHOLDERS}
+    kinds = {
+        kind.value
+        for group in (OptionKind, EndpointProtocol, EndpointService, TeamDataAccess, ActivitySource, SpecialPermission)
+        for kind in group
+    }
     assert [name for name in sorted(names | kinds) if f"`{name}`" not in readme] == []
 
 

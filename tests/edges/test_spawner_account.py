@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from traitlets import TraitError
 
-from dlspawner.core.accounts import Numbers, UidRange
-from dlspawner.core.model import Cluster, Team, Teams
+from dlspawner.core.accounts import UidRange, UnixIds
+from dlspawner.core.model import ClusterConfig, Team, TeamsConfig
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused, account, children
 from tests.edges.spawner_builders import CLUSTER, SETTINGS, make_spawner
@@ -28,9 +28,9 @@ class Asked:
     def __call__(self, *_: object, **__: object) -> Asked:
         return self
 
-    async def account(self, user: str, uids: UidRange) -> Numbers:
+    async def account(self, user: str, uids: UidRange) -> UnixIds:
         self.users.append(user)
-        return Numbers(uids.first, uids.first)
+        return UnixIds(uids.first, uids.first)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_a_bad_number_is_refused_and_never_another(
 
 
 async def test_groups_of_all_teams_with_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    teams = Teams((Team("vision", members=("alice",), gid=5001), Team("language", admins=("alice",), gid=5002)))
+    teams = TeamsConfig((Team("vision", members=("alice",), gid=5001), Team("language", admins=("alice",), gid=5002)))
     settings = Settings(SETTINGS.templates, CLUSTER, teams)
     spawner = make_spawner(monkeypatch, settings=settings, config={"uid": 1000, "gid": 1000})
     pod = await launched(spawner, tmp_path, template="ipython", team="language")
@@ -148,4 +148,4 @@ def test_a_key_that_means_nothing_is_refused_at_start(monkeypatch: pytest.Monkey
 
 
 def test_the_range_is_the_cluster_files() -> None:
-    assert Cluster((), CLUSTER.cpu_only_default, CLUSTER.cpu_only_max).accounts == UidRange(20_000, 59_999)
+    assert ClusterConfig((), CLUSTER.cpu_only_default, CLUSTER.cpu_only_max).accounts == UidRange(20_000, 59_999)

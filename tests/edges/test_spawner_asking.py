@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from dlspawner.core.accounts import Numbers, UidRange
+from dlspawner.core.accounts import UidRange, UnixIds
 from dlspawner.spawner import connections, manager
 from dlspawner.spawner.manager import Manager
 
@@ -79,7 +79,7 @@ async def test_every_further_try_has_its_own_connection_so_that_another_manager_
         return found if len(used) > 2 else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        assert await Manager(url, "token", log, seconds=30).account("alice", UIDS) == Numbers(20_000, 20_000)
+        assert await Manager(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
 
 
 async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
@@ -118,7 +118,7 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         manager = Manager(url, "token", log, seconds=30)
         await manager.account("alice", UIDS)
-        assert await manager.account("alice", UIDS) == Numbers(20_000, 20_000)
+        assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
         await manager.interrupted("alice", "", None)
         over.set()
     assert len(used) > 2
@@ -230,7 +230,7 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         found = Manager(url, "token", log)
         await found.interrupted("alice", "one", None)
-        assert await found.starting("alice", "two", UIDS) == (None, Numbers(20_000, 20_000))
+        assert await found.starting("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
         with pytest.raises(manager.Refused):
             await replace(found, until=asyncio.get_running_loop().time() + 0.1).starting("alice", "one", UIDS)
 

@@ -14,13 +14,15 @@ import pytest
 from aiohttp import ClientPayloadError
 
 from dlspawner.core import naming, own_image
-from dlspawner.core.naming import Job
+from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import children, exposure, pages
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.refusal import Refused
 from tests.edges.spawner_builders import Answered, make_spawner
 
-JOB = Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice")
+JOB = PodIdentity(
+    "j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="ssh-ed25519 AAAA", ssh_login="alice"
+)
 POD: dict[str, Any] = {
     "metadata": {"name": "jupyter-alice--train", "uid": "pod-1", "labels": naming.job_labels(JOB)},
     "spec": {

@@ -113,8 +113,8 @@ def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() 
     found = recorded("node-silent-deleted")["pod"]
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     found["spec"]["volumes"] = [home]
-    one_node = verdict.judge(placement.beside_home(found, "home-alice", ["ReadWriteOnce"]))
-    any_node = verdict.judge(placement.beside_home(found, "home-alice", ["ReadWriteMany"]))
+    one_node = verdict.judge(placement.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = verdict.judge(placement.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
 
     assert isinstance(one_node, Ended)
     assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio import client
 
-from dlspawner.core.model import Quota, Teams
+from dlspawner.core.model import TeamQuota, TeamsConfig
 from dlspawner.spawner import base, manager
 from dlspawner.spawner.refusal import Refused
 from tests.edges.scripted_api import ScriptedApi, listed
@@ -21,7 +21,7 @@ from tests.edges.spawner_builders import SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_asking import answering
 
 PATIENCE = 60.0
-SHARED = replace(SETTINGS, teams=Teams((replace(VISION, quota=(Quota("a100", 4),)),)))
+SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
 
 
 async def refusal(spawner: Any) -> Refused:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.model import Team, Teams
+from dlspawner.core.model import Team, TeamsConfig
 from dlspawner.spawner import Refused, forms, pages
 from tests.edges.spawner_builders import BATCH, NOTEBOOK, SETTINGS, VISION, make_spawner
 
@@ -50,7 +50,7 @@ def test_there_is_no_question_with_one_answer() -> None:
 def test_the_form_of_a_new_server_proposes_the_team_that_paid_last(
     monkeypatch: pytest.MonkeyPatch, last: str | None, first: str
 ) -> None:
-    settings = replace(SETTINGS, teams=Teams((VISION, Team("language", members=("alice",)))))
+    settings = replace(SETTINGS, teams=TeamsConfig((VISION, Team("language", members=("alice",)))))
     spawner = make_spawner(monkeypatch, server="new", settings=settings)
     spawner.templates_dir = str(TEMPLATES)
     day = datetime(2030, 1, 1, tzinfo=UTC)
@@ -165,7 +165,9 @@ def test_the_usual_port_is_not_typed(spawner: Any) -> None:
 
 
 def test_the_page_in_a_job_shows_the_command(spawner: Any) -> None:
-    job = naming.Job("j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="k", ssh_login="alice")
+    job = naming.PodIdentity(
+        "j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="k", ssh_login="alice"
+    )
 
     assert "ssh -p 2200 alice+train@gate.example.org" in pages.job_page(spawner, job)
 
@@ -187,7 +189,7 @@ def world(spawner: Any, **servers: Any) -> list[pages.JobView]:
 def alive(
     template: str, log_dir: str | None = None, *, ready: bool = True, pending: str | None = None, pod: Any = None
 ) -> Any:
-    job = naming.Job("j-aaaaaaaaaaaa", "alice", "", "vision", template, 2, "k", "alice", log_dir)
+    job = naming.PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", template, 2, "k", "alice", log_dir)
     return SimpleNamespace(active=True, ready=ready, pending=pending, job=lambda: job, pod=lambda: pod)
 
 

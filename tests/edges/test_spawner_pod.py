@@ -10,7 +10,7 @@ import pytest
 from kubespawner import KubeSpawner
 
 from dlspawner.core import naming
-from dlspawner.core.manifest import hide_gpus
+from dlspawner.core.manifest import disable_gpus_by_default
 from dlspawner.core.options import BUILT_IN
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused
@@ -25,7 +25,7 @@ async def launched(spawner: Any, tmp_path: Path, **options: object) -> dict[str,
     spawner.user_options = options
     await spawner.load_user_options()
     pod = await spawner.get_pod_manifest()
-    return hide_gpus(spawner.api.api_client.sanitize_for_serialization(pod), CLUSTER.gpu_resources)
+    return disable_gpus_by_default(spawner.api.api_client.sanitize_for_serialization(pod), CLUSTER.gpu_resources)
 
 
 def container(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from kubernetes_asyncio.client import ApiClient
 
 from dlspawner.core import naming, placement
-from dlspawner.core.naming import Job
+from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.requests import NotNow, Problem
@@ -27,11 +27,11 @@ PATIENCE = 30.0
 LONG_NAME = "interactive-jobs-of-all-the-teams"
 
 
-def job(letter: str) -> Job:
-    return Job("j-" + letter * 12, "alice", "", "vision", "ssh", 0)
+def job(letter: str) -> PodIdentity:
+    return PodIdentity("j-" + letter * 12, "alice", "", "vision", "ssh", 0)
 
 
-def manifest(of: Job, uid: str | None = None) -> dict[str, Any]:
+def manifest(of: PodIdentity, uid: str | None = None) -> dict[str, Any]:
     metadata = {
         "name": "jupyter-alice",
         "namespace": "jobs",
@@ -144,7 +144,7 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     lost["status"] = {"phase": "Unknown"}
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     lost.setdefault("spec", {})["volumes"] = [home]
-    api.show(placement.beside_home(lost, "home-alice", modes))
+    api.show(placement.with_home_affinity(lost, "home-alice", modes))
     with pytest.raises(Refused) as refused:
         await pods(api).create(manifest(job("a")), own("a"))
 

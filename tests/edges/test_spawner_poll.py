@@ -26,7 +26,7 @@ GOING: dict[str, Any] = {
     "status": {"phase": "Pending"},
 }
 GONE = None
-JOB = naming.Job(id="j-aaaaaaaaaaaa", user="alice", server="", team="default", template="tiny", gpus=0)
+JOB = naming.PodIdentity(id="j-aaaaaaaaaaaa", user="alice", server="", team="default", template="tiny", gpus=0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from jupyterhub import orm
 
 from dlspawner.core import naming
-from dlspawner.core.naming import Job
+from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import DLSpawner, children, restart
 from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.refusal import Refused
@@ -147,7 +147,7 @@ async def test_all_servers_of_a_hub_that_is_back_hold_nobody_up(monkeypatch: pyt
     assert len(turns) >= 40
 
 
-JOB = Job("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
+JOB = PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
 
 
 def a_job() -> dict[str, Any]:

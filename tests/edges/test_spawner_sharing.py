@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.allowance import allowance
-from dlspawner.core.model import PriorityClasses, Quota, Scheduling, Team, Teams
+from dlspawner.core.allowance import quota_hint
+from dlspawner.core.model import PriorityClasses, SchedulingConfig, Team, TeamQuota, TeamsConfig
 from dlspawner.core.options import BUILT_IN
 from dlspawner.spawner import forms, quota
 from dlspawner.spawner.refusal import Refused
@@ -19,7 +19,7 @@ from tests.core.worlds import A100, V100, team
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_pod import launched
 
-CLASSES = replace(CLUSTER, scheduling=Scheduling(classes=PriorityClasses("kept", "lent")))
+CLASSES = replace(CLUSTER, scheduling=SchedulingConfig(classes=PriorityClasses("kept", "lent")))
 TEMPLATE = replace(
     NOTEBOOK, options=(*NOTEBOOK.options, *(BUILT_IN[name] for name in ("preemptible", "requeue", "priority")))
 )
@@ -173,20 +173,20 @@ ALLOWANCES: dict[str, tuple[Team, bool, str]] = {
 @pytest.mark.parametrize("name", ALLOWANCES)
 def test_the_form_says_what_a_team_may_have(name: str) -> None:
     one, preemptible, expected = ALLOWANCES[name]
-    assert allowance(one, (A100, V100), quotas=True, preemptible=preemptible) == expected
+    assert quota_hint(one, (A100, V100), quotas=True, preemptible=preemptible) == expected
 
 
 def test_without_any_quota_only_caps_are_told() -> None:
-    assert allowance(team("v", {}, hard=4), (A100,), quotas=False, preemptible=True) == (
+    assert quota_hint(team("v", {}, hard=4), (A100,), quotas=False, preemptible=True) == (
         "Team v: at most 4 GPUs for one person."
     )
-    assert allowance(team("v", {}), (A100,), quotas=False, preemptible=True) == ""
+    assert quota_hint(team("v", {}), (A100,), quotas=False, preemptible=True) == ""
 
 
 @pytest.mark.parametrize("counts", [True, False])
 def test_the_form_tells_it_where_somebody_counts(counts: bool) -> None:
-    vision = replace(VISION, quota=(Quota("a100", 2),))
-    settings = replace(SHARED, teams=Teams((vision,)))
+    vision = replace(VISION, quota=(TeamQuota("a100", 2),))
+    settings = replace(SHARED, teams=TeamsConfig((vision,)))
     (panel,) = forms.panels(settings, (vision,), "ipython", {}, counted=counts)
     field = next(field for field in panel.fields if field.name == "gpus")
     assert ("2 A100 80 GB;" in field.help) is counts

@@ -14,8 +14,8 @@ from aiohttp import web
 from traitlets.config import Config
 
 from dlspawner import settings
-from dlspawner.core.model import Special
-from dlspawner.core.template import Access, Mounts
+from dlspawner.core.model import SpecialPermission
+from dlspawner.core.template import Mounts, TeamDataAccess
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused, forms, quota
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
@@ -24,14 +24,14 @@ from tests.edges.test_spawner_asking import answering
 ADMIN = replace(
     NOTEBOOK,
     name="admin",
-    special=frozenset({Special.ROOT, Special.HOST_PATHS}),
+    special=frozenset({SpecialPermission.ROOT, SpecialPermission.HOST_PATHS}),
     pod={
         "securityContext": {"runAsUser": 0},
         "volumes": [{"name": "scratch", "hostPath": {"path": "/scratch"}}],
     },
 )
-HOST = replace(NOTEBOOK, name="host", special=frozenset({Special.HOST_NETWORK}), pod={"hostNetwork": True})
-BOTH = Settings((NOTEBOOK, ADMIN, HOST), replace(CLUSTER, special=frozenset(Special)), TEAMS)
+HOST = replace(NOTEBOOK, name="host", special=frozenset({SpecialPermission.HOST_NETWORK}), pod={"hostNetwork": True})
+BOTH = Settings((NOTEBOOK, ADMIN, HOST), replace(CLUSTER, special=frozenset(SpecialPermission)), TEAMS)
 ROOT = Path(__file__).parents[2]
 Make = Callable[..., Any]
 
@@ -162,7 +162,7 @@ async def test_what_kubespawner_is_configured_with_is_judged_as_well(make: Make)
 
 
 async def test_what_the_cluster_has_switched_off_meanwhile_is_refused(make: Make) -> None:
-    off = replace(BOTH, cluster=replace(BOTH.cluster, special=frozenset({Special.ROOT})))
+    off = replace(BOTH, cluster=replace(BOTH.cluster, special=frozenset({SpecialPermission.ROOT})))
     with pytest.raises(Refused, match=r"volume scratch \(hostPath\) \(host paths\)"):
         await final(make(off), "admin")
 
@@ -218,7 +218,7 @@ def test_the_form_says_what_is_different_about_such_a_job() -> None:
         "Its jobs have special permissions (root, host paths): an administrator approves each start. "
         "Their home directory is another one than that of your other jobs."
     )
-    homeless = replace(HOST, mounts=Mounts(home=Access.NONE))
+    homeless = replace(HOST, mounts=Mounts(home=TeamDataAccess.NONE))
     assert forms.note(homeless).endswith("approves each start.")
     panels = forms.panels(BOTH, SETTINGS.teams.teams, "ipython", {})
     assert "approves each start" in next(one.description for one in panels if one.name == "admin")

@@ -25,7 +25,7 @@ from tests.ports import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
-ACCOUNT = accounts.Account("alice", 1000, 1000, (), "")
+ACCOUNT = accounts.UnixAccount("alice", 1000, 1000, (), "")
 
 
 @dataclass
@@ -96,7 +96,7 @@ def job(tmp_path: Path) -> Job:
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
     keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
-    account = accounts.Account("alice", 1000, 1000, (), str(home))
+    account = accounts.UnixAccount("alice", 1000, 1000, (), str(home))
     texts = {
         children.HOST_KEY: key.private,
         "principals": "j-job\n",

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.ssh_config import Access, Unwritable, alias, config, known_hosts, vscode_link
+from dlspawner.ssh_config import SshAccessConfig, Unwritable, alias, config, known_hosts, vscode_link
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBx0"
-ALICE = Access("alice", "ssh.example.org", 2222, ("train", "eval-2", "tb*", "a b", ""), (f"{KEY} gateway", "no key"))
+ALICE = SshAccessConfig(
+    "alice", "ssh.example.org", 2222, ("train", "eval-2", "tb*", "a b", ""), (f"{KEY} gateway", "no key")
+)
 
 
-def resolved(access: Access, host: str, folder: Path) -> dict[str, str]:
+def resolved(access: SshAccessConfig, host: str, folder: Path) -> dict[str, str]:
     """What `ssh HOST` would do."""
     file = folder / "config"
     file.write_text(config(access), encoding="utf-8")
@@ -57,7 +59,7 @@ def test_which_key_proves_a_person_is_theirs_to_say() -> None:
     ids=["a plus, which would name a server", "a space", "a letter of another language"],
 )
 def test_other_user_names(user: str, login: str, host: str, tmp_path: Path) -> None:
-    access = Access(user, "ssh.example.org", 22, ("train",))
+    access = SshAccessConfig(user, "ssh.example.org", 22, ("train",))
     assert resolved(access, "train.dl", tmp_path)["user"] == login
     assert resolved(access, "dl", tmp_path)["user"] == host
     assert ("proxyjump" in resolved(access, "newer.dl", tmp_path)) is ("+" not in user)
@@ -83,27 +85,27 @@ def test_what_would_be_more_than_a_name_is_not_written(change: dict[str, object]
     given = {"user": "alice", "host": "ssh.example.org", "port": 22, **change}
     for write in (config, known_hosts):
         with pytest.raises(Unwritable):
-            write(Access(**given))  # type: ignore[arg-type]
+            write(SshAccessConfig(**given))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("server", ["*", "a b", "a\nProxyCommand sh", "-x", "!a", "a,b", "x" * 64, "a/b"])
 def test_a_server_s_name_that_is_none_to_openssh_is_left_out(server: str) -> None:
     assert alias(server) is None
     assert vscode_link(server) is None
-    assert config(Access("alice", "h", 22, (server,))) == config(Access("alice", "h", 22))
+    assert config(SshAccessConfig("alice", "h", 22, (server,))) == config(SshAccessConfig("alice", "h", 22))
 
 
 @pytest.mark.parametrize(
     ("access", "line"),
     [
         (ALICE, f"[ssh.example.org]:2222 {KEY}\n"),
-        (Access("alice", "h", 22, (), (KEY,)), f"h {KEY}\n"),
-        (Access("alice", "h", 22), ""),
-        (Access("alice", "h", 22, (), (f"{KEY}\nh2 {KEY}", f"* {KEY}")), ""),
+        (SshAccessConfig("alice", "h", 22, (), (KEY,)), f"h {KEY}\n"),
+        (SshAccessConfig("alice", "h", 22), ""),
+        (SshAccessConfig("alice", "h", 22, (), (f"{KEY}\nh2 {KEY}", f"* {KEY}")), ""),
     ],
     ids=["a port of its own", "SSH's port", "nobody knows the key", "more than a key"],
 )
-def test_the_host_key_is_pinned_under_the_name_that_openssh_looks_up(access: Access, line: str) -> None:
+def test_the_host_key_is_pinned_under_the_name_that_openssh_looks_up(access: SshAccessConfig, line: str) -> None:
     assert known_hosts(access) == line
 
 

@@ -55,9 +55,11 @@ def command(name: str, **given: object) -> list[str]:
     loaded = settings.load(ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
     template = loaded.template(name)
     assert template is not None
-    choices = options.choose(template, loaded.cluster, given)
-    assert isinstance(choices, options.Choices)
-    fragment = rendering.render(template, choices, rendering.Facts("alice", "one", "alice", "j-abcdefghij23", "pod"))
+    choices = options.select_options(template, loaded.cluster, given)
+    assert isinstance(choices, options.SelectedOptions)
+    fragment = rendering.render(
+        template, choices, rendering.RenderContext("alice", "one", "alice", "j-abcdefghij23", "pod")
+    )
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
     return [part.replace(f"{rendering.JOB_FILES}/door.py", str(DOOR)) for part in notebook["args"]]

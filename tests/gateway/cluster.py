@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import PODS, SERVICES, Cluster
+from dlspawner.cluster import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 
 NAMESPACE = "jobs"
@@ -31,14 +31,18 @@ def embedded_api(state: Path) -> Iterator[Path]:
         process.communicate(timeout=20)
 
 
-def job(user: str, server: str, **changes: Any) -> naming.Job:
+def job(user: str, server: str, **changes: Any) -> naming.PodIdentity:
     name = naming.job_id(f"{user}/{server}/padding".encode())
     given: dict[str, Any] = {"id": name, "ssh_login": "person", "team": "t"}
-    return naming.Job(user=user, server=server, template="ssh", gpus=0, **{**given, **changes})
+    return naming.PodIdentity(user=user, server=server, template="ssh", gpus=0, **{**given, **changes})
 
 
 async def create_pod(
-    cluster: Cluster, name: str, job: naming.Job, address: str | None = "127.0.0.1", namespace: str = NAMESPACE
+    cluster: KubernetesClient,
+    name: str,
+    job: naming.PodIdentity,
+    address: str | None = "127.0.0.1",
+    namespace: str = NAMESPACE,
 ) -> None:
     """A pod of this job; it runs on a node of this address, or nowhere yet."""
     metadata = {"name": name, "labels": naming.job_labels(job), "annotations": naming.job_annotations(job)}
@@ -50,7 +54,9 @@ async def create_pod(
         await cluster.patch(PODS, name, status, namespace, subresource="status")
 
 
-async def create_service(cluster: Cluster, pod: str, job: naming.Job, namespace: str = NAMESPACE) -> int:
+async def create_service(
+    cluster: KubernetesClient, pod: str, job: naming.PodIdentity, namespace: str = NAMESPACE
+) -> int:
     """The pod's SSH Service; the NodePort it was given."""
     metadata = {"name": naming.ssh_object(pod), "labels": naming.job_labels(job)}
     spec = {

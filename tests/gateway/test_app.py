@@ -21,7 +21,7 @@ import pytest
 import requests
 from traitlets.config import Config
 
-from dlspawner.cluster import PODS, SERVICES, Cluster
+from dlspawner.cluster import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 from dlspawner.known_settings import ALL
 from ssh_gateway.app import Gateway
@@ -117,7 +117,7 @@ async def a_job(
     register(world, token, key)
     keys, name = load_or_make(folder / "state"), f"alice-{server}"
     made = job("alice", server, id=JOB)
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         sshd = Sshd(folder / "job", keys.user_ca, await create_service(cluster, name, made), address=ADDRESS)
         sshd.start()
         try:
@@ -153,7 +153,7 @@ async def test_a_job_that_moves_is_found_again_and_by_its_new_host_key_only(
     async with (
         a_job(world, kubeconfig, tmp_path, alices_key, "moves") as made,
         started(world, kubeconfig, made.state) as gateway,
-        await Cluster.connect(kubeconfig) as cluster,
+        await KubernetesClient.connect(kubeconfig) as cluster,
     ):
         client = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
         assert (await client.ssh("alice+moves@gateway", "echo at first")).text == "at first\n"

@@ -19,8 +19,8 @@ import requests
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from dlspawner.cluster import NAMESPACES, PODS, Cluster, Conflict
-from dlspawner.hubapi import HubApi
+from dlspawner.cluster import NAMESPACES, PODS, Conflict, KubernetesClient
+from dlspawner.hubapi import HubClient
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import HubAndManager, People, Places, Standing, Start, Target, Unavailable, read_key
 from ssh_gateway.places import ClusterPlaces, condition, read_target
@@ -61,7 +61,7 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
         assert answer.status_code == 201, answer.text
 
     async with (
-        HubApi(world.hub_api, world.tokens["gateway"]) as hub,
+        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
         contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
     ):
         yield Registry(people, register, world.token)
@@ -108,14 +108,14 @@ async def test_nobodys_login_starts_anything(registry: Registry) -> None:
 async def test_a_token_narrowed_to_one_server_opens_only_that(world: World) -> None:
     user = somebody()
     token = world.server_token(user, "train")
-    async with HubApi(world.hub_api, world.tokens["gateway"]) as hub:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
         bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").bearer(token)
         assert bearer is not None
         assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
 
 
 async def test_a_services_token_is_no_persons(world: World) -> None:
-    async with HubApi(world.hub_api, world.tokens["gateway"]) as hub:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
         bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").bearer(world.tokens["other"])
         assert bearer is not None
         assert not bearer.person
@@ -125,14 +125,14 @@ async def test_activity_of_a_server_arrives_at_the_hub(world: World) -> None:
     user = somebody()
     world.server_token(user, "train")
     at = datetime.now(UTC).replace(microsecond=0)
-    async with HubApi(world.hub_api, world.tokens["gateway"]) as hub:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
         await HubAndManager(hub, "http://127.0.0.1:9", "x").report_activity(user, {"train": at})
     seen = world.setup("GET", f"/users/{user}").json()["servers"]["train"]["last_activity"]
     assert datetime.fromisoformat(seen) >= at
 
 
 async def test_who_does_not_answer_is_unavailable_with_a_sentence() -> None:
-    async with HubApi("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
+    async with HubClient("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
         people = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
         with pytest.raises(Unavailable, match="the Hub does not answer"):
             await people.bearer("token")
@@ -173,7 +173,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
 
         yield Town(fake, launch)
         return
-    async with await Cluster.connect(request.getfixturevalue("kubeconfig")) as cluster:
+    async with await KubernetesClient.connect(request.getfixturevalue("kubeconfig")) as cluster:
 
         async def create(user: str, server: str) -> Target:
             made = job(user, server, ssh_host_key=HOST_KEY)
@@ -211,7 +211,7 @@ async def test_other_peoples_jobs_and_no_jobs_are_not_found(town: Town) -> None:
 async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: Path) -> None:
     """Labels select; the exact names in the annotations decide."""
     user = somebody()
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         forged = job("mallory", "train", ssh_host_key=HOST_KEY)
         await create_pod(cluster, f"forged-{user}", forged)
         labels = {"metadata": {"labels": {"dlspawner.dev/user": user}}}
@@ -224,7 +224,7 @@ async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: P
 async def test_a_copy_of_somebodys_pod_leads_nobody_elsewhere(kubeconfig: Path) -> None:
     """Whoever can make pods, and a Service for them: the Hub's own came first."""
     user, server, forger = somebody(), "train", asyncssh.generate_private_key("ssh-ed25519")
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         places, own = ClusterPlaces(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
         await create_pod(cluster, f"z-own-{user}", own)
         port = await create_service(cluster, f"z-own-{user}", own)
@@ -241,7 +241,7 @@ async def test_a_copy_of_somebodys_pod_leads_nobody_elsewhere(kubeconfig: Path) 
 
 async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:
     user, second = somebody(), "jobs-special"
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         with contextlib.suppress(Conflict):
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
             await cluster.create(NAMESPACES, made)
@@ -261,7 +261,7 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeco
 
 async def test_a_pod_that_runs_nowhere_yet_is_starting_and_has_no_target(kubeconfig: Path) -> None:
     user = somebody()
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         await create_pod(cluster, f"pending-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=None)
         places = ClusterPlaces(cluster, NAMESPACE)
         (found,) = await places.jobs(user)
@@ -271,7 +271,7 @@ async def test_a_pod_that_runs_nowhere_yet_is_starting_and_has_no_target(kubecon
 
 async def test_a_pod_without_its_service_has_no_target(kubeconfig: Path) -> None:
     user = somebody()
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         await create_pod(cluster, f"alone-{user}", job(user, "train", ssh_host_key=HOST_KEY))
         assert await ClusterPlaces(cluster, NAMESPACE).target(user, "train") is None
 
@@ -286,7 +286,7 @@ SERVICE = {
 
 async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> None:
     kept, stopped = job(somebody(), "kept"), job(somebody(), "stopped")
-    async with await Cluster.connect(kubeconfig) as cluster:
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
         places = ClusterPlaces(cluster, NAMESPACE)
         for one in (kept, stopped):
             await create_pod(cluster, one.id, one)
@@ -325,7 +325,7 @@ async def test_which_teams_are_recorded_is_not_known_of_a_manager_that_does_not_
     app.router.add_post("/api/ssh-access", access)
     async with (
         TestServer(app) as server,
-        HubApi("http://127.0.0.1:9/hub/api", "x") as hub,
+        HubClient("http://127.0.0.1:9/hub/api", "x") as hub,
         contextlib.aclosing(HubAndManager(hub, str(server.make_url("")), "x")) as people,
     ):
         assert await people.standing(()) == Standing(frozenset({"mallory"}), frozenset(), recorded)
@@ -336,7 +336,7 @@ async def test_who_is_deleted_is_gone(world: World) -> None:
     for user in (stays, leaves):
         world.token(user)
     async with (
-        HubApi(world.hub_api, world.tokens["gateway"]) as hub,
+        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
         contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
     ):
         assert await people.gone({stays, leaves}) == frozenset()

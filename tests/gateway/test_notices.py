@@ -15,8 +15,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlspawner.hubapi import HubApi
-from dlspawner.manager.notices import Kind, post
+from dlspawner.hubapi import HubClient
+from dlspawner.manager.notices import NoticeKind, post
 from ssh_gateway.directory import HubAndManager, Notice, NoticeList, Unavailable, read_notice
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import LONGEST_LINE, Notices, line
@@ -209,17 +209,17 @@ async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
     async with (
         offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office,
         serving(office, world) as served,
-        HubApi(world.hub_api, token) as hub,
+        HubClient(world.hub_api, token) as hub,
         contextlib.aclosing(HubAndManager(hub, served.url, token)) as people,
     ):
         first = await people.open_notices("", 0)
         assert first.notices == ()
         waiting = asyncio.create_task(people.open_notices(first.version, 60))
-        await until(lambda: bool(served.book.board._readers))
-        posted = await served.book.turn(lambda turn: post(turn, job, Kind.IDLE, "Unused.", until=NOW))
+        await until(lambda: bool(served.book.notices._readers))
+        posted = await served.book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Unused.", until=NOW))
         (found,) = (await waiting).notices
         assert found == Notice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
-        approved = await served.book.turn(lambda turn: post(turn, job, Kind.APPROVED, "Approved."))
+        approved = await served.book.transact(lambda turn: post(turn, job, NoticeKind.APPROVED, "Approved."))
         ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
         assert ends == {"Unused.": None, "Approved.": approved.ends}
         assert approved.ends is not None
@@ -230,7 +230,7 @@ async def test_a_service_that_may_not_read_notices_says_which_scope_it_lacks(
 ) -> None:
     token = world.tokens["other"]
     async with (
-        HubApi(world.hub_api, token) as hub,
+        HubClient(world.hub_api, token) as hub,
         contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", token)) as people,
     ):
         with pytest.raises(Unavailable, match="custom:notices:read"):
@@ -239,7 +239,7 @@ async def test_a_service_that_may_not_read_notices_says_which_scope_it_lacks(
 
 async def test_without_a_manager_there_are_no_notices(world: World) -> None:
     async with (
-        HubApi(world.hub_api, "x") as hub,
+        HubClient(world.hub_api, "x") as hub,
         contextlib.aclosing(HubAndManager(hub, "http://127.0.0.1:9/services/jobs", "x")) as people,
     ):
         with pytest.raises(Unavailable, match="does not answer"):

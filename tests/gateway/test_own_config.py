@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlspawner.ssh_config import Access, config, known_hosts
+from dlspawner.ssh_config import SshAccessConfig, config, known_hosts
 from ssh_gateway.keys import Keys
 from tests.gateway.peers import Done, FakePeople, FakePlaces, Running, Sshd, finish, gateway
 
@@ -21,7 +21,7 @@ async def own_ssh(running: Running, key: asyncssh.SSHKey, pinned: asyncssh.SSHKe
     home.mkdir(mode=0o700)
     key.write_private_key(home / "id")
     (home / "id").chmod(0o600)
-    access = Access("alice", "127.0.0.1", running.port, ("train",), (pinned.export_public_key().decode(),))
+    access = SshAccessConfig("alice", "127.0.0.1", running.port, ("train",), (pinned.export_public_key().decode(),))
     # OpenSSH takes ~ from the account, not from $HOME.
     (home / "config").write_text(
         config(access).replace("~/.ssh/", f"{home}/") + f"\nHost *\n    IdentityFile {home}/id\n    BatchMode yes\n"

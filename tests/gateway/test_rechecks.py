@@ -12,7 +12,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.hubapi import HubApi
+from dlspawner.hubapi import HubClient
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import HubAndManager, Standing, Unavailable
@@ -267,7 +267,7 @@ async def test_what_nobody_can_judge_costs_nothing_and_keeps_nobody_out_afterwar
             assert (await connection.run("echo in")).stdout == "in\n"
 
 
-class CountingHub(HubApi):
+class CountingHub(HubClient):
     """The real one, and what it was asked."""
 
     def __init__(self, url: str, token: str) -> None:

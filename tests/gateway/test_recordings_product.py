@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import KubernetesClient
 from ssh_gateway.keys import Keys, load_or_make
 from ssh_gateway.recorder import RECORDED
 from tests.edges.test_manager.quota import CLUSTER, GPU, TEMPLATE
@@ -66,7 +66,7 @@ class Site:
         key, pod, folder = asyncssh.generate_private_key("ssh-ed25519"), f"{name}-{SERVER}", self.folder / name
         self.world.server_token(name, SERVER)
         register(self.world, self.world.token(name), key)
-        async with await Cluster.connect(self.kubeconfig) as cluster:
+        async with await KubernetesClient.connect(self.kubeconfig) as cluster:
             # One id for all: it is the principal that this sshd lets in.
             port = await create_service(cluster, pod, job(name, SERVER, id=JOB, team=team))
             sshd = Sshd(folder, self.keys.user_ca, port, (), ADDRESS)

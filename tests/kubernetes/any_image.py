@@ -18,7 +18,7 @@ import pytest
 
 from dlspawner import settings
 from dlspawner.core.manifest import merge_pod
-from dlspawner.core.naming import Job, read_job
+from dlspawner.core.naming import PodIdentity, read_job
 from dlspawner.spawner import children
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
@@ -71,7 +71,7 @@ class Running:
     world: World
     image: str
     name: str
-    job: Job
+    job: PodIdentity
     ip: str
 
     @property

@@ -18,7 +18,7 @@ import pytest
 
 from dlspawner import settings
 from dlspawner.core import naming
-from dlspawner.core.model import Team, TeamMount, Teams
+from dlspawner.core.model import Team, TeamMount, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import children
@@ -28,7 +28,7 @@ from tests.edges.spawner_builders import make_spawner
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = TeamMount("vision-data", "/data/vision")
-TEAMS = Teams((Team("vision", members=("alice", "bob"), mounts=(SHARED,), gid=5001), Team("default")))
+TEAMS = TeamsConfig((Team("vision", members=("alice", "bob"), mounts=(SHARED,), gid=5001), Team("default")))
 STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
 _numbers = itertools.count()
 
@@ -44,7 +44,7 @@ class Job:
 
     world: World
     pod: dict[str, Any]
-    job: naming.Job
+    job: naming.PodIdentity
     home: str
 
     @property

@@ -26,7 +26,7 @@ BASE = deploy.DEMO.parents[1] / "base"
 JOB = Pod(
     "job",
     JOBS,
-    naming.job_labels(naming.Job("j-aaaaaaaaaaaa", "alice", "", "default", "ipython", 0)),
+    naming.job_labels(naming.PodIdentity("j-aaaaaaaaaaaa", "alice", "", "default", "ipython", 0)),
     {"notebook-port": 8888, "ssh": 2222},
     "10.244.0.3",
 )

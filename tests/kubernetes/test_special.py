@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import Special
-from dlspawner.core.permissions import uses
-from dlspawner.core.template import Access, Template
+from dlspawner.core.model import SpecialPermission
+from dlspawner.core.permissions import permission_uses
+from dlspawner.core.template import TeamDataAccess, Template
 from dlspawner.settings import Settings
 from tests.contract.client import Client
 from tests.core.test_permissions import USES, ordinary
@@ -39,17 +39,20 @@ def templates(scratch: str) -> dict[str, Template]:
     """The shell, as templates with special permissions make it."""
     found = shipped().template("ssh")
     assert found is not None
-    shell = replace(found, mounts=replace(found.mounts, team_data=Access.NONE))
+    shell = replace(found, mounts=replace(found.mounts, team_data=TeamDataAccess.NONE))
     volume = {"name": "scratch", "hostPath": {"path": scratch, "type": "DirectoryOrCreate"}}
     mounted = {"containers": [{"name": "notebook", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}]}
-    asked: dict[str, tuple[set[Special], Manifest]] = {
-        "root": ({Special.ROOT}, AS_ROOT),
+    asked: dict[str, tuple[set[SpecialPermission], Manifest]] = {
+        "root": ({SpecialPermission.ROOT}, AS_ROOT),
         "privileged": (
-            {Special.ROOT, Special.PRIVILEGED},
+            {SpecialPermission.ROOT, SpecialPermission.PRIVILEGED},
             {"containers": [{"name": "notebook", "securityContext": PRIVILEGED}]},
         ),
-        "host-network": ({Special.HOST_NETWORK}, {"hostNetwork": True}),
-        "host-paths": ({Special.ROOT, Special.HOST_PATHS}, merge_pod({**AS_ROOT, "volumes": [volume]}, mounted)),
+        "host-network": ({SpecialPermission.HOST_NETWORK}, {"hostNetwork": True}),
+        "host-paths": (
+            {SpecialPermission.ROOT, SpecialPermission.HOST_PATHS},
+            merge_pod({**AS_ROOT, "volumes": [volume]}, mounted),
+        ),
     }
     return {
         name: replace(shell, name=name, special=frozenset(special), pod=merge_pod(shell.pod, pod))
@@ -103,7 +106,7 @@ async def world(  # noqa: PLR0917 - fixtures
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[SpecialWorld]:
-    cluster = replace(shipped().cluster, special=frozenset(Special))
+    cluster = replace(shipped().cluster, special=frozenset(SpecialPermission))
     settings = Settings(tuple(templates(f"/var/tmp/{second}").values()), cluster, TEAMS)
     async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as manager:
         yield SpecialWorld(
@@ -181,6 +184,6 @@ def test_the_judgement_is_never_looser_than_pod_security(
     answer = kubernetes.request("POST", pods, pod, query={"dryRun": "All"})
     refused = answer.code == 403 and "violates PodSecurity" in answer.json["message"]
     if refused:
-        assert uses(pod), answer.json["message"]
-    if not uses(pod):
+        assert permission_uses(pod), answer.json["message"]
+    if not permission_uses(pod):
         assert answer.code == 201, answer.raw.decode()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import EVENTS, PODS, Cluster
+from dlspawner.cluster import EVENTS, PODS, KubernetesClient
 from dlspawner.devcluster import api
 from dlspawner.devcluster.node import Agent, Backoff, NodeDescription
 
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 class World:
     """One cluster and the words tests say to it."""
 
-    cluster: Cluster
+    cluster: KubernetesClient
     agent: Agent
     state: Path
     kubeconfig: Path
@@ -142,7 +142,7 @@ def main_status(pod: Json) -> Json:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     state = tmp_path / "state"
     server = await api.start(state)
-    async with await Cluster.connect(server.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(server.kubeconfig) as cluster:
         agent = Agent(cluster, state, NODES, backoff=Backoff(first=0.2, most=1.0), stop_seconds=0.1)
         await agent.start()
         world = World(cluster, agent, state, server.kubeconfig)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from dlspawner.cluster import PODS, Cluster, Object
+from dlspawner.cluster import PODS, KubernetesClient, Object
 from tests.node.conftest import SECONDS, is_ready
 
 NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"
@@ -63,7 +63,7 @@ async def _marked_pod(state: Path, marker: str) -> None:
     env = [{"name": "MARK", "value": marker}]
     script = "sleep 600 & setsid sleep 600 & exec sleep 600"
     container = {"name": "main", "image": "x", "command": ["sh", "-c", script], "env": env}
-    async with await Cluster.connect(state / "kubeconfig") as cluster:
+    async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
         await cluster.create(
             PODS, {"metadata": {"name": "p", "namespace": "jobs"}, "spec": {"containers": [container]}}
         )
@@ -110,7 +110,7 @@ async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path
         assert not _with(marker)
     async with devcluster(state) as process:
         await _ready(process)
-        async with await Cluster.connect(state / "kubeconfig") as cluster, asyncio.timeout(SECONDS):
+        async with await KubernetesClient.connect(state / "kubeconfig") as cluster, asyncio.timeout(SECONDS):
             # What was written before the stop stands until the node has looked at the pod again, as on any kubelet.
             async for change in cluster.watch(PODS, "jobs"):
                 if change.object and is_ready(change.object) and _restarts(change.object) == 1:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import Cluster, ClusterError
+from dlspawner.cluster import KubernetesClient, KubernetesError
 from dlspawner.devcluster.node import DEFAULT, Agent, Backoff, CannotStart, NodeDescription, description
 from dlspawner.devcluster.node.addresses import BlockTaken
 from dlspawner.devcluster.node.kubelet import NameTaken
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _many_descriptors()
     try:
         asyncio.run(_serve(options))
-    except (CannotStart, BlockTaken, NameTaken, ClusterError, description.InvalidDescription, OSError) as error:
+    except (CannotStart, BlockTaken, NameTaken, KubernetesError, description.InvalidDescription, OSError) as error:
         sys.exit(str(error))
 
 
@@ -77,7 +77,7 @@ async def _serve(options: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     nodes = read_nodes(options.nodes)
-    async with await Cluster.connect(options.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(options.kubeconfig) as cluster:
         agent = Agent(cluster, options.state, nodes, backoff=Backoff(first=options.backoff), hide=options.hide)
         try:
             await agent.start()

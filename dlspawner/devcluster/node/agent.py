@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import KubernetesClient
 from dlspawner.devcluster.node import devices
 from dlspawner.devcluster.node.addresses import Block
 from dlspawner.devcluster.node.container import Backoff
@@ -45,7 +45,7 @@ class Agent:
 
     def __init__(  # noqa: PLR0913 - settings, all but three by keyword
         self,
-        cluster: Cluster,
+        cluster: KubernetesClient,
         state: Path,
         nodes: Sequence[NodeDescription] = DEFAULT,
         *,

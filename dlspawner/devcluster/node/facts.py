@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlspawner.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound
+from dlspawner.cluster import CONFIG_MAPS, SECRETS, KubernetesClient, KubernetesError, ObjectNotFound
 from dlspawner.devcluster.node import env
 
 _KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}
 
 
 async def objects(
-    cluster: Cluster, namespace: str, container: Mapping[str, Any]
+    cluster: KubernetesClient, namespace: str, container: Mapping[str, Any]
 ) -> dict[env.Source, Mapping[str, str] | None]:
     """Their data, None for one that does not exist; raises `env.ConfigError` when that cannot be found out."""
     found: dict[env.Source, Mapping[str, str] | None] = {}
@@ -20,8 +20,8 @@ async def objects(
         try:
             data = env.decode(kind, await cluster.get(_KINDS[kind], name, namespace))
             found[kind, name] = {key: value.decode(errors="surrogateescape") for key, value in data.items()}
-        except NotFound:
+        except ObjectNotFound:
             found[kind, name] = None
-        except ClusterError as error:
+        except KubernetesError as error:
             raise env.ConfigError(f"failed to get {kind.lower()} {name}: {error}") from error
     return found

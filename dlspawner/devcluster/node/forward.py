@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.cluster import SERVICES, Cluster
+from dlspawner.cluster import SERVICES, KubernetesClient
 from dlspawner.devcluster.node.pod import Pod
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Route:
 class Forwarder:
     """`run` it as a task; `pods` tells all pods of this process."""
 
-    def __init__(self, cluster: Cluster, addresses: Sequence[str], pods: Callable[[], list[Pod]]) -> None:
+    def __init__(self, cluster: KubernetesClient, addresses: Sequence[str], pods: Callable[[], list[Pod]]) -> None:
         self._cluster = cluster
         self._addresses = addresses
         self._pods = pods

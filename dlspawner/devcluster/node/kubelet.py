@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import LEASES, NODES, PODS, Cluster, ClusterError, Conflict, NotFound
+from dlspawner.cluster import LEASES, NODES, PODS, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
 from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
 from dlspawner.devcluster.node.description import NodeDescription
@@ -45,7 +45,7 @@ class NameTaken(Exception):
 class Shared(Protocol):
     """What the nodes of one process have in common."""
 
-    cluster: Cluster
+    cluster: KubernetesClient
     directory: Path
     hidden: tuple[str, ...]
     backoff: Backoff
@@ -192,7 +192,7 @@ class Kubelet:
         try:
             node = await self.cluster.get(NODES, self.name)
             lease = await self.cluster.get(LEASES, self.name, LEASE_NAMESPACE)
-        except NotFound:
+        except ObjectNotFound:
             return
         addresses = (node.get("status") or {}).get("addresses") or []
         theirs = next((entry["address"] for entry in addresses if entry["type"] == "InternalIP"), self.ip)
@@ -262,9 +262,9 @@ class Kubelet:
                 if beats % STATUS_EVERY == 0:
                     await self._report()
                 waits = delays()
-            except NotFound:
+            except ObjectNotFound:
                 await self._register_again()
-            except ClusterError as error:
+            except KubernetesError as error:
                 log.warning("node=%s heartbeat error=%s", self.name, error)
                 await asyncio.sleep(next(waits))
 
@@ -272,7 +272,7 @@ class Kubelet:
         """Somebody deleted the node's object."""
         try:
             await self._register()
-        except ClusterError as error:
+        except KubernetesError as error:
             log.warning("node=%s cannot register: %s", self.name, error)
 
     async def _renew(self) -> None:
@@ -280,13 +280,13 @@ class Kubelet:
         spec = {"holderIdentity": self.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": moment}
         try:
             await self.cluster.patch(LEASES, self.name, {"spec": spec}, LEASE_NAMESPACE)
-        except NotFound:
+        except ObjectNotFound:
             metadata = {"name": self.name, "namespace": LEASE_NAMESPACE}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
             await self.cluster.create(LEASES, lease)
 
     async def _end_lease(self) -> None:
-        with contextlib.suppress(ClusterError, TimeoutError):
+        with contextlib.suppress(KubernetesError, TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await self.cluster.patch(LEASES, self.name, {"spec": {"leaseDurationSeconds": 1}}, LEASE_NAMESPACE)
 

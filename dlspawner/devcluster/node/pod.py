@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import PODS, Cluster, ClusterError, NotFound, Refused, Unavailable
+from dlspawner.cluster import (
+    PODS,
+    KubernetesClient,
+    KubernetesError,
+    KubernetesRejected,
+    KubernetesUnavailable,
+    ObjectNotFound,
+)
 from dlspawner.devcluster.node import env, facts, image, status, volumes
 from dlspawner.devcluster.node.container import Backoff, Container, now
 from dlspawner.devcluster.node.devices import NotEnough
@@ -34,7 +41,7 @@ class Host(Protocol):
 
     name: str
     ip: str
-    cluster: Cluster
+    cluster: KubernetesClient
     directory: Path
     hidden: tuple[str, ...]
     backoff: Backoff
@@ -200,7 +207,7 @@ class Pod:
         except Failed as failure:
             self._failed = failure
             self.note("Warning", failure.reason, str(failure))
-        except ClusterError as error:
+        except KubernetesError as error:
             log.warning("pod=%s error=%s", self.name, error)
             self._failed = Failed("NodeError", str(error))
         await asyncio.gather(*(container.stop(self._grace()) for container in self.containers))
@@ -268,7 +275,7 @@ class Pod:
                 if clock() - began > QUIET_SECONDS and str(error) != told:
                     told = str(error)
                     self.note("Warning", "FailedMount", told)
-            except Unavailable as error:
+            except KubernetesUnavailable as error:
                 log.warning("pod=%s volumes wait error=%s", self.name, error)
             await asyncio.sleep(wait)
 
@@ -292,11 +299,11 @@ class Pod:
             try:
                 await self.host.cluster.delete(PODS, self.name, self.namespace, grace=0, uid=self.uid)
                 break
-            except Unavailable as error:
+            except KubernetesUnavailable as error:
                 log.warning("pod=%s deletion waits error=%s", self.name, error)
                 await asyncio.sleep(wait)
-            except ClusterError as error:
-                if not isinstance(error, NotFound):
+            except KubernetesError as error:
+                if not isinstance(error, ObjectNotFound):
                     log.warning("pod=%s deletion refused error=%s", self.name, error)
                 break
         self.host.release(self.uid)
@@ -341,13 +348,13 @@ class Pod:
                 self._before = written = current
                 self._written.set()
                 waits = delays()
-            except NotFound:
+            except ObjectNotFound:
                 self.vanished()
                 self._written.set()
                 return
-            except Refused as error:
+            except KubernetesRejected as error:
                 log.warning("pod=%s status refused error=%s", self.name, error)
-            except ClusterError as error:
+            except KubernetesError as error:
                 log.warning("pod=%s status waits error=%s", self.name, error)
                 self._dirty.set()
                 await asyncio.sleep(next(waits))

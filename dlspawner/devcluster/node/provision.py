@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import CLAIMS, VOLUMES, Cluster, ClusterError, Conflict, NotFound
+from dlspawner.cluster import CLAIMS, VOLUMES, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 class Provisioner:
     """`run` it as a task; directories lie at ``directory/NAMESPACE/CLAIM``."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: KubernetesClient, directory: Path) -> None:
         self._cluster = cluster
         self._directory = directory
         self._volumes: dict[str, Mapping[str, Any]] = {}
@@ -41,7 +41,7 @@ class Provisioner:
             if change.type in {"ADDED", "MODIFIED"} and is_ours(change.object):
                 try:
                     await self._provide(change.object)
-                except ClusterError as error:
+                except KubernetesError as error:
                     log.warning("claim=%s error=%s", change.object["metadata"]["name"], error)
 
     async def _provide(self, claim: Mapping[str, Any]) -> None:
@@ -74,9 +74,9 @@ class Provisioner:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         try:
             await self._cluster.delete(VOLUMES, name)
-        except NotFound:
+        except ObjectNotFound:
             pass
-        except ClusterError as error:
+        except KubernetesError as error:
             log.warning("volume=%s error=%s", name, error)
 
 

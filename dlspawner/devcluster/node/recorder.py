@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dlspawner.cluster import EVENTS, Cluster, ClusterError
+from dlspawner.cluster import EVENTS, KubernetesClient, KubernetesError
 from dlspawner.devcluster.node.status import timestamp
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Note:
 class Recorder:
     """`note` from anywhere, `run` as a task."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KubernetesClient) -> None:
         self._cluster = cluster
         self._queue: asyncio.Queue[Note] = asyncio.Queue(QUEUE)
         self._known: OrderedDict[tuple[str, ...], tuple[str, int]] = OrderedDict()
@@ -71,7 +71,7 @@ class Recorder:
             note = await self._queue.get()
             try:
                 await self._write(note)
-            except ClusterError as error:
+            except KubernetesError as error:
                 log.info("event not written reason=%s error=%s", note.reason, error)
             finally:
                 self._queue.task_done()
@@ -91,7 +91,7 @@ class Recorder:
         if name:
             try:
                 await self._cluster.patch(EVENTS, name, {"count": count + 1, "lastTimestamp": now}, namespace)
-            except ClusterError:
+            except KubernetesError:
                 name, count = "", 0  # expired, or its namespace is gone
         if not name:
             name = f"{note.about['name']}.{secrets.token_hex(8)}"

@@ -27,12 +27,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dlspawner.cluster import CONFIG_MAPS, Cluster, ClusterError, Kind, NotFound
+from dlspawner.cluster import CONFIG_MAPS, KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
 
 log = logging.getLogger(__name__)
 
-REQUESTS = Kind("certificates.k8s.io/v1", "certificatesigningrequests", namespaced=False)
-REVIEWS = Kind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False)
+REQUESTS = ResourceKind("certificates.k8s.io/v1", "certificatesigningrequests", namespaced=False)
+REVIEWS = ResourceKind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False)
 SIGNER = "kubernetes.io/kubelet-serving"
 SIGNING_SECONDS = 10.0
 _LIFETIME = dt.timedelta(days=365)
@@ -68,7 +68,7 @@ class TokenDoorkeeper:
 class CertificateDoorkeeper:
     """A kube-apiserver's: TLS with certificates on both ends, and the cluster says what the client may do."""
 
-    cluster: Cluster
+    cluster: KubernetesClient
     node: str
     context: ssl.SSLContext
 
@@ -83,17 +83,17 @@ class CertificateDoorkeeper:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         try:
             answer = await self.cluster.create(REVIEWS, review)
-        except ClusterError as error:
+        except KubernetesError as error:
             log.warning("node=%s user=%s cannot be reviewed: %s", self.node, users[0], error)
             return 403
         return 200 if answer["status"].get("allowed") else 403
 
 
-async def doorkeeper(cluster: Cluster, node: str, ip: str, directory: Path) -> Doorkeeper:
+async def doorkeeper(cluster: KubernetesClient, node: str, ip: str, directory: Path) -> Doorkeeper:
     """The one that fits the cluster; raises `ClusterError` when it does not say."""
     try:
         published = await cluster.get(CONFIG_MAPS, "extension-apiserver-authentication", "kube-system")
-    except NotFound:
+    except ObjectNotFound:
         return TokenDoorkeeper(cluster.token)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -109,7 +109,7 @@ async def doorkeeper(cluster: Cluster, node: str, ip: str, directory: Path) -> D
     return CertificateDoorkeeper(cluster, node, context)
 
 
-async def _certificate(cluster: Cluster, node: str, ip: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+async def _certificate(cluster: KubernetesClient, node: str, ip: str, key: ec.EllipticCurvePrivateKey) -> bytes:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
@@ -120,13 +120,13 @@ async def _certificate(cluster: Cluster, node: str, ip: str, key: ec.EllipticCur
     try:
         async with asyncio.timeout(SIGNING_SECONDS):
             return await _signed(cluster, node, subject, names, key)
-    except (ClusterError, TimeoutError) as error:
+    except (KubernetesError, TimeoutError) as error:
         log.warning("node=%s the cluster signs no certificate, it signs its own: %s", node, error or "no answer")
         return _self_signed(subject, names, key)
 
 
 async def _signed(
-    cluster: Cluster,
+    cluster: KubernetesClient,
     node: str,
     subject: x509.Name,
     names: x509.SubjectAlternativeName,

@@ -15,7 +15,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, VOLUMES, Cluster, ClusterError, NotFound
+from dlspawner.cluster import (
+    CLAIMS,
+    CONFIG_MAPS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    VOLUMES,
+    KubernetesClient,
+    KubernetesError,
+    ObjectNotFound,
+)
 from dlspawner.devcluster.node import env
 from dlspawner.devcluster.node.env import Facts
 from dlspawner.devcluster.node.runner import Mount
@@ -30,7 +39,7 @@ class MountError(Exception):
     """Why a volume is not there (yet); the text of a FailedMount event."""
 
 
-async def prepare(cluster: Cluster, facts: Facts, directory: Path) -> dict[str, Path]:
+async def prepare(cluster: KubernetesClient, facts: Facts, directory: Path) -> dict[str, Path]:
     """Where each volume of the pod lies; raises `MountError` for the first that cannot be had now."""
     paths: dict[str, Path] = {}
     for volume in facts.pod["spec"].get("volumes") or []:
@@ -91,7 +100,7 @@ def selected(data: Mapping[str, bytes], source: Json, owner: str, mode: int) -> 
             raise MountError(f"references non-existent {owner} key: {item['key']}")
 
 
-async def _volume(cluster: Cluster, facts: Facts, volume: Json, path: Path) -> Path:
+async def _volume(cluster: KubernetesClient, facts: Facts, volume: Json, path: Path) -> Path:
     if "hostPath" in volume:
         return _host_path(volume["hostPath"])
     if "persistentVolumeClaim" in volume:
@@ -110,14 +119,14 @@ async def _volume(cluster: Cluster, facts: Facts, volume: Json, path: Path) -> P
     return path
 
 
-async def _files(cluster: Cluster, facts: Facts, source: Json, mode: int) -> list[tuple[str, bytes, int]]:
+async def _files(cluster: KubernetesClient, facts: Facts, source: Json, mode: int) -> list[tuple[str, bytes, int]]:
     for kind, resource in _KINDS.items():
         if kind in source:
             reference = source[kind]
             name = reference.get("secretName") or reference.get("name")
             try:
                 manifest = await cluster.get(resource, name, facts.pod["metadata"]["namespace"])
-            except NotFound:
+            except ObjectNotFound:
                 if reference.get("optional"):
                     return []
                 raise MountError(f'{kind.lower()} "{name}" not found') from None
@@ -132,7 +141,7 @@ async def _files(cluster: Cluster, facts: Facts, source: Json, mode: int) -> lis
     raise MountError(f"no volume plugin matched: {', '.join(sorted(source.keys() - {'name'}))}")
 
 
-async def _token(cluster: Cluster, pod: Json, source: Json, mode: int) -> list[tuple[str, bytes, int]]:
+async def _token(cluster: KubernetesClient, pod: Json, source: Json, mode: int) -> list[tuple[str, bytes, int]]:
     """A token of the pod's service account that lives no longer than the pod."""
     metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
     bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
@@ -143,8 +152,8 @@ async def _token(cluster: Cluster, pod: Json, source: Json, mode: int) -> list[t
         answer = await cluster.create(
             SERVICE_ACCOUNTS, request, metadata["namespace"], name=account, subresource="token"
         )
-    except ClusterError as error:
-        if isinstance(error, NotFound) and _NO_SUCH_PATH in str(error):
+    except KubernetesError as error:
+        if isinstance(error, ObjectNotFound) and _NO_SUCH_PATH in str(error):
             return []
         raise MountError(f"failed to fetch token: {error}") from error
     return [(source["path"], answer["status"]["token"].encode(), mode)]
@@ -181,13 +190,13 @@ def _host_path(source: Json) -> Path:
     return path
 
 
-async def _claim(cluster: Cluster, facts: Facts, name: str) -> Path:
+async def _claim(cluster: KubernetesClient, facts: Facts, name: str) -> Path:
     try:
         claim = await cluster.get(CLAIMS, name, facts.pod["metadata"]["namespace"])
         if (claim.get("status") or {}).get("phase") != "Bound":
             raise MountError(f'persistentvolumeclaim "{name}" is not bound')
         volume = await cluster.get(VOLUMES, claim["spec"]["volumeName"])
-    except NotFound as error:
+    except ObjectNotFound as error:
         raise MountError(f'persistentvolumeclaim "{name}" not found') from error
     source = volume["spec"].get("hostPath") or volume["spec"].get("local")
     if not source:

@@ -17,20 +17,20 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from dlspawner.core.approval import Kind
+from dlspawner.core.approval import ApprovalKind
 from dlspawner.manager import query
-from dlspawner.manager.access import Viewer, named
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.access import Viewer, actor_name
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.api import as_name, fields
 from dlspawner.manager.approval import deciding, words
-from dlspawner.manager.approvalrows import Wanted
-from dlspawner.manager.approvals import LONGEST_REASON, Request, Standing, Word, as_json
-from dlspawner.manager.desk import Desk
-from dlspawner.manager.jobs_api import NOT_YET, desk_of
-from dlspawner.manager.kept import Place
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.resource import NO_JOB, Resource, acting_of
-from dlspawner.manager.web import Manager, Problem
+from dlspawner.manager.approvalrows import ApprovalQuery
+from dlspawner.manager.approvals import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision, as_json
+from dlspawner.manager.desk import AdmissionService
+from dlspawner.manager.jobs_api import NOT_YET, admission_of
+from dlspawner.manager.kept import JobCursor
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.resource import NO_JOB, JobApiHandler, leader_of
+from dlspawner.manager.web import HttpProblem, ManagerContext
 
 Value = TypeVar("Value", bound=Enum)
 
@@ -38,21 +38,21 @@ SEVERAL = "This job waits for several approvals: say which one as “request”,
 PARAMETERS = ("mine", "state", "kind", "team", "user", "job", "limit", "cursor")
 
 
-def seen_by(viewer: Viewer, **more: Any) -> Wanted:
+def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
     """The requests that somebody may see."""
-    return Wanted(**more) if viewer.all else Wanted(user=viewer.name, teams=viewer.teams, **more)
+    return ApprovalQuery(**more) if viewer.all else ApprovalQuery(user=viewer.name, teams=viewer.teams, **more)
 
 
-def to_decide(desk: Desk, viewer: Viewer) -> list[Request]:
+def requests_to_decide(desk: AdmissionService, viewer: Viewer) -> list[ApprovalRequest]:
     """What waits for this viewer's word, the oldest first."""
-    found = [one for some in desk.book.requests.values() for one in some if words.may_decide(viewer, one) is None]
-    return sorted(found, key=lambda one: (one.asked, one.id))
+    found = [one for some in desk.store.requests.values() for one in some if words.may_decide(viewer, one) is None]
+    return sorted(found, key=lambda one: (one.requested, one.id))
 
 
-async def asked(manager: Manager, viewer: Viewer, job: str, request: str = "") -> Request:
+async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request: str = "") -> ApprovalRequest:
     """What this job waits for, when the viewer may decide it; Problem otherwise."""
-    acting, desk = acting_of(manager), desk_of(manager)
-    waits = desk.book.requests.get(job, ())
+    acting, desk = leader_of(manager), admission_of(manager)
+    waits = desk.store.requests.get(job, ())
     seen = [one for one in waits if viewer.reaches(one.user, one.team)]
     chosen = [one for one in seen if request in {"", one.id}]
     if not chosen:
@@ -60,55 +60,57 @@ async def asked(manager: Manager, viewer: Viewer, job: str, request: str = "") -
     refusals = [words.may_decide(viewer, one) for one in chosen]
     mine = [one for one, no in zip(chosen, refusals, strict=True) if no is None]
     if not mine:
-        raise Problem(403, str(refusals[0]))
+        raise HttpProblem(403, str(refusals[0]))
     if len(mine) > 1:
-        raise Problem(409, SEVERAL)
+        raise HttpProblem(409, SEVERAL)
     return mine[0]
 
 
-async def decide(manager: Manager, viewer: Viewer, request: Request, word: Word) -> Request:
+async def decide(manager: ManagerContext, viewer: Viewer, request: ApprovalRequest, word: Decision) -> ApprovalRequest:
     """The word of somebody who may give it: the request as it is then; 409 when somebody was quicker."""
-    acting, desk = acting_of(manager), desk_of(manager)
+    acting, desk = leader_of(manager), admission_of(manager)
     try:
-        counted = await desk.book.turn(lambda turn: deciding.decide(turn, request, word))
-    except Fenced:
-        raise Problem(503, NOT_YET) from None
+        counted = await desk.store.transact(lambda turn: deciding.decide(turn, request, word))
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
     if not counted:
         raise await _not_waiting(acting, desk, viewer, request.job, request.id)
-    found = await acting.ledger.requests(Wanted(job=request.job))
+    found = await acting.ledger.requests(ApprovalQuery(job=request.job))
     return next(one for one in found if one.id == request.id)
 
 
-async def _not_waiting(acting: Acting, desk: Desk, viewer: Viewer, job: str, request: str) -> Problem:
+async def _not_waiting(
+    acting: LeaderElector, desk: AdmissionService, viewer: Viewer, job: str, request: str
+) -> HttpProblem:
     """Why there is nothing to decide, as far as this viewer may know."""
     try:
-        await desk.book.turn(lambda _: None)  # whatever the book says by now is in the database after that
-    except Fenced:
-        raise Problem(503, NOT_YET) from None
-    found = await acting.ledger.requests(seen_by(viewer, job=job, limit=query.MOST))
+        await desk.store.transact(lambda _: None)  # whatever the book says by now is in the database after that
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
+    found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=query.MOST))
     known = next((one for one in found if request in {"", one.id}), None)
     if known is not None:
-        changed = known.standing is Standing.WITHDRAWN and any(one.waits for one in found)
-        return Problem(409, words.CHANGED if changed else words.decided(known))
-    if await acting.ledger.seen(viewer, job) is None:
-        return Problem(404, NO_JOB)
-    others = bool(request) and any(one.waits for one in found)
-    return Problem(409, words.CHANGED if others else words.NOT_WAITING)
+        changed = known.standing is ApprovalState.WITHDRAWN and any(one.is_pending for one in found)
+        return HttpProblem(409, words.CHANGED if changed else words.outcome_sentence(known))
+    if await acting.ledger.visible_job(viewer, job) is None:
+        return HttpProblem(404, NO_JOB)
+    others = bool(request) and any(one.is_pending for one in found)
+    return HttpProblem(409, words.CHANGED if others else words.NOT_WAITING)
 
 
-class Approvals(Resource):
+class ApprovalsHandler(JobApiHandler):
     """What is asked for, and what was."""
 
     async def get(self) -> None:
-        viewer, desk = self.sees(), self.desk
+        viewer, desk = self.sees(), self.admission
         limit, after = self._limit(), read_cursor(self.get_query_argument("cursor", ""))
         mine = self.get_query_argument("mine", "")
         if mine not in {"", "decide", "asked"}:
-            raise Problem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
-        wanted = seen_by(
+            raise HttpProblem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
+        wanted = visible_requests(
             viewer,
-            standings=self._several("state", Standing),
-            kinds=self._several("kind", Kind),
+            standings=self._several("state", ApprovalState),
+            kinds=self._several("kind", ApprovalKind),
             team=self._name("team"),
             of=self._name("user"),
             job=self._name("job"),
@@ -116,11 +118,11 @@ class Approvals(Resource):
             limit=limit + 1,
         )
         if mine == "decide":
-            found = [one for one in reversed(to_decide(desk, viewer)) if _is(one, wanted)][: limit + 1]
+            found = [one for one in reversed(requests_to_decide(desk, viewer)) if _is(one, wanted)][: limit + 1]
         elif mine and wanted.of not in {"", viewer.name}:
             found = []  # what one has asked for oneself, of somebody else
         else:
-            found = await self.acting.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
+            found = await self.leader.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
         self.reply({"items": items, "next": cursor(page[-1]) if more else None})
@@ -128,27 +130,27 @@ class Approvals(Resource):
     def _limit(self) -> int:
         given = self.given()
         try:
-            query.known(given, *PARAMETERS)
+            query.check_parameters(given, *PARAMETERS)
             return query.read_limit(given)
-        except query.Wrong as problem:
-            raise Problem(422, str(problem)) from None
+        except query.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
 
     def _name(self, argument: str) -> str:
         given = self.get_query_argument(argument, "", strip=False)
         name = as_name(given)
         if given and not name:
-            raise Problem(422, f"{argument} is no name.")
+            raise HttpProblem(422, f"{argument} is no name.")
         return name
 
     def _several(self, argument: str, kind: type[Value]) -> tuple[Value, ...]:
         known = {str(one.value): one for one in kind}
         given = self.get_query_arguments(argument)
         if not set(given) <= set(known):
-            raise Problem(422, f"{argument} is one of {', '.join(known)}.")
+            raise HttpProblem(422, f"{argument} is one of {', '.join(known)}.")
         return tuple(known[one] for one in given)
 
 
-def _is(one: Request, wanted: Wanted) -> bool:
+def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
     """Whether a request is one of those that are asked for."""
     return (
         (not wanted.standings or one.standing in wanted.standings)
@@ -156,50 +158,50 @@ def _is(one: Request, wanted: Wanted) -> bool:
         and wanted.team in {"", one.team}
         and wanted.of in {"", one.user}
         and wanted.job in {"", one.job}
-        and (wanted.after is None or (one.asked, one.id) < wanted.after)
+        and (wanted.after is None or (one.requested, one.id) < wanted.after)
     )
 
 
-class _Decides(Resource):
+class _DecisionHandler(JobApiHandler):
     yes = True
 
     async def post(self, job: str) -> None:
-        who, viewer = self.known(), self.acts()
+        who, viewer = self.check_parameters(), self.acts()
         body = self.read_object() if self.request.body else {}
         given = fields(body, {"reason": str, "request": str}, set())
         reason = given.get("reason", "")
         if len(reason) > LONGEST_REASON:
-            raise Problem(422, f"A reason has at most {LONGEST_REASON} characters.")
-        request = await asked(self.manager, viewer, job, given.get("request", ""))
-        found = await decide(self.manager, viewer, request, Word(self.yes, named(who), reason))
+            raise HttpProblem(422, f"A reason has at most {LONGEST_REASON} characters.")
+        request = await requests_of(self.manager, viewer, job, given.get("request", ""))
+        found = await decide(self.manager, viewer, request, Decision(self.yes, actor_name(who), reason))
         self.reply(shown(found, viewer))
 
 
-class Approve(_Decides):
+class ApproveHandler(_DecisionHandler):
     """It may wait for its turn."""
 
 
-class Deny(_Decides):
+class DenyHandler(_DecisionHandler):
     """It ends."""
 
     yes = False
 
 
-def shown(request: Request, viewer: Viewer) -> dict[str, object]:
+def shown(request: ApprovalRequest, viewer: Viewer) -> dict[str, object]:
     """A request as a program of this viewer's reads it."""
-    may = request.waits and words.may_decide(viewer, request) is None
+    may = request.is_pending and words.may_decide(viewer, request) is None
     return {**as_json(request), "may_decide": may}
 
 
-def cursor(last: Request) -> str:
+def cursor(last: ApprovalRequest) -> str:
     """Where the next page begins."""
-    return query.cursor(Place(last.asked, last.id))
+    return query.cursor(JobCursor(last.requested, last.id))
 
 
 def read_cursor(text: str) -> tuple[datetime, str] | None:
     """The place that a cursor names; 422 for what is none."""
     try:
         place = query.read_after({"cursor": [text]})
-    except query.Wrong as problem:
-        raise Problem(422, str(problem)) from None
+    except query.InvalidQuery as problem:
+        raise HttpProblem(422, str(problem)) from None
     return None if place is None else (place.submitted, place.job)

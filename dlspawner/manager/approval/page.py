@@ -13,49 +13,51 @@ from dataclasses import dataclass
 
 from dlspawner.core.model import Team
 from dlspawner.manager import notices
-from dlspawner.manager.access import Right, Viewer
+from dlspawner.manager.access import AccessRight, Viewer
 from dlspawner.manager.approval import api, words
-from dlspawner.manager.approvals import LONGEST_REASON, Request, Standing, Word
-from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.portal_page import Page as PortalPage
+from dlspawner.manager.approvals import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision
+from dlspawner.manager.notices_shown import notices_for
+from dlspawner.manager.portal_page import PortalPage as PortalPage
 from dlspawner.manager.waiting_page import page_path
-from dlspawner.manager.web import NOTHING_HERE, Problem
+from dlspawner.manager.web import NOTHING_HERE, HttpProblem
 
 _SHOWN = 100  # that wait; who has more is told how many
 _DECIDED = 50
-_OVER = tuple(one for one in Standing if one is not Standing.WAITING)
+_OVER = tuple(one for one in ApprovalState if one is not ApprovalState.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRequest:
     """A request as the page shows it; ``more`` is what whoever looks needs to know now."""
 
-    request: Request
+    request: ApprovalRequest
     team: str
     page: str  # of the server's request
     more: str = ""
 
 
-class _Shows(PortalPage):
+class _ApprovalsPageBase(PortalPage):
     """What the page and its buttons share."""
 
     async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
         """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
         self.person()
-        viewer, acting, desk = self.viewer(Right.SEE), self.acting(), self.desk()
+        viewer, acting, desk = self.viewer(AccessRight.SEE), self.leader(), self.admission()
         waits = sorted(
-            (one for some in desk.book.requests.values() for one in some if viewer.reaches(one.user, one.team)),
-            key=lambda one: (one.asked, one.id),
+            (one for some in desk.store.requests.values() for one in some if viewer.reaches(one.user, one.team)),
+            key=lambda one: (one.requested, one.id),
         )
         mine = [one for one in waits if words.may_decide(viewer, one) is None]
         others = [one for one in waits if words.may_decide(viewer, one) is not None]
         after = api.read_cursor(self.get_query_argument("cursor", ""))
-        decided = await acting.ledger.requests(api.seen_by(viewer, standings=_OVER, after=after, limit=_DECIDED + 1))
+        decided = await acting.ledger.requests(
+            api.visible_requests(viewer, standings=_OVER, after=after, limit=_DECIDED + 1)
+        )
         self.show_page(
             "approvals.html",
             status,
             decides=viewer.all or bool(viewer.teams),
-            mine=[self._shown(one, words.usage(one, desk.book.world)) for one in mine[:_SHOWN]],
+            mine=[self._shown(one, words.usage_sentence(one, desk.store.cluster_state)) for one in mine[:_SHOWN]],
             mine_more=max(0, len(mine) - _SHOWN),
             others=[self._shown(one, self._waits_for(one)) for one in others[:_SHOWN]],
             others_more=max(0, len(others) - _SHOWN),
@@ -69,37 +71,37 @@ class _Shows(PortalPage):
             at=at,
             longest=LONGEST_REASON,
             page=f"{self.manager.service.prefix}approvals",
-            told=told_to(self, besides=frozenset({notices.Kind.APPROVALS})),
+            told=notices_for(self, besides=frozenset({notices.NoticeKind.APPROVALS})),
         )
 
-    async def _done(self, viewer: Viewer) -> Request | None:
+    async def _done(self, viewer: Viewer) -> ApprovalRequest | None:
         """What this person has decided just now."""
         id_ = self.get_query_argument("done", "")
         if not id_:
             return None
-        found = await self.acting().ledger.requests(api.seen_by(viewer, id=id_))
+        found = await self.leader().ledger.requests(api.visible_requests(viewer, id=id_))
         return next((one for one in found if one.by == viewer.name), None)
 
-    def _shown(self, request: Request, more: str = "") -> Shown:
+    def _shown(self, request: ApprovalRequest, more: str = "") -> ShownRequest:
         team = self._team(request)
         page = page_path(self.manager.service.prefix, request.user, request.server)
-        return Shown(request, team.title or team.name, page, more)
+        return ShownRequest(request, team.title or team.name, page, more)
 
-    def _waits_for(self, request: Request) -> str:
-        return words.waits_for(request, self._team(request))
+    def _waits_for(self, request: ApprovalRequest) -> str:
+        return words.pending_sentence(request, self._team(request))
 
-    def _team(self, request: Request) -> Team:
-        return self.desk().book.world.team(request.team) or Team(request.team)
+    def _team(self, request: ApprovalRequest) -> Team:
+        return self.admission().store.cluster_state.team(request.team) or Team(request.team)
 
 
-class Page(_Shows):
+class ApprovalsPage(_ApprovalsPageBase):
     """The page itself."""
 
     async def get(self) -> None:
         await self.show_approvals()
 
 
-class _Button(_Shows):
+class _DecisionButton(_ApprovalsPageBase):
     yes = True
 
     async def get(self, id_: str) -> None:
@@ -107,14 +109,14 @@ class _Button(_Shows):
 
     async def post(self, id_: str) -> None:
         self.person()
-        viewer, reason = self.viewer(Right.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
+        viewer, reason = self.viewer(AccessRight.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
         try:
-            found = await self.acting().ledger.requests(api.seen_by(viewer, id=id_))
+            found = await self.leader().ledger.requests(api.visible_requests(viewer, id=id_))
             if not found:
-                raise Problem(404, NOTHING_HERE)
-            request = await api.asked(self.manager, viewer, found[0].job, id_)
-            await api.decide(self.manager, viewer, request, Word(self.yes, viewer.name, reason))
-        except Problem as no:
+                raise HttpProblem(404, NOTHING_HERE)
+            request = await api.requests_of(self.manager, viewer, found[0].job, id_)
+            await api.decide(self.manager, viewer, request, Decision(self.yes, viewer.name, reason))
+        except HttpProblem as no:
             if no.status_code not in {403, 409}:
                 raise
             await self.show_approvals(no.status_code, problem=no.detail, typed=reason, at=id_)
@@ -122,11 +124,11 @@ class _Button(_Shows):
         self.redirect(f"{self.manager.service.prefix}approvals?done={id_}", status=303)
 
 
-class Approve(_Button):
+class ApproveButton(_DecisionButton):
     """It may wait for its turn."""
 
 
-class Deny(_Button):
+class DenyButton(_DecisionButton):
     """It ends."""
 
     yes = False

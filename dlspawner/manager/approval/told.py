@@ -6,29 +6,29 @@ has decided it, or `teams.yaml` names other admins. Administrators of the Hub ar
 
 from __future__ import annotations
 
-from dlspawner.core.approval import Kind, approvers
-from dlspawner.core.model import Team, Teams
+from dlspawner.core.approval import ApprovalKind, approvers
+from dlspawner.core.model import Team, TeamsConfig
 from dlspawner.manager import notices
 from dlspawner.manager.approval import words
-from dlspawner.manager.approvals import Request
-from dlspawner.manager.book import Book
+from dlspawner.manager.approvals import ApprovalRequest
+from dlspawner.manager.book import JobStore
 from dlspawner.manager.notices import Notice
 
 _ID = "0" * 16  # of no notice that was posted
 
 
-def waiting_for(book: Book, name: str, *, admin: bool) -> tuple[Notice, ...]:
+def pending_notice(book: JobStore, name: str, *, admin: bool) -> tuple[Notice, ...]:
     """What this person is told, an administrator of the Hub or not: one notice, or none."""
-    teams = book.world.teams
+    teams = book.cluster_state.teams
     found = [one for some in book.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
     if not found:
         return ()
-    posted = min(one.asked for one in found)
-    return (Notice(_ID, notices.Kind.APPROVALS, "", words.waits_for_you(len(found)), posted),)
+    posted = min(one.requested for one in found)
+    return (Notice(_ID, notices.NoticeKind.APPROVALS, "", words.your_decision_sentence(len(found)), posted),)
 
 
-def _concerns(request: Request, teams: Teams, name: str, *, admin: bool) -> bool:
-    if request.kind is Kind.SPECIAL:
+def _concerns(request: ApprovalRequest, teams: TeamsConfig, name: str, *, admin: bool) -> bool:
+    if request.kind is ApprovalKind.SPECIAL:
         return admin
-    able = approvers(teams.paying(request.team) or Team(request.team), request.user)
+    able = approvers(teams.paying_team(request.team) or Team(request.team), request.user)
     return name in able or (admin and not able)

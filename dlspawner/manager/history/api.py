@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TypeVar
 
-from dlspawner.core.gpu_hours import NONE, PER_HOUR, Amounts
-from dlspawner.manager.access import Right, Viewer
+from dlspawner.core.gpu_hours import NONE, PER_HOUR, GpuTime
+from dlspawner.manager.access import AccessRight, Viewer
 from dlspawner.manager.history import hoursrows
 from dlspawner.manager.history.hoursrows import Hours
-from dlspawner.manager.history.questions import By, Question, read_question, write_csv
-from dlspawner.manager.jobs_api import NOT_HERE
-from dlspawner.manager.web import ApiHandler, Asking, Manager, Problem, Routes
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy, read_gpu_hours_query, write_csv
+from dlspawner.manager.jobs_api import NOT_LEADER
+from dlspawner.manager.web import ApiHandler, HttpProblem, IdentityHandler, ManagerContext, Routes
 
 AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
 FREE = ("total", "free", "closed", "fragmented")
@@ -37,54 +37,56 @@ _ASIDE = ThreadPoolExecutor(1, "reports")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GpuHoursReport:
     """The answer: hours by day and key, sums by key, and the free GPUs of each type by day."""
 
-    question: Question
+    question: GpuHoursQuery
     days: tuple[Row, ...]
     totals: tuple[Row, ...]
     free: tuple[Row, ...]
 
 
-async def aside(work: Callable[..., Done], *given: object) -> Done:
+async def in_report_thread(work: Callable[..., Done], *given: object) -> Done:
     """What takes long, in a thread; one at a time, so that reports take nobody else's threads."""
     return await asyncio.get_running_loop().run_in_executor(_ASIDE, work, *given)
 
 
-def asked(handler: Asking) -> Question:
+def read_query(handler: IdentityHandler) -> GpuHoursQuery:
     """What the address asks for; 422 with a sentence where that is nothing that can be answered."""
     by, since, until = (handler.get_query_argument(name, "") for name in ("by", "since", "until"))
-    found = read_question(by, since, until, handler.manager.now())
+    found = read_gpu_hours_query(by, since, until, handler.manager.now())
     if isinstance(found, str):
-        raise Problem(422, found)
+        raise HttpProblem(422, found)
     return found
 
 
-async def report(manager: Manager, question: Question, viewer: Viewer) -> Report:
+async def report(manager: ManagerContext, question: GpuHoursQuery, viewer: Viewer) -> GpuHoursReport:
     """The answer for whoever asks; 501 on a Manager that counts nothing."""
-    if manager.acting is None:
-        raise Problem(501, NOT_HERE)
+    if manager.leader is None:
+        raise HttpProblem(501, NOT_LEADER)
     now = manager.now()
-    hours = await manager.store.read(lambda connection: hoursrows.read(connection, question, viewer, now))
-    free = await manager.store.read(lambda connection: hoursrows.read_free(connection, question))
-    return await aside(_report, question, hours, free)
+    hours = await manager.store.read(lambda connection: hoursrows.read_gpu_hours(connection, question, viewer, now))
+    free = await manager.store.read(lambda connection: hoursrows.read_free_gpus(connection, question))
+    return await in_report_thread(_report, question, hours, free)
 
 
-def _report(question: Question, hours: Hours, free: Mapping[tuple[date, str], Mapping[str, int]]) -> Report:
+def _report(
+    question: GpuHoursQuery, hours: Hours, free: Mapping[tuple[date, str], Mapping[str, int]]
+) -> GpuHoursReport:
     name = question.by.value
-    sums: dict[str, Amounts] = {}
+    sums: dict[str, GpuTime] = {}
     keys: dict[date, list[str]] = {}
     for (day, key), amount in hours.items():
         sums[key] = sums.get(key, NONE) + amount
         keys.setdefault(day, []).append(key)
-    return Report(
+    return GpuHoursReport(
         question,
         tuple(
             {"day": day.isoformat(), name: key, **hours[day, key].hours()}
             for day in sorted(keys)
             for key in sorted(keys[day])
         ),
-        tuple({name: key, **sums[key].hours()} for key in sorted(sums, key=lambda key: (-sums[key].held, key))),
+        tuple({name: key, **sums[key].hours()} for key in sorted(sums, key=lambda key: (-sums[key].allocated, key))),
         tuple(_free(day, kind, amount) for (day, kind), amount in sorted(free.items())),
     )
 
@@ -93,7 +95,7 @@ def _free(day: date, kind: str, amount: Mapping[str, int]) -> Row:
     return {"day": day.isoformat(), "gpu_type": kind, **{name: amount[name] / PER_HOUR for name in FREE}}
 
 
-def as_json(told: Report) -> bytes:
+def as_json(told: GpuHoursReport) -> bytes:
     """The answer for programs."""
     question = told.question
     head = {"by": question.by.value, "since": question.since.isoformat(), "until": question.until.isoformat()}
@@ -103,11 +105,11 @@ def as_json(told: Report) -> bytes:
     return f"{{{', '.join(written)}}}".encode()
 
 
-def as_csv(told: Report) -> bytes:
+def as_csv(told: GpuHoursReport) -> bytes:
     """The days for spreadsheets; by GPU type with what was free of it, too."""
     name, rows = told.question.by.value, told.days
     columns = ["day", name, *AMOUNTS]
-    if told.question.by is By.GPU_TYPE:
+    if told.question.by is GroupBy.GPU_TYPE:
         columns += FREE
         both: dict[tuple[str, str], Row] = {}
         for row in (*told.days, *told.free):
@@ -117,30 +119,33 @@ def as_csv(told: Report) -> bytes:
     return write_csv(columns, rows).encode()
 
 
-class GpuHours(ApiHandler):
+class GpuHoursHandler(ApiHandler):
     """As JSON, in hours of one GPU."""
 
     async def get(self) -> None:
-        self.known()
-        found = await report(self.manager, asked(self), self.viewer(Right.SEE))
-        body = await aside(as_json, found)
+        self.check_parameters()
+        found = await report(self.manager, read_query(self), self.viewer(AccessRight.SEE))
+        body = await in_report_thread(as_json, found)
         self.tell_presence()
         self.set_header("Content-Type", "application/json")
         self.finish(body)
 
 
-class GpuHoursCsv(ApiHandler):
+class GpuHoursCsvHandler(ApiHandler):
     """As CSV."""
 
     async def get(self) -> None:
-        self.known()
-        question = asked(self)
-        found = await report(self.manager, question, self.viewer(Right.SEE))
-        body = await aside(as_csv, found)
+        self.check_parameters()
+        question = read_query(self)
+        found = await report(self.manager, question, self.viewer(AccessRight.SEE))
+        body = await in_report_thread(as_csv, found)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         file = f"gpu-hours-{question.by.value}-{question.since}-{question.until}.csv"
         self.set_header("Content-Disposition", f'attachment; filename="{file}"')
         self.finish(body)
 
 
-ROUTES: Routes = (("api/history/gpu-hours", GpuHours), (r"api/history/gpu-hours\.csv", GpuHoursCsv))
+HISTORY_ROUTES: Routes = (
+    ("api/history/gpu-hours", GpuHoursHandler),
+    (r"api/history/gpu-hours\.csv", GpuHoursCsvHandler),
+)

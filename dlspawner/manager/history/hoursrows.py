@@ -15,15 +15,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select, text, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dlspawner.core.gpu_hours import MISSED, NONE, Amounts, Life, Step, amounts, final
-from dlspawner.core.jobs import State
+from dlspawner.core.gpu_hours import MISSED, NONE, GpuTime, JobTimeline, Step, final_gpu_time, gpu_time_by_day
+from dlspawner.core.jobs import JobState
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.history.questions import By, Question
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
 from dlspawner.manager.schema import gpu_days, gpu_free, gpu_use, job_events, jobs, metadata
 
 IDLE = "idle"  # why a job was stopped whose GPUs are reclaimed
-Hours = dict[tuple[date, str], Amounts]  # by day, and by team, person or GPU type
-_KEYS = {By.TEAM: "team", By.USER: "user_name", By.GPU_TYPE: "gpu_type"}
+Hours = dict[tuple[date, str], GpuTime]  # by day, and by team, person or GPU type
+_KEYS = {GroupBy.TEAM: "team", GroupBy.USER: "user_name", GroupBy.GPU_TYPE: "gpu_type"}
 _AMOUNTS = ("asked", "held", "measured", "used", "reclaimed")
 _FREE = ("total", "free", "closed", "fragmented")
 _OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli", "submitted", "started", "ended")
@@ -32,7 +32,7 @@ _TOGETHER = 1000  # jobs that are read and thought about before the next stateme
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class HoursOwner:
     """What the hours of a job are summed up by."""
 
     team: str
@@ -40,7 +40,7 @@ class Owner:
     gpu_type: str
 
 
-def read(connection: Connection, question: Question, viewer: Viewer, now: datetime) -> Hours:
+def read_gpu_hours(connection: Connection, question: GpuHoursQuery, viewer: Viewer, now: datetime) -> Hours:
     """What these days come to for whoever may see it: the sums of what is folded and every job that is not are of one
     moment of the database, that of the first statement; what goes on counts until `now`.
     """
@@ -50,28 +50,28 @@ def read(connection: Connection, question: Question, viewer: Viewer, now: dateti
     days = gpu_days.c.day.between(question.since, question.until) & _seen(gpu_days, viewer)
     found: Hours = {}
     for row in connection.execute(select(gpu_days.c.day, key, *sums).where(days).group_by(gpu_days.c.day, key)):
-        found[row[0], row[1]] = Amounts(*(int(amount) for amount in row[2:]))
+        found[row[0], row[1]] = GpuTime(*(int(amount) for amount in row[2:]))
     unfolded = jobs.c.folded.is_(False) & _seen(jobs, viewer)
-    for day, owner, amount in _hours(connection, unfolded, lambda life: amounts(life, now)):
+    for day, owner, amount in _hours(connection, unfolded, lambda life: gpu_time_by_day(life, now)):
         if question.since <= day <= question.until:
             name = (day, str(getattr(owner, _KEYS[question.by])))
             found[name] = found.get(name, NONE) + amount
     return found
 
 
-def read_free(connection: Connection, question: Question) -> dict[tuple[date, str], Mapping[str, int]]:
+def read_free_gpus(connection: Connection, question: GpuHoursQuery) -> dict[tuple[date, str], Mapping[str, int]]:
     """Milli-GPU-seconds of GPUs, all and free ones, by day and type."""
     query = select(gpu_free).where(gpu_free.c.day.between(question.since, question.until))
     return {(row.day, row.gpu_type): {name: getattr(row, name) for name in _FREE} for row in connection.execute(query)}
 
 
-def add_free(connection: Connection, sampled: Mapping[tuple[date, str], Mapping[str, int]]) -> None:
+def add_free_gpus(connection: Connection, sampled: Mapping[tuple[date, str], Mapping[str, int]]) -> None:
     """This much more of each type on each day."""
     rows = [{"day": day, "gpu_type": kind, **amount} for (day, kind), amount in sampled.items()]
     _add(connection, gpu_free, ("day", "gpu_type"), rows)
 
 
-def add_use(connection: Connection, sampled: Mapping[tuple[str, date], Amounts]) -> None:
+def add_gpu_use(connection: Connection, sampled: Mapping[tuple[str, date], GpuTime]) -> None:
     """This much more of what each job's GPUs computed; jobs that nobody knows are passed over."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in sampled}))))
     rows = [
@@ -82,15 +82,15 @@ def add_use(connection: Connection, sampled: Mapping[tuple[str, date], Amounts])
     _add(connection, gpu_use, ("job", "day"), rows)
 
 
-def fold(connection: Connection, now: datetime, size: int) -> int:
+def aggregate(connection: Connection, now: datetime, size: int) -> int:
     """Count some jobs for good whose lives are over; how many."""
-    over = (jobs.c.state == State.ENDED.value) & jobs.c.folded.is_(False)
+    over = (jobs.c.state == JobState.ENDED.value) & jobs.c.folded.is_(False)
     settled = jobs.c.stop_reason.is_(None) | (jobs.c.stop_reason != IDLE) | (jobs.c.ended <= now - MISSED)
     ids = list(connection.scalars(select(jobs.c.job).where(over & settled).limit(size).with_for_update()))
     if not ids:
         return 0
-    sums: dict[tuple[date, Owner], Amounts] = {}
-    for day, owner, amount in _hours(connection, jobs.c.job.in_(ids), final):
+    sums: dict[tuple[date, HoursOwner], GpuTime] = {}
+    for day, owner, amount in _hours(connection, jobs.c.job.in_(ids), final_gpu_time):
         sums[day, owner] = sums.get((day, owner), NONE) + amount
     rows = [{"day": day, **asdict(owner), **asdict(amount)} for (day, owner), amount in sums.items()]
     _add(connection, gpu_days, ("day", "team", "user_name", "gpu_type"), rows)
@@ -99,9 +99,9 @@ def fold(connection: Connection, now: datetime, size: int) -> int:
     return len(ids)
 
 
-def prune(connection: Connection, before: datetime, size: int) -> int:
+def prune_jobs(connection: Connection, before: datetime, size: int) -> int:
     """Forget some jobs that ended before then and are counted, with all that is kept of them; how many."""
-    old = (jobs.c.state == State.ENDED.value) & jobs.c.folded.is_(True) & (jobs.c.ended < before)
+    old = (jobs.c.state == JobState.ENDED.value) & jobs.c.folded.is_(True) & (jobs.c.ended < before)
     ids = list(connection.scalars(select(jobs.c.job).where(old).limit(size)))
     if ids:
         for table in reversed(metadata.sorted_tables):
@@ -125,8 +125,8 @@ def _seen(table: Table, viewer: Viewer) -> ColumnElement[bool]:
 
 
 def _hours(
-    connection: Connection, chosen: ColumnElement[bool], think: Callable[[Life], Mapping[date, Amounts]]
-) -> Iterator[tuple[date, Owner, Amounts]]:
+    connection: Connection, chosen: ColumnElement[bool], think: Callable[[JobTimeline], Mapping[date, GpuTime]]
+) -> Iterator[tuple[date, HoursOwner, GpuTime]]:
     """What these jobs come to; between two statements no more of them are thought about than a thousand."""
     query = select(*_TOLD, _again()).where(chosen & (jobs.c.gpus_milli > 0))
     for rows in connection.execute(query, execution_options={"yield_per": _TOGETHER}).partitions():
@@ -137,20 +137,20 @@ def _hours(
     yield from _used(connection, chosen)
 
 
-def _used(connection: Connection, chosen: ColumnElement[bool]) -> Iterator[tuple[date, Owner, Amounts]]:
+def _used(connection: Connection, chosen: ColumnElement[bool]) -> Iterator[tuple[date, HoursOwner, GpuTime]]:
     """What their GPUs computed, summed up for each owner and day."""
     by = (gpu_use.c.day, jobs.c.team, jobs.c.user_name, jobs.c.gpu_type)
     sums = (func.sum(gpu_use.c.measured).label("measured"), func.sum(gpu_use.c.used).label("used"))
     query = select(*by, *sums).join_from(gpu_use, jobs).where(chosen & (jobs.c.gpus_milli > 0)).group_by(*by)
     for row in connection.execute(query):
-        yield row.day, _owner(row), Amounts(measured=int(row.measured), used=int(row.used))
+        yield row.day, _owner(row), GpuTime(measured=int(row.measured), used=int(row.used))
 
 
 def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
     query = select(job_events.c.job, job_events.c.at, job_events.c.state).where(job_events.c.job.in_(ids))
     steps: dict[str, list[Step]] = {}
     for row in connection.execute(query.order_by(job_events.c.id)):
-        steps.setdefault(row.job, []).append((row.at, State(row.state)))
+        steps.setdefault(row.job, []).append((row.at, JobState(row.state)))
     return steps
 
 
@@ -166,18 +166,18 @@ def _again() -> Any:
     )
 
 
-def _owner(row: Any) -> Owner:
-    return Owner(row.team, row.user_name, row.gpu_type or "")
+def _owner(row: Any) -> HoursOwner:
+    return HoursOwner(row.team, row.user_name, row.gpu_type or "")
 
 
-def _life(row: Any, steps: Sequence[Step]) -> Life:
+def _life(row: Any, steps: Sequence[Step]) -> JobTimeline:
     known = tuple(steps) or _without_events(row)
-    return Life(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again)
+    return JobTimeline(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again)
 
 
 def _without_events(row: Any) -> tuple[Step, ...]:
     """Of a job from before events were written down."""
-    known = [(row.submitted, State.QUEUED), (row.started, State.RUNNING), (row.ended, State.ENDED)]
+    known = [(row.submitted, JobState.QUEUED), (row.started, JobState.RUNNING), (row.ended, JobState.ENDED)]
     return tuple((at, state) for at, state in known if at is not None)
 
 

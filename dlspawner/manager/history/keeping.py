@@ -17,15 +17,15 @@ from statistics import fmean
 
 from sqlalchemy import Connection
 
-from dlspawner.core.gpu_hours import NONE, Amounts, Span, measured, total
-from dlspawner.core.jobs import State
-from dlspawner.core.standing import capacities
-from dlspawner.manager.book import Book
+from dlspawner.core.gpu_hours import NONE, GpuTime, Span, measured, total
+from dlspawner.core.jobs import JobState
+from dlspawner.core.standing import capacity_by_type
+from dlspawner.manager.book import JobStore
 from dlspawner.manager.history import hoursrows
-from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.prometheus import MetricsUnavailable, Prometheus
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.ledger import JobRepository, NotLeader
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.prometheus import MetricsUnavailable, PrometheusClient
+from dlspawner.manager.store import DatabaseUnavailable
 
 EVERY = timedelta(minutes=1)
 _LONGEST = 2 * EVERY  # that one sample stands for
@@ -35,7 +35,7 @@ log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class HistoryRetention:
     """For how many days jobs that have ended, and GPU-hours, are kept; 0 is for ever."""
 
     jobs: int = 0
@@ -43,46 +43,46 @@ class Retention:
 
 
 @dataclass(slots=True)
-class Keeper:
+class HistoryKeeper:
     """The history of one book; `run` never ends by itself."""
 
-    book: Book
-    ledger: Ledger
-    prometheus: Prometheus | None
-    namespaces: Namespaces
-    retention: Retention = field(default_factory=Retention)
+    book: JobStore
+    ledger: JobRepository
+    prometheus: PrometheusClient | None
+    namespaces: JobNamespaces
+    retention: HistoryRetention = field(default_factory=HistoryRetention)
     _sampled: datetime | None = None  # until when
 
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
-            except StoreUnavailable as problem:
+                await self.run_once()
+            except DatabaseUnavailable as problem:
                 log.warning("history waits for the database: %s", problem.__cause__)
-            except Fenced:
+            except NotLeader:
                 raise
             except Exception:  # a task's root: nothing else depends on it
                 log.exception("history was not kept; it is tried again")
             await asyncio.sleep(EVERY.total_seconds())
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """One round."""
         now = self.book.now()
         span = (max(self._sampled or now, now - _LONGEST), now)
         self._sampled = now
         await self._sample_free(span)
         await self._sample_use(span)
-        await self._repeat(lambda connection: hoursrows.fold(connection, now, _TOGETHER))
+        await self._repeat(lambda connection: hoursrows.aggregate(connection, now, _TOGETHER))
         await self._forget(now)
 
     async def _sample_free(self, span: Span) -> None:
         found: dict[tuple[date, str], dict[str, int]] = {}
-        for kind, capacity in capacities(self.book.world).items():
+        for kind, capacity in capacity_by_type(self.book.cluster_state).items():
             for name, milli in asdict(capacity).items():
                 for day, amount in total(milli, [span]).items():
                     found.setdefault((day, kind), {})[name] = amount
         if found:
-            await self.ledger.fenced(self.book.epoch, partial(hoursrows.add_free, sampled=found))
+            await self.ledger.write_as_leader(self.book.term, partial(hoursrows.add_free_gpus, sampled=found))
 
     async def _sample_use(self, span: Span) -> None:
         jobs = self._running()
@@ -95,7 +95,7 @@ class Keeper:
                     pods[namespace, pod] = gpus
         except MetricsUnavailable:
             return  # culling asks as well, and says so
-        found: dict[tuple[str, date], Amounts] = {}
+        found: dict[tuple[str, date], GpuTime] = {}
         for where, gpus in pods.items():
             job, started = jobs.get(where, ("", None))
             if started is not None:
@@ -105,28 +105,28 @@ class Keeper:
         names = sorted({job for job, _ in found})
         for some in (set(names[at : at + _TOGETHER]) for at in range(0, len(names), _TOGETHER)):
             part = {key: amount for key, amount in found.items() if key[0] in some}
-            await self.ledger.fenced(self.book.epoch, partial(hoursrows.add_use, sampled=part))
+            await self.ledger.write_as_leader(self.book.term, partial(hoursrows.add_gpu_use, sampled=part))
 
     def _running(self) -> dict[tuple[str, str], tuple[str, datetime]]:
         """The jobs that run with GPUs, and since when, by their pods' namespaces and names."""
         return {
-            (self.namespaces.full(pod.namespace), pod.name): (record.job.id, record.job.started)
+            (self.namespaces.from_key(pod.namespace), pod.name): (record.job.id, record.job.started)
             for record in self.book.records.values()
-            if record.job.state is State.RUNNING and record.job.charge.gpus and record.job.started
+            if record.job.state is JobState.RUNNING and record.job.request.gpus and record.job.started
             for pod in record.seen
         }
 
     async def _forget(self, now: datetime) -> None:
         if self.retention.jobs:
             before = now - timedelta(days=self.retention.jobs)
-            await self._repeat(lambda connection: hoursrows.prune(connection, before, _TOGETHER))
+            await self._repeat(lambda connection: hoursrows.prune_jobs(connection, before, _TOGETHER))
         if self.retention.hours:
             day = now.astimezone(UTC).date() - timedelta(days=self.retention.hours)
-            await self.ledger.fenced(self.book.epoch, partial(hoursrows.prune_days, before=day))
+            await self.ledger.write_as_leader(self.book.term, partial(hoursrows.prune_days, before=day))
 
     async def _repeat(self, change: Callable[[Connection], int]) -> None:
         """Until there is nothing left to do."""
         done = 1
         while done:
-            done = await self.ledger.fenced(self.book.epoch, change)
+            done = await self.ledger.write_as_leader(self.book.term, change)
             await asyncio.sleep(_PAUSE_SECONDS)

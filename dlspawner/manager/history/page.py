@@ -8,24 +8,24 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from dlspawner.core.visible import visible
-from dlspawner.manager.access import Right
-from dlspawner.manager.history.api import AMOUNTS, Report, Row, aside, report
-from dlspawner.manager.history.plots import OTHERS, SERIES, Series, stacked, top
-from dlspawner.manager.history.questions import By, Question, read_question
-from dlspawner.manager.notices_shown import told_to
-from dlspawner.manager.portal_page import Page
+from dlspawner.core.visible import escape_hidden
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.history.api import AMOUNTS, GpuHoursReport, Row, in_report_thread, report
+from dlspawner.manager.history.plots import OTHERS, SERIES, ChartSeries, axis_end, stacked
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy, read_gpu_hours_query
+from dlspawner.manager.notices_shown import notices_for
+from dlspawner.manager.portal_page import PortalPage
 from dlspawner.manager.web import Routes
 
-TITLES = {By.TEAM: "Team", By.USER: "Person", By.GPU_TYPE: "GPU type"}
+COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
 PLOTTED = ("asked", "held", "used", "reclaimed")
 MOST_ROWS = 100  # of sums, before one of the others; the CSV has all
-_EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
+_HISTORY_EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class HistoryPlot:
     """A plot with what its axes say, and the same numbers for a table; ``name`` is one of a kind on the page."""
 
     name: str
@@ -34,37 +34,37 @@ class Plot:
     svg: Markup
     end: float
     days: tuple[str, ...]
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
 
     @property
     def empty(self) -> bool:
         return not any(one.total for one in self.series)
 
 
-class HistoryPage(Page):
+class HistoryPage(PortalPage):
     """GPU-hours of whoever looks, or of more, by day."""
 
     async def get(self) -> None:
         self.person()
-        self.acting()
+        self.leader()
         by, since, until = (self.get_query_argument(name, "") for name in ("by", "since", "until"))
-        found = read_question(by, since, until, self.manager.now())
+        found = read_gpu_hours_query(by, since, until, self.manager.now())
         problem = found if isinstance(found, str) else ""
-        question = read_question("", "", "", self.manager.now()) if isinstance(found, str) else found
-        assert isinstance(question, Question)  # noqa: S101 - what is usual can be asked
-        viewer = self.viewer(Right.SEE)
+        question = read_gpu_hours_query("", "", "", self.manager.now()) if isinstance(found, str) else found
+        assert isinstance(question, GpuHoursQuery)  # noqa: S101 - what is usual can be asked
+        viewer = self.viewer(AccessRight.SEE)
         told = await report(self.manager, question, viewer)
         query = {"by": question.by.value, "since": question.since, "until": question.until}
         names = self._names(question.by)
-        plots = await aside(_plots, told, names)
+        plots = await in_report_thread(_plots, told, names)
         most = len(told.totals) if len(told.totals) <= MOST_ROWS + 1 else MOST_ROWS  # one alone is no others
         self.show(
             "history.html",
             422 if problem else 200,
             problem=problem,
             question=question,
-            ways=[(one.value, TITLES[one]) for one in By],
-            title=TITLES[question.by],
+            ways=[(one.value, COLUMN_TITLES[one]) for one in GroupBy],
+            title=COLUMN_TITLES[question.by],
             rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals[:most]],
             others=_sum(told.totals[most:]),
             count=len(told.totals),
@@ -78,14 +78,16 @@ class HistoryPage(Page):
             if viewer.teams
             else "yours",
             now=self.manager.now(),
-            every=_EVERY_SECONDS,
-            told=told_to(self),
+            every=_HISTORY_EVERY_SECONDS,
+            told=notices_for(self),
         )
 
-    def _names(self, by: By) -> dict[str, str]:
+    def _names(self, by: GroupBy) -> dict[str, str]:
         """What people call what the rows are of, where that is not its name."""
-        titles = self.acting().settings.teams.titles if by is By.TEAM else {}
-        return {team: visible(title) for team, title in titles.items()}  # a plot is markup, which pages take as it is
+        titles = self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
+        return {
+            team: escape_hidden(title) for team, title in titles.items()
+        }  # a plot is markup, which pages take as it is
 
 
 def _name(key: object, names: Mapping[str, str]) -> str:
@@ -96,7 +98,7 @@ def _sum(rows: Sequence[Row]) -> dict[str, float]:
     return {name: sum(_number(row[name]) for row in rows) for name in AMOUNTS}
 
 
-def _plots(told: Report, names: Mapping[str, str]) -> list[Plot]:
+def _plots(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
     """Every amount by day. Who has the most of all of them together is apart, with the same colour in each plot."""
     key, days = told.question.by.value, _days(told.question)
     totals = sorted(told.totals, key=lambda row: -sum(_number(row[name]) for name in PLOTTED))
@@ -110,14 +112,14 @@ def _plots(told: Report, names: Mapping[str, str]) -> list[Plot]:
         values = [[0.0] * len(days) for _ in shown]
         for row in told.days:
             values[place[row[key]]][at[str(row["day"])]] += _number(row[name])
-        series = tuple(Series(one, tuple(of)) for one, of in zip(shown, values, strict=True))
+        series = tuple(ChartSeries(one, tuple(of)) for one, of in zip(shown, values, strict=True))
         plots.append(_plot(name, name.capitalize(), f"GPU-hours {name} by day", days, series))
     return plots
 
 
-def _free(told: Report) -> list[Plot]:
+def _free(told: GpuHoursReport) -> list[HistoryPlot]:
     """GPUs that were free and of use, and those of none: by type where the question is, or of all types."""
-    apart, days = told.question.by is By.GPU_TYPE, _days(told.question)
+    apart, days = told.question.by is GroupBy.GPU_TYPE, _days(told.question)
     by_type: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in told.free:
         of, day = by_type.setdefault(str(row["gpu_type"]) if apart else "", {}), str(row["day"])
@@ -127,26 +129,28 @@ def _free(told: Report) -> list[Plot]:
     plots = []
     for number, (kind, of) in enumerate(by_type.items()):
         values = zip(*(of.get(day, (0.0, 0.0, 0.0)) for day in days), strict=True)
-        series = tuple(Series(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True))
+        series = tuple(
+            ChartSeries(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True)
+        )
         title = f"Free GPU-hours of type {kind} by day" if apart else "Free GPU-hours by day"
         plots.append(_plot(f"free-{number}", kind or "All types", title, days, series))
     return plots
 
 
-def _days(question: Question) -> tuple[str, ...]:
+def _days(question: GpuHoursQuery) -> tuple[str, ...]:
     return tuple(day.isoformat() for day in question.days)
 
 
-def _plot(name: str, heading: str, title: str, days: tuple[str, ...], series: tuple[Series, ...]) -> Plot:
+def _plot(name: str, heading: str, title: str, days: tuple[str, ...], series: tuple[ChartSeries, ...]) -> HistoryPlot:
     most = max((sum(one.values[at] for one in series) for at in range(len(days))), default=0.0)
     parts = ", ".join(f"{one.name} {one.total:.1f}" for one in series if one.total) or "nothing"
     described = f"{days[0]} to {days[-1]}, at most {most:.1f} a day. In all: {parts}. The table below has every number."
-    return Plot(name, heading, title, stacked(series, title, described, name), top(most), days, series)
+    return HistoryPlot(name, heading, title, stacked(series, title, described, name), axis_end(most), days, series)
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-ROUTES: Routes = (("history", HistoryPage),)
-TEMPLATES = ("history.html",)
+HISTORY_PAGE_ROUTES: Routes = (("history", HistoryPage),)
+HISTORY_TEMPLATES = ("history.html",)

@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 720, 200
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """A name and a number for each step of the plot."""
 
     name: str
@@ -29,7 +29,7 @@ class Series:
         return sum(self.values)
 
 
-def top(value: float) -> float:
+def axis_end(value: float) -> float:
     """Where an axis ends that has to hold a value: a round number that is no less."""
     if value <= 0:
         return 1.0
@@ -41,10 +41,10 @@ def top(value: float) -> float:
     return next(size * part for part in (0.1, 0.2, 0.25, 0.5, 1.0) if size * part >= value)
 
 
-def stacked(series: Sequence[Series], title: str, description: str, name: str = "plot") -> Markup:
+def stacked(series: Sequence[ChartSeries], title: str, description: str, name: str = "plot") -> Markup:
     """Bars of several series on each other, one bar a step; ``name`` makes its ids, one of a kind on its page."""
     steps = len(series[0].values) if series else 0
-    end = top(max((sum(one.values[step] for one in series) for step in range(steps)), default=0))
+    end = axis_end(max((sum(one.values[step] for one in series) for step in range(steps)), default=0))
     bars = []
     for step in range(steps):
         at = 0.0

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 
-LONGEST = timedelta(days=1100)
-USUAL = timedelta(days=29)  # before today: thirty days
+MAX_DAYS = timedelta(days=1100)
+DEFAULT_DAYS = timedelta(days=29)  # before today: thirty days
 WRONG_DAY = "since and until are days, such as 2026-11-22."
 # What spreadsheets take for the beginning of a formula, also in wide letters.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
-class By(Enum):
+class GroupBy(Enum):
     """What hours are summed up by; the values are what is asked."""
 
     TEAM = "team"
@@ -25,10 +25,10 @@ class By(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GpuHoursQuery:
     """GPU-hours from one day to another, both included."""
 
-    by: By
+    by: GroupBy
     since: date
     until: date
 
@@ -37,22 +37,22 @@ class Question:
         return [self.since + timedelta(days=one) for one in range((self.until - self.since).days + 1)]
 
 
-def read_question(by: str, since: str, until: str, now: datetime) -> Question | str:
+def read_gpu_hours_query(by: str, since: str, until: str, now: datetime) -> GpuHoursQuery | str:
     """The question, or a sentence that says what is wrong with it; "" stands for what is usual."""
-    known = {one.value: one for one in By}
-    if (by or By.TEAM.value) not in known:
+    known = {one.value: one for one in GroupBy}
+    if (by or GroupBy.TEAM.value) not in known:
         return f"by is one of {', '.join(known)}."
     last = _day(until) if until else now.astimezone(UTC).date()
     if last is None:
         return WRONG_DAY
-    first = _day(since) if since else max(date.min + USUAL, last) - USUAL
+    first = _day(since) if since else max(date.min + DEFAULT_DAYS, last) - DEFAULT_DAYS
     if first is None:
         return WRONG_DAY
     if first > last:
         return "since is after until."
-    if last - first > LONGEST:
-        return f"At most {LONGEST.days} days can be asked for at once."
-    return Question(known[by or By.TEAM.value], first, last)
+    if last - first > MAX_DAYS:
+        return f"At most {MAX_DAYS.days} days can be asked for at once."
+    return GpuHoursQuery(known[by or GroupBy.TEAM.value], first, last)
 
 
 def _day(text: str) -> date | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dlspawner.manager.prometheus import MIB, Names, Prometheus, Sample
+from dlspawner.manager.prometheus import MIB, GpuSample, MetricNames, PrometheusClient
 
 POINTS = 200  # of a series whose step is not given
 MOST_POINTS = 1000
@@ -27,7 +27,7 @@ WRONG_TIME = "since and until are times, such as 2026-11-22T12:00:00Z."
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """The points that are asked for: one every ``step``, the first one a step after ``since``."""
 
     since: datetime
@@ -40,7 +40,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """One number for each time, ``None`` for what is not known."""
 
     name: str
@@ -56,7 +56,7 @@ class _Wanted:
     factor: float = 1.0
 
 
-def read_span(since: str, until: str, step: str, begin: datetime, end: datetime) -> Span | str:
+def read_time_range(since: str, until: str, step: str, begin: datetime, end: datetime) -> TimeRange | str:
     """The points within a job's life, from ``begin`` to ``end``; or a sentence that says what cannot be asked."""
     first, last = _time(since, max(begin, end - USUAL)), _time(until, end)
     if first is None or last is None:
@@ -66,10 +66,10 @@ def read_span(since: str, until: str, step: str, begin: datetime, end: datetime)
         return f"At most {LONGEST.days} days can be asked for at once."
     if not step:
         usual = math.ceil((last - first) / SHORTEST / POINTS) * SHORTEST
-        return Span(first, last, max(SHORTEST, usual))
+        return TimeRange(first, last, max(SHORTEST, usual))
     if not re.fullmatch(r"\d{1,7}", step, re.ASCII) or timedelta(seconds=int(step)) < SHORTEST:
         return WRONG_STEP
-    found = Span(first, last, timedelta(seconds=int(step)))
+    found = TimeRange(first, last, timedelta(seconds=int(step)))
     if (last - first) // found.step > MOST_POINTS:
         return f"That would be more than {MOST_POINTS} points: ask for a longer step or less time."
     return found
@@ -85,7 +85,7 @@ def _time(text: str, usual: datetime) -> datetime | None:
         return None
 
 
-def expressions(names: Names, namespace: str, pods: Sequence[str], step: timedelta) -> tuple[_Wanted, ...]:
+def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: timedelta) -> tuple[_Wanted, ...]:
     """What Prometheus is asked about these pods, for points a step apart."""
 
     def over(metrics: Sequence[str], labels: tuple[str, str], more: str = "", window: timedelta = step) -> str:
@@ -107,18 +107,21 @@ def expressions(names: Names, namespace: str, pods: Sequence[str], step: timedel
     )
 
 
-async def read_usage(prometheus: Prometheus, namespace: str, pods: Sequence[str], span: Span) -> tuple[Series, ...]:
+async def read_usage(
+    prometheus: PrometheusClient, namespace: str, pods: Sequence[str], span: TimeRange
+) -> tuple[MetricSeries, ...]:
     """All series of a job; MetricsUnavailable."""
     wanted, times = expressions(prometheus.names, namespace, pods, span.step), span.times
     if not pods or not times:
-        return tuple(Series(one.name, one.unit, (None,) * len(times)) for one in wanted)
+        return tuple(MetricSeries(one.name, one.unit, (None,) * len(times)) for one in wanted)
     asked = (prometheus.over_time(one.expression, times[0], times[-1], span.step) for one in wanted)
     found = await asyncio.gather(*asked)
     return tuple(
-        Series(one.name, one.unit, _at(times, samples, one.factor)) for one, samples in zip(wanted, found, strict=True)
+        MetricSeries(one.name, one.unit, _at(times, samples, one.factor))
+        for one, samples in zip(wanted, found, strict=True)
     )
 
 
-def _at(times: Sequence[datetime], samples: Sequence[Sample], factor: float) -> tuple[float | None, ...]:
+def _at(times: Sequence[datetime], samples: Sequence[GpuSample], factor: float) -> tuple[float | None, ...]:
     known = {round(at.timestamp()): value * factor for at, value in samples}
     return tuple(known.get(round(at.timestamp())) for at in times)

@@ -15,14 +15,14 @@ from markupsafe import Markup
 
 from dlspawner.core.json_values import time
 from dlspawner.manager.gathering import NO_PROMETHEUS
-from dlspawner.manager.history.plots import sparkline, top
-from dlspawner.manager.history.usage import Series, Span, read_span, read_usage
+from dlspawner.manager.history.plots import axis_end, sparkline
+from dlspawner.manager.history.usage import MetricSeries, TimeRange, read_time_range, read_usage
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.kept import Kept
-from dlspawner.manager.portal_page import Page
+from dlspawner.manager.kept import JobHistory
+from dlspawner.manager.portal_page import PortalPage
 from dlspawner.manager.prometheus import MetricsUnavailable
-from dlspawner.manager.resource import Resource, acting_of
-from dlspawner.manager.web import Asking, Problem, Routes
+from dlspawner.manager.resource import JobApiHandler, leader_of
+from dlspawner.manager.web import HttpProblem, IdentityHandler, Routes
 
 TITLES = {
     "gpu": "GPUs, percent busy",
@@ -37,7 +37,7 @@ JOB = r"(j-[a-z2-7]{12})"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class UsageLine:
     """One series as the page shows it."""
 
     title: str
@@ -47,36 +47,36 @@ class Line:
     values: tuple[str, ...]
 
 
-async def usage(
-    handler: Asking, kept: Kept, since: str = "", until: str = "", step: str = ""
-) -> tuple[Span, tuple[Series, ...]]:
+async def read_job_usage(
+    handler: IdentityHandler, kept: JobHistory, since: str = "", until: str = "", step: str = ""
+) -> tuple[TimeRange, tuple[MetricSeries, ...]]:
     """What is known; 422 for what cannot be asked, 501 and 503 where nobody can tell."""
-    acting = acting_of(handler.manager)
+    acting = leader_of(handler.manager)
     if acting.culler is None:
-        raise Problem(503, NOT_YET)
+        raise HttpProblem(503, NOT_YET)
     if acting.prometheus is None:
-        raise Problem(501, NO_PROMETHEUS)
+        raise HttpProblem(501, NO_PROMETHEUS)
     now = handler.manager.now()
-    span = read_span(since, until, step, kept.started or now, kept.ended or now)
+    span = read_time_range(since, until, step, kept.started or now, kept.ended or now)
     if isinstance(span, str):
-        raise Problem(422, span)
+        raise HttpProblem(422, span)
     namespaces = acting.culler.evidence.namespaces
     record = await acting.ledger.find(kept.id)
     pods = record.seen if record is not None else ()
-    namespace = namespaces.full(pods[0].namespace) if pods else namespaces.ordinary
+    namespace = namespaces.from_key(pods[0].namespace) if pods else namespaces.ordinary
     try:
         return span, await read_usage(acting.prometheus, namespace, [pod.name for pod in pods], span)
     except MetricsUnavailable as problem:
-        raise Problem(503, str(problem)) from problem
+        raise HttpProblem(503, str(problem)) from problem
 
 
-class Usage(Resource):
+class JobUsageHandler(JobApiHandler):
     """As JSON."""
 
     async def get(self, job: str) -> None:
         kept = await self.seen(job, self.sees())
         since, until, step = (self.get_query_argument(name, "") for name in ("since", "until", "step"))
-        span, found = await usage(self, kept, since, until, step)
+        span, found = await read_job_usage(self, kept, since, until, step)
         self.reply(
             {
                 "job": job,
@@ -89,17 +89,17 @@ class Usage(Resource):
         )
 
 
-class UsagePage(Page):
+class UsagePage(PortalPage):
     """As a page."""
 
     async def get(self, job: str) -> None:
         self.person()
         kept = await self.kept(job)
         problem, span = "", None
-        found: tuple[Series, ...] = ()
+        found: tuple[MetricSeries, ...] = ()
         try:
-            span, found = await usage(self, kept)
-        except Problem as no:
+            span, found = await read_job_usage(self, kept)
+        except HttpProblem as no:
             problem = no.detail
         known = [one for one in found if any(value is not None for value in one.values)]
         self.show(
@@ -108,7 +108,7 @@ class UsagePage(Page):
             mine=self.identity is not None and kept.user == self.identity.name,
             trouble=problem,
             times=moments(span) if span else [],
-            shown=told_span(span) if span and known else "",
+            shown=time_range_text(span) if span and known else "",
             lines=[_line(one) for one in known],
             nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
             now=self.manager.now(),
@@ -117,25 +117,25 @@ class UsagePage(Page):
         )
 
 
-def moments(span: Span) -> list[str]:
+def moments(span: TimeRange) -> list[str]:
     """The times of its points in UTC, each a text of its own: with seconds where a minute has several."""
     form = "%Y-%m-%d %H:%M" if span.step.total_seconds() % 60 == 0 else "%Y-%m-%d %H:%M:%S"
     return [at.astimezone(UTC).strftime(form) for at in span.times]
 
 
-def told_span(span: Span) -> str:
+def time_range_text(span: TimeRange) -> str:
     """Which part of a job's life is shown."""
     begin, end = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (span.since, span.until))
     return f"From {begin} to {end} UTC, a mean for every {span.step.total_seconds():g} seconds."
 
 
-def _line(series: Series) -> Line:
+def _line(series: MetricSeries) -> UsageLine:
     factor = _GIB if series.unit == "bytes" else 1
     values = [None if value is None else value / factor for value in series.values]
     known = [value for value in values if value is not None]
-    end = 100.0 if series.unit == "percent" else top(max(known))
+    end = 100.0 if series.unit == "percent" else axis_end(max(known))
     title = TITLES[series.name]
-    return Line(
+    return UsageLine(
         title,
         sparkline(values, title, end, f"usage-{series.name}"),
         f"{known[-1]:.1f}",
@@ -144,5 +144,5 @@ def _line(series: Series) -> Line:
     )
 
 
-ROUTES: Routes = ((f"api/jobs/{JOB}/usage", Usage), (f"jobs/{JOB}/usage", UsagePage))
-TEMPLATES = ("usage.html",)
+USAGE_ROUTES: Routes = ((f"api/jobs/{JOB}/usage", JobUsageHandler), (f"jobs/{JOB}/usage", UsagePage))
+USAGE_TEMPLATES = ("usage.html",)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 from dlspawner.core import scheduling
 from dlspawner.core.manifest import Manifest
-from dlspawner.manager.kept import Happening
-from dlspawner.manager.logs.sources import Container, Source
+from dlspawner.manager.kept import PodEventMessage
+from dlspawner.manager.logs.sources import LoggedContainer, PodLogSource
 
 _NODE = re.compile(r" to ([a-z0-9][a-z0-9.-]{0,252})$")
 _SENTENCES = {
@@ -42,7 +42,7 @@ _ENDS = {
 }
 
 
-def read_event(event: Manifest, gpus: Collection[str]) -> Happening | None:
+def read_event(event: Manifest, gpus: Collection[str]) -> PodEventMessage | None:
     """An event as the Kubernetes API tells it; ``None`` for what says nothing to a person."""
     reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
     sentence = _sentence(reason, message, gpus)
@@ -50,16 +50,16 @@ def read_event(event: Manifest, gpus: Collection[str]) -> Happening | None:
     if sentence is None or at is None:
         return None
     count = event.get("count") or (event.get("series") or {}).get("count") or 1
-    return Happening(str(event["metadata"]["uid"])[:64], at, reason[:64], sentence, int(count))
+    return PodEventMessage(str(event["metadata"]["uid"])[:64], at, reason[:64], sentence, int(count))
 
 
-def ended(source: Source, container: Container, now: datetime) -> Happening:
+def ended(source: PodLogSource, container: LoggedContainer, now: datetime) -> PodEventMessage:
     """The end of a container's run."""
     key = hashlib.sha256(f"{source.uid}/{container.name}/{container.run}".encode()).hexdigest()[:40]
     how = _ENDS.get(container.why)
     if how is None:
         how = "has ended" if container.code in {0, None} else f"ended with exit code {container.code}"
-    return Happening(key, now, container.why[:64] or "Ended", f"The container {container.name} {how}.")
+    return PodEventMessage(key, now, container.why[:64] or "Ended", f"The container {container.name} {how}.")
 
 
 def _sentence(reason: str, message: str, gpus: Collection[str]) -> str | None:
@@ -67,7 +67,7 @@ def _sentence(reason: str, message: str, gpus: Collection[str]) -> str | None:
         node = _NODE.search(message)
         return f"It was given a place on the node {node[1]}." if node else "It was given a place."
     if reason == "FailedScheduling":
-        found = scheduling.explain(message, gpus)
+        found = scheduling.explain_unschedulable(message, gpus)
         return f"{found.cause}: {found.step}." if found else "No node takes it now."
     if reason in {"BackOff", "Failed"}:
         return next((said for word, said in _BACK_OFF.items() if word in message[:40]), None)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dlspawner.cluster import EVENTS, Change, Cluster
+from dlspawner.cluster import EVENTS, KubernetesClient, WatchEvent
 from dlspawner.core import naming
 from dlspawner.manager import podeventrows
-from dlspawner.manager.kept import Happening
-from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.kept import PodEventMessage
+from dlspawner.manager.ledger import JobRepository
 from dlspawner.manager.logs.happenings import ended, read_event
 from dlspawner.manager.logs.sources import read_source
-from dlspawner.manager.store import StoreRefused, StoreUnavailable
+from dlspawner.manager.store import DatabaseRejected, DatabaseUnavailable
 
 _MOST = 5000  # that wait to be written down, or for the pod that they are about to be known
 _PATIENCE = timedelta(seconds=60)
@@ -27,16 +27,16 @@ log = logging.getLogger("dlspawner.manager")
 @dataclass(frozen=True, slots=True)
 class _Heard:
     at: datetime
-    one: Happening
+    one: PodEventMessage
     job: str | None  # which its pod was known to be then: it may be gone before this is written down
 
 
 @dataclass(slots=True)
-class Hearing:
+class PodEventCollector:
     """What is heard in one epoch; `run` never ends by itself."""
 
-    cluster: Cluster
-    ledger: Ledger
+    cluster: KubernetesClient
+    ledger: JobRepository
     epoch: int
     namespaces: Sequence[str]
     job_of: Callable[[str], str | None]
@@ -52,7 +52,7 @@ class Hearing:
                 await asyncio.sleep(_EVERY_SECONDS)
                 await self._keep()
 
-    def see(self, change: Change) -> None:
+    def observe(self, change: WatchEvent) -> None:
         """A pod as the watch tells it: containers that have ended."""
         if change.type in {"SYNCED", "DELETED"}:
             return
@@ -69,7 +69,7 @@ class Hearing:
                 if found is not None:
                     self._hear(str((change.object.get("involvedObject") or {}).get("uid") or ""), found)
 
-    def _hear(self, pod: str, one: Happening) -> None:
+    def _hear(self, pod: str, one: PodEventMessage) -> None:
         if len(self._heard) < _MOST:
             self._heard[pod, one.key] = _Heard(self.now(), one, self.job_of(pod))
 
@@ -86,9 +86,11 @@ class Hearing:
             if not (said.job or self.job_of(key[0])) and now - said.at < _PATIENCE
         }
         try:
-            await self.ledger.fenced(self.epoch, lambda connection: podeventrows.write(connection, known))
-        except StoreRefused:  # now or ever
+            await self.ledger.write_as_leader(
+                self.epoch, lambda connection: podeventrows.write_pod_events(connection, known)
+            )
+        except DatabaseRejected:  # now or ever
             log.exception("what happened to %d pods cannot be written down", len(known))
-        except StoreUnavailable as problem:
+        except DatabaseUnavailable as problem:
             log.warning("what happened to pods is not written down yet: %s", problem)
             self._heard = heard | self._heard

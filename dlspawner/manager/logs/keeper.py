@@ -25,15 +25,23 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import Change, Cluster, ClusterError, NotFound, Printed, Refused, Unavailable
+from dlspawner.cluster import (
+    KubernetesClient,
+    KubernetesError,
+    KubernetesRejected,
+    KubernetesUnavailable,
+    LogRequest,
+    ObjectNotFound,
+    WatchEvent,
+)
 from dlspawner.core import naming
 from dlspawner.core.manifest import Manifest
-from dlspawner.manager.ledger import Fenced, Ledger
+from dlspawner.manager.ledger import JobRepository, NotLeader
 from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.rows import Key, Reading
-from dlspawner.manager.logs.sources import Container, Source, read_source
-from dlspawner.manager.logs.tail import LINES, Mark, Stamped
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.logs.rows import Key, LogReading
+from dlspawner.manager.logs.sources import LoggedContainer, PodLogSource, read_source
+from dlspawner.manager.logs.tail import LINES, LogMark, StampedLog
+from dlspawner.manager.store import DatabaseUnavailable
 
 _READERS, _FOLLOWERS = 8, 48
 _READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
@@ -48,7 +56,7 @@ log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class LogRetention:
     """How much is kept of one log, for how long after its job's end, and how often a running container is read."""
 
     most: int = 2**20
@@ -57,21 +65,21 @@ class Keeping:
 
 
 @dataclass(slots=True)
-class LogKeeper:
+class LogCollector:
     """Keeps the logs of one epoch; `run` never ends by itself.
 
     `job_of` tells which job a pod is, by its uid; `caught_up` has that known of all pods that were seen.
     """
 
-    cluster: Cluster
-    ledger: Ledger
+    cluster: KubernetesClient
+    ledger: JobRepository
     epoch: int
     job_of: Callable[[str], str | None]
     caught_up: Callable[[], Awaitable[None]]
     now: Callable[[], datetime]
-    keeping: Keeping = field(default_factory=Keeping)
-    sources: dict[str, Source] = field(default_factory=dict)
-    _marks: dict[Key, Mark] = field(default_factory=dict)
+    keeping: LogRetention = field(default_factory=LogRetention)
+    sources: dict[str, PodLogSource] = field(default_factory=dict)
+    _marks: dict[Key, LogMark] = field(default_factory=dict)
     _whole: set[Key] = field(default_factory=set)
     _vain: set[Key] = field(default_factory=set)  # runs that have ended, of which Kubernetes has no log
     _due: dict[Key, float] = field(default_factory=dict)  # when running containers are read again, in the loop's time
@@ -87,7 +95,7 @@ class LogKeeper:
     _freed: asyncio.Event = field(default_factory=asyncio.Event)
     _going: dict[Key, asyncio.Task[None]] = field(default_factory=dict)  # followers
     _seats: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FOLLOWERS))
-    _readings: list[tuple[Reading, asyncio.Future[None]]] = field(default_factory=list)
+    _readings: list[tuple[LogReading, asyncio.Future[None]]] = field(default_factory=list)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
@@ -111,7 +119,7 @@ class LogKeeper:
 
     # What the watch tells
 
-    def see(self, change: Change) -> None:
+    def observe(self, change: WatchEvent) -> None:
         """A pod as the watch tells it; never waits."""
         if change.type == "SYNCED":
             return
@@ -125,7 +133,7 @@ class LogKeeper:
             for container in source.containers:
                 self._notice(source, container, before)
 
-    def _notice(self, source: Source, container: Container, before: Source | None) -> None:
+    def _notice(self, source: PodLogSource, container: LoggedContainer, before: PodLogSource | None) -> None:
         key = (source.uid, container.name, container.run)
         if container.run:
             last = (source.uid, container.name, container.run - 1)
@@ -156,7 +164,7 @@ class LogKeeper:
                 self._whole.discard(key)
                 self._vain.discard(key)
 
-    def of_job(self, job: str) -> list[Source]:
+    def of_job(self, job: str) -> list[PodLogSource]:
         """The pods of a job that are there."""
         return [source for uid, source in self.sources.items() if self.job_of(uid) == job]
 
@@ -203,10 +211,10 @@ class LogKeeper:
             self._busy.add(key)
             try:
                 await self._read(key)
-            except (ClusterError, StoreUnavailable) as problem:
+            except (KubernetesError, DatabaseUnavailable) as problem:
                 log.warning("log of pod=%s container=%s has to wait: %s", key[0], key[1], problem)
                 self._later(key)
-            except Fenced:
+            except NotLeader:
                 raise
             except Exception:  # a task's root: what a job prints must not end the deciding
                 log.exception(_CANNOT, key[0], key[1], "kept", self._rest(key))
@@ -260,10 +268,10 @@ class LogKeeper:
         wanted = self._printed(key, previous=key[2] < current.run)
         try:
             news = await self._take(source, key, wanted, ended=ended)
-        except Unavailable:
+        except KubernetesUnavailable:
             self._silent[source.node] = loop.time() + _SILENT_SECONDS
             raise
-        except Refused as problem:  # nothing is there yet, or not any more
+        except KubernetesRejected as problem:  # nothing is there yet, or not any more
             news = False
             if ended:
                 self._vain.add(key)
@@ -272,36 +280,36 @@ class LogKeeper:
                 log.warning("no logs can be kept, the Manager's account needs get on pods/log: %s", problem)
         self._quiet[key] = 0 if news else min(_QUIETEST, self._quiet.get(key, 0) + 1)
 
-    def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> Printed:
+    def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> LogRequest:
         """What to ask for: what is new, but all of a run whose container runs again.
 
         Kubernetes cannot be asked for a run by its number, so what was read of it last may be of the next one.
         """
-        return Printed(
+        return LogRequest(
             container=key[1],
             previous=previous,
             follow=follow,
             timestamps=True,
             tail=None if follow else LINES,
-            since="" if previous else self._marks.get(key, Mark()).stamp,
+            since="" if previous else self._marks.get(key, LogMark()).stamp,
             seconds=_FOLLOW_SECONDS if follow else _READ_SECONDS,
         )
 
-    async def _take(self, source: Source, key: Key, wanted: Printed, *, ended: bool) -> bool:
+    async def _take(self, source: PodLogSource, key: Key, wanted: LogRequest, *, ended: bool) -> bool:
         """Read, and keep what is new; whether there was any. What came before a reading broke off is kept as well."""
         if not ended and self.job_of(key[0]) is None:  # the watch has not told yet what it is
             self._later(key)
             return False
         anew = wanted.previous
-        known = Mark() if anew else self._marks.get(key, Mark())
-        reader = Stamped(known, source.secrets, self.keeping.most)
-        broken: Unavailable | None = None
+        known = LogMark() if anew else self._marks.get(key, LogMark())
+        reader = StampedLog(known, source.secrets, self.keeping.most)
+        broken: KubernetesUnavailable | None = None
         try:
             async for piece in self.cluster.log(source.pod, source.namespace, wanted):
                 reader.feed(piece)
-        except NotFound:
+        except ObjectNotFound:
             ended = False  # the pod went while it was read: nobody knows whether this is all
-        except Unavailable as problem:
+        except KubernetesUnavailable as problem:
             broken, ended = problem, False
         text, mark, lost = reader.take(ended=ended)
         if ended or (text and not anew):
@@ -310,7 +318,7 @@ class LogKeeper:
                 self._rest(key)
                 return False
             anew = anew and bool(text)
-            await self._keep(Reading(job, source.pod, key, mark, self.now(), lost, ended, anew=anew), text)
+            await self._keep(LogReading(job, source.pod, key, mark, self.now(), lost, ended, anew=anew), text)
         if broken is not None:
             raise broken
         self._broken.pop(key, None)
@@ -322,7 +330,7 @@ class LogKeeper:
             await self.caught_up()
         return self.job_of(uid)
 
-    async def _keep(self, reading: Reading, text: bytes) -> None:
+    async def _keep(self, reading: LogReading, text: bytes) -> None:
         key = reading.key
         adds = text and not reading.anew
         last = await self.ledger.read(lambda connection: rows.last_part(connection, key)) if adds else None
@@ -334,7 +342,7 @@ class LogKeeper:
             self._whole.add(key)
             self._due.pop(key, None)
 
-    async def _write(self, reading: Reading) -> None:
+    async def _write(self, reading: LogReading) -> None:
         """Whoever comes first writes for all that wait: many small readings are one transaction."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readings.append((reading, written))
@@ -344,10 +352,12 @@ class LogKeeper:
                 await self._write_all(some)
         await written
 
-    async def _write_all(self, some: list[tuple[Reading, asyncio.Future[None]]]) -> None:
+    async def _write_all(self, some: list[tuple[LogReading, asyncio.Future[None]]]) -> None:
         readings = [reading for reading, _ in some]
         try:
-            await self.ledger.fenced(self.epoch, lambda connection: rows.write(connection, readings, self.keeping.most))
+            await self.ledger.write_as_leader(
+                self.epoch, lambda connection: rows.write(connection, readings, self.keeping.most)
+            )
         except Exception as problem:  # noqa: BLE001 - told to each who waits for it
             for _, written in some:
                 written.set_exception(problem)
@@ -376,10 +386,10 @@ class LogKeeper:
             self._busy.add(key)
             try:
                 await self._take(source, key, self._printed(key, follow=True), ended=True)
-            except (ClusterError, StoreUnavailable) as problem:
+            except (KubernetesError, DatabaseUnavailable) as problem:
                 log.warning("log of pod=%s container=%s is not followed: %s", source.pod, key[1], problem)
                 self._later(key)
-            except Fenced:
+            except NotLeader:
                 return  # the readers end with it, and this epoch with them
             except Exception:  # a task's root, as above
                 log.exception(_CANNOT, source.pod, key[1], "followed", self._rest(key))
@@ -392,7 +402,7 @@ class LogKeeper:
         while True:
             try:
                 await self._forget_old(self.now() - timedelta(days=self.keeping.days))
-            except StoreUnavailable as problem:
+            except DatabaseUnavailable as problem:
                 log.warning("old logs are not forgotten: %s", problem)
             await asyncio.sleep(_SWEEP_SECONDS)
 
@@ -400,12 +410,12 @@ class LogKeeper:
         """In small transactions: others want to write as well."""
         some = True
         while some:
-            some = await self.ledger.fenced(self.epoch, lambda connection: rows.sweep(connection, before))
+            some = await self.ledger.write_as_leader(self.epoch, lambda connection: rows.sweep(connection, before))
 
 
-def _current(source: Source | None, name: str) -> Container | None:
+def _current(source: PodLogSource | None, name: str) -> LoggedContainer | None:
     return next((one for one in source.containers if one.name == name), None) if source else None
 
 
-def _joined(last: rows.Part | None, text: bytes) -> tuple[rows.Part, ...]:
+def _joined(last: rows.LogChunk | None, text: bytes) -> tuple[rows.LogChunk, ...]:
     return rows.compressed((zlib.decompress(last.body) if last else b"") + text)

@@ -29,13 +29,13 @@ from tornado.iostream import StreamClosedError
 from dlspawner.core.json_values import time
 from dlspawner.manager import podeventrows, query
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.lasting import until_it_is_over
+from dlspawner.manager.lasting import until_access_ends
 from dlspawner.manager.logs import text
-from dlspawner.manager.logs.places import Place
-from dlspawner.manager.logs.shelf import Run, Shelf, Text, choose
-from dlspawner.manager.logs.turns import TooMany
-from dlspawner.manager.resource import Resource
-from dlspawner.manager.web import ForHub, Problem
+from dlspawner.manager.logs.places import FollowCursor
+from dlspawner.manager.logs.shelf import ContainerRun, LogReader, LogText, choose
+from dlspawner.manager.logs.turns import TooManyReads
+from dlspawner.manager.resource import JobApiHandler
+from dlspawner.manager.web import HttpProblem, HubOnlyHandler
 
 NO_LOG = "There is no such log: nothing is kept of such a pod, container or run of this job."
 NOT_YOURS = (
@@ -56,7 +56,7 @@ _PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LogQuery:
     """What of which log is wanted; ``tail`` 0: all of it."""
 
     pod: str = ""
@@ -75,22 +75,22 @@ class Wish:
         return 0 if self.search else self.tail
 
 
-def read_wish(given: Mapping[str, Sequence[str]], *more: str) -> Wish:
+def read_log_query(given: Mapping[str, Sequence[str]], *more: str) -> LogQuery:
     """From a query; `query.Wrong` for what cannot be."""
-    query.known(given, *_PARAMETERS, *more)
+    query.check_parameters(given, *_PARAMETERS, *more)
     found = {name: values[-1] for name, values in given.items()}
     texts = [found.get(name, "") for name in ("pod", "container", "search")]
     if any(len(value) > query.LONGEST_SEARCH or "\0" in value for value in texts):
-        raise query.Wrong(f"What is searched for, and names, have at most {query.LONGEST_SEARCH} letters.")
+        raise query.InvalidQuery(f"What is searched for, and names, have at most {query.LONGEST_SEARCH} letters.")
     run, tail = _number(found, "run"), _number(found, "tail")
     (pod, container, search), previous, follow = texts, _flag(found, "previous"), _flag(found, "follow")
     places = [found.get(name, "") for name in ("place", "after")]
     if any(place and not (follow and PLACE.fullmatch(place)) for place in places):
-        raise query.Wrong(NOT_FOLLOWED_ON)
-    return Wish(pod, container, run, previous, TAIL if tail is None else tail, search, follow, *places)
+        raise query.InvalidQuery(NOT_FOLLOWED_ON)
+    return LogQuery(pod, container, run, previous, TAIL if tail is None else tail, search, follow, *places)
 
 
-def shown(body: bytes, wish: Wish) -> str:
+def shown(body: bytes, wish: LogQuery) -> str:
     """What of a log was asked for, as harmless text."""
     found = text.readable(body)
     if wish.search:
@@ -98,17 +98,17 @@ def shown(body: bytes, wish: Wish) -> str:
     return text.last_lines(found, wish.tail) if wish.tail else found
 
 
-async def read(shelf: Shelf, who: str, run: Run, wish: Wish) -> tuple[Text, str]:
+async def read_log(shelf: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
     """A log, and what of it was asked for as harmless text; 429 for who reads many already."""
     try:
-        async with shelf.turns.of(who):
+        async with shelf.turns.wait_for_slot(who):
             found = await shelf.text(run, wish.lines)
             return found, await asyncio.to_thread(shown, found.body, wish)
-    except TooMany as problem:
-        raise Problem(429, str(problem), {"Retry-After": "2"}) from None
+    except TooManyReads as problem:
+        raise HttpProblem(429, str(problem), {"Retry-After": "2"}) from None
 
 
-class Inside(Resource):
+class JobInsideHandler(JobApiHandler):
     """Something from inside of a job."""
 
     async def readable(self, job: str) -> None:
@@ -116,86 +116,86 @@ class Inside(Resource):
         viewer = self.sees()
         kept = await self.seen(job, viewer)
         if not viewer.reads(kept.user, kept.team):
-            raise Problem(403, NOT_YOURS)
+            raise HttpProblem(403, NOT_YOURS)
 
 
-class LogResource(Inside):
+class LogApiHandler(JobInsideHandler):
     """Something about a job's logs."""
 
     @property
-    def shelf(self) -> Shelf:
-        shelf = self.acting.logs
+    def log_reader(self) -> LogReader:
+        shelf = self.leader.log_reader
         if shelf is None:
-            raise Problem(503, NOT_YET)
+            raise HttpProblem(503, NOT_YET)
         return shelf
 
-    async def runs(self, job: str) -> list[Run]:
+    async def runs(self, job: str) -> list[ContainerRun]:
         """The job's logs, for who may read them."""
         await self.readable(job)
-        return await self.shelf.runs(job)
+        return await self.log_reader.runs(job)
 
 
-class Logs(LogResource):
+class LogsHandler(LogApiHandler):
     """Which there are."""
 
     async def get(self, job: str) -> None:
         self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
 
 
-class PodEvents(Inside):
+class PodEventsHandler(JobInsideHandler):
     """What Kubernetes has told of its pods."""
 
     async def get(self, job: str) -> None:
         await self.readable(job)
         words = self.searched()
-        found = await self.acting.ledger.read(lambda connection: podeventrows.of_job(connection, job))
+        found = await self.leader.ledger.read(lambda connection: podeventrows.read_pod_events(connection, job))
         items = [
             {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
             for one in found
-            if query.has(words, one.reason, one.sentence)
+            if query.matches_search(words, one.reason, one.sentence)
         ]
         self.reply({"items": items, "next": None})
 
 
-class LogKept(ForHub):
+class LogCollectedHandler(HubOnlyHandler):
     """Whether what has ended of a pod is kept: answered when it is, or after a moment, and the Hub has it deleted."""
 
     async def get(self, _job: str) -> None:
-        acting = self.manager.acting
-        if acting is not None and acting.logs is None:
-            raise Problem(503, NOT_YET)
+        acting = self.manager.leader
+        if acting is not None and acting.log_reader is None:
+            raise HttpProblem(503, NOT_YET)
         pod = self.get_query_argument("pod", "", strip=False)
-        kept = acting is None or acting.logs is None or await acting.logs.keeper.kept(pod, _KEPT_SECONDS)
+        kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
         self.reply({"kept": kept})  # who has no files keeps none
 
 
-class Log(LogResource):
+class LogHandler(LogApiHandler):
     """One of them."""
 
     _following: asyncio.Task[None] | None = None
 
     async def get(self, job: str) -> None:
         try:
-            wish = read_wish(self.given())
+            wish = read_log_query(self.given())
             if wish.follow and not self.given().keys().isdisjoint({"tail", "search"}):
-                raise query.Wrong(NOT_FOLLOWED)
-        except query.Wrong as problem:
-            raise Problem(422, str(problem)) from None
+                raise query.InvalidQuery(NOT_FOLLOWED)
+        except query.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
         runs = await self.runs(job)
         if wish.after:
             await self._go_on(job, runs, wish.after)
             return
         run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
         if run is None:
-            raise Problem(404, NO_LOG)
+            raise HttpProblem(404, NO_LOG)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         if wish.follow and run.running:
-            place = Place(run.key)
+            place = FollowCursor(run.key)
             if wish.place:
-                self.shelf.places.keep(self.known().name, wish.place, place)
+                self.log_reader.places.keep(self.check_parameters().name, wish.place, place)
             await self._follow(job, run, place)
             return
-        found, body = await read(self.shelf, self.known().name, run, wish)
+        found, body = await read_log(self.log_reader, self.check_parameters().name, run, wish)
         if found.note:
             self.set_header("Dlspawner-Note", found.note)
         self.finish(body)
@@ -204,19 +204,19 @@ class Log(LogResource):
         if self._following is not None:
             self._following.cancel()
 
-    async def _go_on(self, job: str, runs: Sequence[Run], after: str) -> None:
-        place = self.shelf.places.find(self.known().name, after)
+    async def _go_on(self, job: str, runs: Sequence[ContainerRun], after: str) -> None:
+        place = self.log_reader.places.find(self.check_parameters().name, after)
         run = next((one for one in runs if place is not None and one.running and one.key == place.key), None)
         if place is None or run is None:
-            raise Problem(410, NO_PLACE)
+            raise HttpProblem(410, NO_PLACE)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         await self._follow(job, run, place)
 
-    async def _follow(self, job: str, run: Run, place: Place) -> None:
-        who, followers = self.known().name, self.shelf.followers
+    async def _follow(self, job: str, run: ContainerRun, place: FollowCursor) -> None:
+        who, followers = self.check_parameters().name, self.log_reader.followers
         if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
             sentence = "Too many logs are being followed: end one, or ask without follow."
-            raise Problem(429, sentence, {"Retry-After": "60"})
+            raise HttpProblem(429, sentence, {"Retry-After": "60"})
         followers.append(who)
         self.manager.running.end()  # a stop of this process does not wait for streams
         checking = asyncio.create_task(self._end(job), name=f"right of {who} to follow")
@@ -235,23 +235,23 @@ class Log(LogResource):
             await self._say(checking.result())
 
     async def _end(self, job: str) -> str:
-        return await until_it_is_over(self, lambda: self.runs(job))
+        return await until_access_ends(self, lambda: self.runs(job))
 
     async def _say(self, sentence: str) -> None:
         with contextlib.suppress(StreamClosedError):
             self.write(f"dlspawner: {sentence}\n")
             await self.flush()
 
-    async def _stream(self, run: Run, place: Place) -> None:
+    async def _stream(self, run: ContainerRun, place: FollowCursor) -> None:
         with contextlib.suppress(StreamClosedError):
             await self.flush()
-            async with contextlib.aclosing(self.shelf.follow(run, place, FOLLOW_SECONDS)) as pieces:
+            async with contextlib.aclosing(self.log_reader.follow(run, place, FOLLOW_SECONDS)) as pieces:
                 async for piece in pieces:
                     self.write(text.readable(piece))
                     await self.flush()  # the next piece is read when this one has been taken
 
 
-def _told(run: Run) -> dict[str, object]:
+def _told(run: ContainerRun) -> dict[str, object]:
     kept = run.kept
     return {
         "pod": run.pod,
@@ -271,12 +271,12 @@ def _number(found: Mapping[str, str], name: str) -> int | None:
     if not value:
         return None
     if not (value.isascii() and value.isdecimal() and len(value) < 8):
-        raise query.Wrong(f"{name} is a whole number.")
+        raise query.InvalidQuery(f"{name} is a whole number.")
     return int(value)
 
 
 def _flag(found: Mapping[str, str], name: str) -> bool:
     value = found.get(name, "false")
     if value not in {"true", "false"}:
-        raise query.Wrong(f"{name} is true or false.")
+        raise query.InvalidQuery(f"{name} is true or false.")
     return value == "true"

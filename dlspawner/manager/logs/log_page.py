@@ -9,13 +9,13 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 from dlspawner.manager import query
-from dlspawner.manager.access import Right
+from dlspawner.manager.access import AccessRight
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.kept import Kept
-from dlspawner.manager.logs.log_api import NOT_YOURS, Wish, read, read_wish
-from dlspawner.manager.logs.shelf import Run, Text, choose
-from dlspawner.manager.portal_page import Page
-from dlspawner.manager.web import Problem
+from dlspawner.manager.kept import JobHistory
+from dlspawner.manager.logs.log_api import NOT_YOURS, LogQuery, read_log, read_log_query
+from dlspawner.manager.logs.shelf import ContainerRun, LogText, choose
+from dlspawner.manager.portal_page import PortalPage
+from dlspawner.manager.web import HttpProblem
 
 TAILS = (200, 1000, 5000, 0)
 EVERY_SECONDS = 10  # between two looks at a log that goes on
@@ -23,17 +23,17 @@ _QUIET_SECONDS = 300  # and at one that does not
 _MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
 
 
-class LogPage(Page):
+class LogPage(PortalPage):
     """The page itself."""
 
     async def get(self, job: str) -> None:
         kept, wish = await self._wanted(job)
-        shelf = self.acting().logs
+        shelf = self.leader().log_reader
         if shelf is None:
-            raise Problem(503, NOT_YET)
+            raise HttpProblem(503, NOT_YET)
         runs = await shelf.runs(job)
         run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
-        found, body = await read(shelf, self.person().name, run, wish) if run is not None else (Text(), "")
+        found, body = await read_log(shelf, self.person().name, run, wish) if run is not None else (LogText(), "")
         if run is not None and self.get_query_argument("download", ""):
             self._give(job, run, body)
             return
@@ -54,28 +54,28 @@ class LogPage(Page):
             every=EVERY_SECONDS if goes_on else _QUIET_SECONDS,
         )
 
-    async def _wanted(self, job: str) -> tuple[Kept, Wish]:
+    async def _wanted(self, job: str) -> tuple[JobHistory, LogQuery]:
         self.person()
         kept = await self.kept(job)
-        if not self.viewer(Right.SEE).reads(kept.user, kept.team):
-            raise Problem(403, NOT_YOURS)
+        if not self.viewer(AccessRight.SEE).reads(kept.user, kept.team):
+            raise HttpProblem(403, NOT_YOURS)
         given = {name: self.get_query_arguments(name, strip=False) for name in self.request.query_arguments}
         try:
-            return kept, _chosen(read_wish(given, "log", "download"), given.get("log", [""])[-1])
-        except query.Wrong as problem:
-            raise Problem(422, str(problem)) from None
+            return kept, _chosen(read_log_query(given, "log", "download"), given.get("log", [""])[-1])
+        except query.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
 
-    def _give(self, job: str, run: Run, body: str) -> None:
+    def _give(self, job: str, run: ContainerRun, body: str) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{job}-{run.container}-{run.number}.log"')
         self.finish(body)
 
-    def _query(self, run: Run, wish: Wish) -> str:
+    def _query(self, run: ContainerRun, wish: LogQuery) -> str:
         named = {"pod": run.key[0], "container": run.container, "run": run.number, "search": wish.search}
         return urlencode({**named, "tail": 0, "download": 1})
 
 
-def _chosen(wish: Wish, log: str) -> Wish:
+def _chosen(wish: LogQuery, log: str) -> LogQuery:
     """With what the page's list says: a pod's uid, a container and a run."""
     pod, _, rest = log.partition("/")
     container, _, run = rest.partition("/")

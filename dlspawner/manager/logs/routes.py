@@ -5,12 +5,12 @@ from __future__ import annotations
 from dlspawner.manager.logs import log_api, log_page
 from dlspawner.manager.web import Routes
 
-_JOB = r"(j-[a-z2-7]{12})"
-ROUTES: Routes = (
-    (f"api/jobs/{_JOB}/logs", log_api.Logs),
-    (f"api/jobs/{_JOB}/log", log_api.Log),
-    (f"api/jobs/{_JOB}/log-kept", log_api.LogKept),
-    (f"api/jobs/{_JOB}/pod-events", log_api.PodEvents),
-    (f"jobs/{_JOB}/log", log_page.LogPage),
+_LOG_JOB = r"(j-[a-z2-7]{12})"
+LOG_ROUTES: Routes = (
+    (f"api/jobs/{_LOG_JOB}/logs", log_api.LogsHandler),
+    (f"api/jobs/{_LOG_JOB}/log", log_api.LogHandler),
+    (f"api/jobs/{_LOG_JOB}/log-kept", log_api.LogCollectedHandler),
+    (f"api/jobs/{_LOG_JOB}/pod-events", log_api.PodEventsHandler),
+    (f"jobs/{_LOG_JOB}/log", log_page.LogPage),
 )
-TEMPLATES = ("job_log.html",)
+LOG_TEMPLATES = ("job_log.html",)

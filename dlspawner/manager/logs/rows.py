@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, true, update
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.logs.tail import Mark
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.logs.tail import LogMark
 from dlspawner.manager.schema import jobs, log_parts, log_runs, pod_events
 
 PART = 64 * 1024  # bytes of text in one part
@@ -27,14 +27,14 @@ Key = tuple[str, str, int]  # the pod's uid, a container, and which run of it
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredLog:
     """What is kept of one run of a container."""
 
     id: int
     job: str
     pod: str
     key: Key
-    mark: Mark
+    mark: LogMark
     read: datetime
     size: int
     lost: bool
@@ -42,7 +42,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogChunk:
     """A piece of a log, compressed, and its size when it is not; `id` of one that is in the database."""
 
     size: int
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LogReading:
     """What a reading has brought: new parts, of which the first may replace the last one that there was.
 
     One that is read `anew` replaces all that was kept of this log.
@@ -60,28 +60,28 @@ class Reading:
     job: str
     pod: str
     key: Key
-    mark: Mark
+    mark: LogMark
     at: datetime
     lost: bool
     whole: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LogChunk, ...] = ()
     replaces: int = 0
     anew: bool = False
 
 
-def compressed(text: bytes) -> tuple[Part, ...]:
+def compressed(text: bytes) -> tuple[LogChunk, ...]:
     """A text as parts."""
     pieces = (text[at : at + PART] for at in range(0, len(text), PART))
-    return tuple(Part(len(piece), zlib.compress(piece)) for piece in pieces)
+    return tuple(LogChunk(len(piece), zlib.compress(piece)) for piece in pieces)
 
 
-def live(connection: Connection) -> list[Kept]:
+def live(connection: Connection) -> list[StoredLog]:
     """What is kept of jobs that have not ended."""
-    going = select(jobs.c.job).where(jobs.c.state != State.ENDED.value)
+    going = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     return [_kept(row) for row in connection.execute(select(log_runs).where(log_runs.c.job.in_(going)))]
 
 
-def of_job(connection: Connection, job: str) -> list[Kept]:
+def of_job(connection: Connection, job: str) -> list[StoredLog]:
     """What is kept of a job, oldest first."""
     query = select(log_runs).where(log_runs.c.job == job).order_by(log_runs.c.id)
     # A container's run may be read before the one that it had before.
@@ -94,7 +94,7 @@ def text(connection: Connection, log: int) -> bytes:
     return b"".join(zlib.decompress(body) for body in connection.scalars(query))
 
 
-def last_part(connection: Connection, key: Key) -> Part | None:
+def last_part(connection: Connection, key: Key) -> LogChunk | None:
     """The part of a log that may still grow."""
     query = (
         select(log_parts.c.id, log_parts.c.size, log_parts.c.body)
@@ -104,10 +104,10 @@ def last_part(connection: Connection, key: Key) -> Part | None:
         .limit(1)
     )
     row = connection.execute(query).first()
-    return None if row is None or row.size >= PART else Part(row.size, row.body, row.id)
+    return None if row is None or row.size >= PART else LogChunk(row.size, row.body, row.id)
 
 
-def write(connection: Connection, readings: Sequence[Reading], most: int) -> None:
+def write(connection: Connection, readings: Sequence[LogReading], most: int) -> None:
     """Keep what was read, and of every log no more than its end; jobs that nobody knows are passed over."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({one.job for one in readings}))))
     for reading in readings:
@@ -117,7 +117,7 @@ def write(connection: Connection, readings: Sequence[Reading], most: int) -> Non
 
 def sweep(connection: Connection, before: datetime) -> bool:
     """Forget some of what is kept of jobs that ended before; False when there was nothing to forget."""
-    old = select(jobs.c.job).where(jobs.c.state == State.ENDED.value, jobs.c.ended < before)
+    old = select(jobs.c.job).where(jobs.c.state == JobState.ENDED.value, jobs.c.ended < before)
     logs = [*connection.scalars(select(log_runs.c.id).where(log_runs.c.job.in_(old)).limit(_AT_ONCE))]
     events = [*connection.scalars(select(pod_events.c.id).where(pod_events.c.job.in_(old)).limit(10 * _AT_ONCE))]
     _forget(connection, logs)
@@ -125,7 +125,7 @@ def sweep(connection: Connection, before: datetime) -> bool:
     return bool(logs or events)
 
 
-def _add(connection: Connection, reading: Reading, most: int) -> None:
+def _add(connection: Connection, reading: LogReading, most: int) -> None:
     values = {"stamp": reading.mark.stamp, "lines": reading.mark.lines, "read": reading.at, "whole": reading.whole}
     row = connection.execute(select(log_runs.c.id, log_runs.c.lost).where(_is(reading.key))).first()
     if row is None:
@@ -159,7 +159,7 @@ def _shorten(connection: Connection, log: int, most: int) -> tuple[int, bool]:
     return size, bool(old)
 
 
-def _limit_runs(connection: Connection, reading: Reading) -> None:
+def _limit_runs(connection: Connection, reading: LogReading) -> None:
     """What starts again and again keeps its newest runs."""
     uid, container, _ = reading.key
     ids = select(log_runs.c.id).order_by(log_runs.c.id.desc())
@@ -178,6 +178,6 @@ def _is(key: Key) -> Any:
     return (log_runs.c.pod_uid == key[0]) & (log_runs.c.container == key[1]) & (log_runs.c.run == key[2])
 
 
-def _kept(row: Row[Any]) -> Kept:
-    key, mark = (row.pod_uid, row.container, row.run), Mark(row.stamp, row.lines)
-    return Kept(row.id, row.job, row.pod_name, key, mark, row.read, row.size, row.lost, row.whole)
+def _kept(row: Row[Any]) -> StoredLog:
+    key, mark = (row.pod_uid, row.container, row.run), LogMark(row.stamp, row.lines)
+    return StoredLog(row.id, row.job, row.pod_name, key, mark, row.read, row.size, row.lost, row.whole)

@@ -6,7 +6,7 @@ from traitlets import Integer
 from traitlets.config import Configurable
 
 from dlspawner.known_settings import Float
-from dlspawner.manager.logs.keeper import Keeping
+from dlspawner.manager.logs.keeper import LogRetention
 
 
 class JobLogs(Configurable):
@@ -35,5 +35,5 @@ class JobLogs(Configurable):
         loses nothing. Default: 60.""",
     ).tag(config=True)
 
-    def keeping(self) -> Keeping:
-        return Keeping(self.kib * 1024, self.days, self.seconds)
+    def keeping(self) -> LogRetention:
+        return LogRetention(self.kib * 1024, self.days, self.seconds)

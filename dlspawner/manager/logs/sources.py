@@ -19,7 +19,7 @@ _NO_SECRETS = re.compile(r"true|false|[a-z]{1,10}://[^:@?]*|/[^:]*|[\d.]*", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class LoggedContainer:
     """A container as its pod's status tells: its current run, and whether that runs or has ended."""
 
     name: str
@@ -35,24 +35,24 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PodLogSource:
     """One pod with what it prints."""
 
     uid: str
     pod: str
     namespace: str
     node: str
-    containers: tuple[Container, ...]
+    containers: tuple[LoggedContainer, ...]
     secrets: tuple[bytes, ...]
     leaving: bool
 
 
-def read_source(manifest: Manifest) -> Source:
+def read_source(manifest: Manifest) -> PodLogSource:
     """A pod as the Kubernetes API tells it."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     found = {one.get("name"): one for kind in _STATUSES for one in status.get(kind) or ()}
     names = [str(one.get("name")) for kind in _KINDS for one in spec.get(kind) or ()]
-    return Source(
+    return PodLogSource(
         uid=str(metadata["uid"]),
         pod=str(metadata["name"]),
         namespace=str(metadata.get("namespace") or ""),
@@ -73,14 +73,14 @@ _KINDS = ("containers", "initContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 
 
-def _container(name: str, status: Mapping[str, Any]) -> Container:
+def _container(name: str, status: Mapping[str, Any]) -> LoggedContainer:
     state, run = status.get("state") or {}, int(status.get("restartCount") or 0)
     over = state.get("terminated")
     last = over or (status.get("lastState") or {}).get("terminated") or {}
     # One that is between two runs has ended the one that its count says: the next one counts it up.
     waits_again = bool(state.get("waiting")) and bool(last)
     code = last.get("exitCode")
-    return Container(
+    return LoggedContainer(
         name=name,
         run=run,
         running=bool(state.get("running")),

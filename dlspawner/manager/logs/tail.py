@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dlspawner.manager.logs.text import Masker
+from dlspawner.manager.logs.text import Redactor
 
 LINES = 50_000  # of one reading; what is kept of a log has seldom as many
 _LONGEST_HELD = 64 * 1024
@@ -21,14 +21,14 @@ _LONGEST_STAMP = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LogMark:
     """Up to where a log is known: the stamp of the last line, and how many lines with it."""
 
     stamp: str = ""
     lines: int = 0
 
 
-class Ring:
+class TailBuffer:
     """The last bytes of what is put in; `lost` says that there was more."""
 
     def __init__(self, most: int) -> None:
@@ -57,15 +57,15 @@ class Ring:
         return text[at:] if at <= len(text) // 2 else text
 
 
-class Stamped:
+class StampedLog:
     """Takes a log with time stamps, piece by piece; what is new of it, without stamps and secrets, is in `take`.
 
     ``tail`` is how many of its last lines were asked for; 0 for what goes on where `known` ends, line by line.
     """
 
-    def __init__(self, known: Mark, secrets: Iterable[bytes], most: int, tail: int = LINES) -> None:
+    def __init__(self, known: LogMark, secrets: Iterable[bytes], most: int, tail: int = LINES) -> None:
         self._known, self._mark, self._repeated = known, known, 0
-        self._masker, self._lines, self._line = Masker(secrets, middle=tail > 0), Ring(most), Ring(most)
+        self._masker, self._lines, self._line = Redactor(secrets, middle=tail > 0), TailBuffer(most), TailBuffer(most)
         self._tail, self._read, self._follows = tail, 0, False
         self._rest = b""
         self._inside = self._skips = False
@@ -85,7 +85,7 @@ class Stamped:
         """What has come since this was last asked, as far as it may be shown by now."""
         return self._lines.take()
 
-    def take(self, *, ended: bool) -> tuple[bytes, Mark, bool]:
+    def take(self, *, ended: bool) -> tuple[bytes, LogMark, bool]:
         """What is new, up to where the log is known by now, and whether more was printed than was kept."""
         if ended and (self._rest or self._inside):
             self._put(self._rest)
@@ -115,7 +115,7 @@ class Stamped:
             self._follows = True
             return True
         same = stamp == self._pending.stamp
-        self._pending = Mark(stamp, self._pending.lines + 1 if same else 1)
+        self._pending = LogMark(stamp, self._pending.lines + 1 if same else 1)
         return False
 
     def _end_line(self) -> None:

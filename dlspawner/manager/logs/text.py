@@ -43,7 +43,7 @@ _HARMLESS: dict[int, str] = {
 }
 
 
-class Masker:
+class Redactor:
     """Hides secrets in a stream of bytes, in whatever pieces it comes; what it gives back ends with whole lines."""
 
     def __init__(self, secrets: Iterable[bytes] = (), *, middle: bool = False) -> None:

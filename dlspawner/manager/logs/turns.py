@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 AT_ONCE, WAITING = 4, 4  # of one person
 
 
-class TooMany(Exception):
+class TooManyReads(Exception):
     """This person reads enough logs already, and others of theirs wait."""
 
 
@@ -24,18 +24,18 @@ class _Person:
     asked: int = 0
 
 
-class Turns:
+class ReadLimiter:
     """The readings of everybody; remembers nobody who reads nothing."""
 
     def __init__(self) -> None:
         self._people: dict[str, _Person] = {}
 
     @contextlib.asynccontextmanager
-    async def of(self, who: str) -> AsyncIterator[None]:
+    async def wait_for_slot(self, who: str) -> AsyncIterator[None]:
         """Wait for this person's turn; `TooMany` at once where their line is full."""
         person = self._people.setdefault(who, _Person())
         if person.asked >= AT_ONCE + WAITING:
-            raise TooMany(f"You are reading {AT_ONCE} logs, and {WAITING} more wait: ask again when one has come.")
+            raise TooManyReads(f"You are reading {AT_ONCE} logs, and {WAITING} more wait: ask again when one has come.")
         person.asked += 1
         try:
             async with person.seats:

@@ -11,23 +11,23 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from dlspawner.manager.access import may_read_metrics
 from dlspawner.manager.identity import identify
-from dlspawner.manager.web import ApiHandler, Handler, Routes
+from dlspawner.manager.web import ApiHandler, ManagerHandler, Routes
 
 
-class Metrics(ApiHandler):
+class MetricsHandler(ApiHandler):
     """All metrics of this process."""
 
     async def prepare(self) -> None:
         # Not ApiHandler's: whoever scrapes needs no access to this service beyond this.
-        Handler.prepare(self)
+        ManagerHandler.prepare(self)
         self.current_user = None
         if self.manager.authenticate_prometheus:
             self.current_user = self.identity = await identify(self.manager.auth, self)
-            self.refuse(may_read_metrics(self.known(), by_token=self.by_token))
+            self.refuse(may_read_metrics(self.check_parameters(), by_token=self.by_token))
 
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(self.manager.meters.text())
 
 
-ROUTES: Routes = (("api/metrics", Metrics),)
+METRICS_ROUTES: Routes = (("api/metrics", MetricsHandler),)

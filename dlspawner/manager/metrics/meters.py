@@ -16,11 +16,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import State
-from dlspawner.core.standing import Capacity, Place, Standing, capacities, standings
-from dlspawner.core.world import World
+from dlspawner.core.jobs import JobState
+from dlspawner.core.standing import PendingGpus, TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
+from dlspawner.core.world import ClusterState
 from dlspawner.manager.job_words import ENDS
-from dlspawner.manager.records import Entry
+from dlspawner.manager.records import JobEvent
 from dlspawner.manager.stopping import PREEMPTED
 
 NO_GPUS = "none"  # the GPU type of jobs without any
@@ -29,14 +29,14 @@ _WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 360
 _LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
-class Meters:
+class ManagerMetrics:
     """All metrics of one process; ``world`` is that of the Manager that acts, ``None`` where this one does not."""
 
-    def __init__(self, world: Callable[[], World | None] = lambda: None) -> None:
+    def __init__(self, world: Callable[[], ClusterState | None] = lambda: None) -> None:
         self.world = world
         self.registry = own = CollectorRegistry()
         self._requeued: dict[str, datetime] = {}
-        own.register(_Now(self))  # the first, so that what it expects is there at the first look
+        own.register(_StateCollector(self))  # the first, so that what it expects is there at the first look
         self._decisions = Counter(
             "dlspawner_decisions",
             "Answers to the Hub's question whether a job may start, by outcome (admit, wait, refuse) and reason.",
@@ -78,29 +78,29 @@ class Meters:
         """The Hub was answered."""
         self._decisions.labels(outcome, reason).inc()
 
-    def note(self, entries: Sequence[Entry]) -> None:
+    def record(self, entries: Sequence[JobEvent]) -> None:
         """These transitions are on the disk."""
         for entry in entries:
             self._note(entry)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: JobEvent) -> None:
         job, reason = entry.record.job, entry.reason
-        kind = job.charge.gpu_type or NO_GPUS
+        kind = job.request.gpu_type or NO_GPUS
         if reason == "admitted":
             since = max(job.submitted, self._requeued.pop(job.id, job.submitted))
             preemptible = "true" if job.preemptible else "false"
             self._waits.labels(kind, preemptible).observe(max(timedelta(0), entry.at - since).total_seconds())
         elif reason == "requeued":
             self._requeued[job.id] = entry.at
-        elif job.state is State.ENDED:
+        elif job.state is JobState.ENDED:
             self._requeued.pop(job.id, None)
             self._ends.labels(reason).inc()
-        elif job.state is State.STOPPING and reason == PREEMPTED:
+        elif job.state is JobState.STOPPING and reason == PREEMPTED:
             self._preemptions.labels(job.team, kind).inc()
-        elif job.state is State.STOPPING and reason in CULLS:
+        elif job.state is JobState.STOPPING and reason in CULLS:
             self._culls.labels(reason, kind).inc()
 
-    def expect(self, places: Iterable[Place], types: Iterable[str]) -> None:
+    def expect(self, places: Iterable[PendingGpus], types: Iterable[str]) -> None:
         """What may be counted one day is 0 until then: a rate over what is not there would be nothing at all."""
         for team, kind in places:
             self._preemptions.labels(team, kind)
@@ -113,10 +113,10 @@ class Meters:
                 self._waits.labels(kind, preemptible)
 
 
-class _Now(Collector):
+class _StateCollector(Collector):
     """What is so at the moment of asking."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: ManagerMetrics) -> None:
         self._meters = meters
 
     def describe(self) -> list[GaugeMetricFamily]:
@@ -129,17 +129,17 @@ class _Now(Collector):
         yield acting
         if world is None:
             return
-        teams, types = standings(world), capacities(world)
+        teams, types = usage_by_team(world), capacity_by_type(world)
         self._meters.expect(teams, types)
         yield from _of_teams(teams)
         yield from _of_types(types)
         yield _of_jobs(world)
 
 
-def _of_teams(standing: dict[Place, Standing]) -> Iterator[GaugeMetricFamily]:
-    told: tuple[tuple[str, str, Callable[[Standing], int]], ...] = (
+def _of_teams(standing: dict[PendingGpus, TeamTypeUsage]) -> Iterator[GaugeMetricFamily]:
+    told: tuple[tuple[str, str, Callable[[TeamTypeUsage], int]], ...] = (
         ("quota", "GPUs that a team is entitled to.", lambda one: one.quota),
-        ("held", "GPUs that guaranteed jobs hold, charged to the quota.", lambda one: one.held),
+        ("held", "GPUs that guaranteed jobs hold, charged to the quota.", lambda one: one.guaranteed),
         ("borrowed", "GPUs that preemptible jobs hold, charged to no quota.", lambda one: one.borrowed),
         ("queued", "GPUs that jobs wait for, without those that wait for an approval.", lambda one: one.queued),
         ("waiting_approval", "GPUs of jobs that wait for an administrator's approval.", lambda one: one.unapproved),
@@ -151,7 +151,7 @@ def _of_teams(standing: dict[Place, Standing]) -> Iterator[GaugeMetricFamily]:
         yield family
 
 
-def _of_types(capacity: dict[str, Capacity]) -> Iterator[GaugeMetricFamily]:
+def _of_types(capacity: dict[str, TypeCapacity]) -> Iterator[GaugeMetricFamily]:
     total = GaugeMetricFamily("dlspawner_gpus_capacity", "GPUs of all nodes.", labels=["gpu_type"])
     free = GaugeMetricFamily("dlspawner_gpus_free", "GPUs that nobody holds, usable or not.", labels=["gpu_type"])
     unusable = GaugeMetricFamily(
@@ -162,13 +162,13 @@ def _of_types(capacity: dict[str, Capacity]) -> Iterator[GaugeMetricFamily]:
     for kind, one in sorted(capacity.items()):
         total.add_metric((kind,), one.total / GPU)
         free.add_metric((kind,), one.free / GPU)
-        unusable.add_metric((kind, "closed"), one.closed / GPU)
+        unusable.add_metric((kind, "closed"), one.unschedulable / GPU)
         unusable.add_metric((kind, "fragmented"), one.fragmented / GPU)
     yield from (total, free, unusable)
 
 
-def _of_jobs(world: World) -> GaugeMetricFamily:
-    counts: dict[State, int] = {state: 0 for state in State if state not in {State.SUBMITTED, State.ENDED}}
+def _of_jobs(world: ClusterState) -> GaugeMetricFamily:
+    counts: dict[JobState, int] = {state: 0 for state in JobState if state not in {JobState.SUBMITTED, JobState.ENDED}}
     for job in world.jobs.values():
         counts[job.state] = counts.get(job.state, 0) + 1
     family = GaugeMetricFamily("dlspawner_jobs", "Jobs that have not ended, with and without GPUs.", labels=["state"])

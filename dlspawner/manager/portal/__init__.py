@@ -10,21 +10,21 @@ from dlspawner.manager.portal import events, job, lists, pages
 from dlspawner.manager.portal_page import JOB_ID
 from dlspawner.manager.web import Routes
 
-JOB = f"({JOB_ID.pattern})"
+PORTAL_JOB = f"({JOB_ID.pattern})"
 
-ROUTES: Routes = (
-    ("", pages.MyJobs),
-    ("new", pages.New),
-    ("start", pages.Start),
-    ("tensorboard", pages.TensorBoard),
-    ("api/events", events.Events),
-    ("queue", lists.Queue),
-    ("cluster", lists.Cluster),
-    ("teams", lists.Teams),
-    ("all", lists.All),
-    (f"jobs/{JOB}", job.JobPage),
-    (f"jobs/{JOB}/stop", pages.Stop),
-    (f"jobs/{JOB}/keep", pages.Keep),
+PORTAL_ROUTES: Routes = (
+    ("", pages.MyJobsPage),
+    ("new", pages.NewJobPage),
+    ("start", pages.StartButton),
+    ("tensorboard", pages.TensorBoardButton),
+    ("api/events", events.EventStreamHandler),
+    ("queue", lists.QueuePage),
+    ("cluster", lists.ClusterPage),
+    ("teams", lists.TeamsPage),
+    ("all", lists.AllJobsPage),
+    (f"jobs/{PORTAL_JOB}", job.JobPage),
+    (f"jobs/{PORTAL_JOB}/stop", pages.StopButton),
+    (f"jobs/{PORTAL_JOB}/keep", pages.KeepJobButton),
 )
 # Without which the Manager does not start.
-TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")
+PORTAL_TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")

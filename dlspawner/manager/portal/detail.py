@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.core import quantity
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.core.telling import moment
-from dlspawner.manager.job_words import TOLD, end, going, gpus
-from dlspawner.manager.kept import Event, Happening, Kept
+from dlspawner.manager.job_words import TOLD, end_sentence, gpus_text, progress_sentence
+from dlspawner.manager.kept import JobHistory, JobTransition, PodEventMessage
 
 # What a transition means to the job's person, by its reason; other reasons are shown as they are.
 STEPS = {
@@ -67,7 +67,7 @@ STEPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """One transition, or something that Kubernetes tells of a pod."""
 
     at: datetime
@@ -77,7 +77,9 @@ class Step:
     pod: bool = False
 
 
-def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], priority: str) -> list[tuple[str, str]]:
+def detail_rows(
+    kept: JobHistory, titles: Mapping[str, str], teams: Mapping[str, str], priority: str
+) -> list[tuple[str, str]]:
     """What is known of a job, by its name on the page; what is not known is left out."""
     cores = f"{kept.cpu_milli / 1000:g} CPU {'core' if kept.cpu_milli == 1000 else 'cores'}"
     cpu = f"{cores}, {quantity.size(kept.memory_bytes)} memory"
@@ -85,7 +87,7 @@ def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], prior
         ("Template", titles.get(kept.template, kept.template)),
         ("Owner", kept.user),
         ("Team", teams.get(kept.team, kept.team)),
-        ("GPUs", gpus(kept.gpus_milli, kept.gpu_type) + (", preemptible" if kept.preemptible else "")),
+        ("GPUs", gpus_text(kept.gpus_milli, kept.gpu_type) + (", preemptible" if kept.preemptible else "")),
         ("CPU and memory", cpu),
         ("Priority", priority),
         ("Waits again after it was stopped for others", "yes" if kept.requeue else "no"),
@@ -96,33 +98,35 @@ def facts(kept: Kept, titles: Mapping[str, str], teams: Mapping[str, str], prior
     return [(name, value) for name, value in given if value]
 
 
-def times(kept: Kept) -> list[tuple[str, datetime]]:
+def time_rows(kept: JobHistory) -> list[tuple[str, datetime]]:
     """When it was asked for, began and ended, as far as that has happened."""
     given = (("Asked for", kept.submitted), ("Started", kept.started), ("Ended", kept.ended))
     return [(name, at) for name, at in given if at is not None]
 
 
-def says(kept: Kept, why: str, now: datetime, last: str = "", happened: str = "") -> str:
+def status_sentence(kept: JobHistory, why: str, now: datetime, last: str = "", happened: str = "") -> str:
     """The one sentence about where it stands; ``last`` is the detail of its last event.
 
     ``happened``: the latest that Kubernetes told of its pods, while it starts.
     """
-    if kept.state is State.ENDED:
-        return end(kept.reason, last, kept.stop)
+    if kept.state is JobState.ENDED:
+        return end_sentence(kept.reason, last, kept.stop)
     if kept.stop is not None:
-        return kept.stop.sentence
+        return kept.stop.message
     if kept.notice is not None:
         return f"It has to leave for others {moment(kept.notice, now)}."
-    return why or going(kept.state, None, happened)
+    return why or progress_sentence(kept.state, None, happened)
 
 
-def steps(events: Iterable[Event], happened: Iterable[Happening], *, all_details: bool) -> list[Step]:
+def timeline(
+    events: Iterable[JobTransition], happened: Iterable[PodEventMessage], *, all_details: bool
+) -> list[TimelineStep]:
     """Its transitions and what happened to its pods, the latest first.
 
     Details may name others' jobs: ``all_details`` is for who may see these.
     """
     found = [
-        Step(
+        TimelineStep(
             one.at,
             one.state.value,
             STEPS.get(one.reason, one.reason),
@@ -131,6 +135,7 @@ def steps(events: Iterable[Event], happened: Iterable[Happening], *, all_details
         for one in events
     ]
     found += [
-        Step(one.at, "", one.sentence, f"{one.count} times" if one.count > 1 else "", pod=True) for one in happened
+        TimelineStep(one.at, "", one.sentence, f"{one.count} times" if one.count > 1 else "", pod=True)
+        for one in happened
     ]
     return sorted(found, key=lambda step: step.at)[::-1]

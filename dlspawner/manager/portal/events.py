@@ -23,12 +23,12 @@ import random
 
 from tornado.iostream import StreamClosedError
 
-from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.access import Right
-from dlspawner.manager.changes import PER_SHARE, Changes, Full, Listener, Share
-from dlspawner.manager.jobs_api import NOT_HERE, NOT_YET
-from dlspawner.manager.lasting import until_it_is_over
-from dlspawner.manager.web import ApiHandler, Problem
+from dlspawner.hubapi import HubIdentity, IdentityKind
+from dlspawner.manager.access import AccessRight
+from dlspawner.manager.changes import PER_SHARE, EventBus, Listener, ListenerLimit, ListenerShare
+from dlspawner.manager.jobs_api import NOT_LEADER, NOT_YET
+from dlspawner.manager.lasting import until_access_ends
+from dlspawner.manager.web import ApiHandler, HttpProblem
 
 RETRY_MILLISECONDS = 3000
 BEAT_SECONDS = 5.0  # an open page that hears nothing for some of them says so: portal_live.html
@@ -42,17 +42,17 @@ _TOO_MANY = {
 EVERYBODY = "More pages and programs follow the jobs than this service can keep up to date; ask again now and then."
 
 
-class Events(ApiHandler):
+class EventStreamHandler(ApiHandler):
     """One stream."""
 
     _listener: Listener | None = None
 
     async def get(self) -> None:
-        share = self._share(self.known())
-        listener = self._changes().join(self.viewer(Right.SEE), share)
-        if isinstance(listener, Full):
-            sentence = EVERYBODY if listener is Full.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
-            raise Problem(listener.value, sentence, {"Retry-After": "60"})
+        share = self._share(self.check_parameters())
+        listener = self._changes().subscribe(self.viewer(AccessRight.SEE), share)
+        if isinstance(listener, ListenerLimit):
+            sentence = EVERYBODY if listener is ListenerLimit.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
+            raise HttpProblem(listener.value, sentence, {"Retry-After": "60"})
         self._listener = listener
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
@@ -67,29 +67,29 @@ class Events(ApiHandler):
         finally:
             checking.cancel()
             self.manager.running.begin()
-            self._changes().leave(listener)
+            self._changes().unsubscribe(listener)
 
     async def _end(self, listener: Listener) -> str:
         async def allowed() -> None:
-            listener.sees(self.viewer(Right.SEE))
+            listener.sees(self.viewer(AccessRight.SEE))
 
         try:
-            return await until_it_is_over(self, allowed)
+            return await until_access_ends(self, allowed)
         finally:
             listener.end()
 
-    def _share(self, identity: Identity) -> Share:
-        if identity.kind is Kind.SERVICE:
-            return Share("service", identity.name)
-        return Share("programs" if self.by_token else "pages", identity.name)
+    def _share(self, identity: HubIdentity) -> ListenerShare:
+        if identity.kind is IdentityKind.SERVICE:
+            return ListenerShare("service", identity.name)
+        return ListenerShare("programs" if self.by_token else "pages", identity.name)
 
-    def _changes(self) -> Changes:
-        acting = self.manager.acting
+    def _changes(self) -> EventBus:
+        acting = self.manager.leader
         if acting is None:
-            raise Problem(501, NOT_HERE)
-        if acting.desk is None and self._listener is None:
-            raise Problem(503, NOT_YET)
-        return acting.changes
+            raise HttpProblem(501, NOT_LEADER)
+        if acting.admission is None and self._listener is None:
+            raise HttpProblem(503, NOT_YET)
+        return acting.event_bus
 
     async def _tell(self, listener: Listener) -> None:
         clock = asyncio.get_running_loop().time
@@ -97,7 +97,7 @@ class Events(ApiHandler):
         await self._send(f"retry: {RETRY_MILLISECONDS}\nevent: ready\ndata: {{}}\n\n")
         while clock() < until:
             await listener.wait(min(BEAT_SECONDS, max(0.0, until - clock())))
-            if listener.over:
+            if listener.ended:
                 return
             news = listener.take()
             await self._send(f"event: changed\ndata: {json.dumps(news.as_json())}\n\n" if news else ": \n\n")

@@ -12,18 +12,18 @@ import asyncio
 from collections.abc import Sequence
 
 from dlspawner.core import queueing, status
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.core.model import DEFAULT_TEAM, Team
-from dlspawner.core.options import usable
-from dlspawner.hubapi import HubApi, HubError
+from dlspawner.core.options import usable_templates
+from dlspawner.hubapi import HubClient, HubError
 from dlspawner.manager import query
-from dlspawner.manager.access import Right, Viewer
-from dlspawner.manager.job_words import end, gpus
-from dlspawner.manager.kept import Kept, Place
-from dlspawner.manager.portal.shares import shares
-from dlspawner.manager.portal.waiting import Telling, listed
-from dlspawner.manager.portal_page import Page
-from dlspawner.manager.web import NOTHING_HERE, Problem
+from dlspawner.manager.access import AccessRight, Viewer
+from dlspawner.manager.job_words import end_sentence, gpus_text
+from dlspawner.manager.kept import JobCursor, JobHistory
+from dlspawner.manager.portal.shares import quota_shares
+from dlspawner.manager.portal.waiting import QueuedReason, queued_rows
+from dlspawner.manager.portal_page import PortalPage
+from dlspawner.manager.web import NOTHING_HERE, HttpProblem
 
 PER_PAGE = 50
 NO_GPUS = "-"  # as a GPU type, of the choices of a form in which an empty one is any
@@ -31,24 +31,24 @@ _MEMBERS = 200  # that are named
 _QUESTIONS = 10  # that the Hub is asked at one time for one page
 
 
-class Queue(Page):
+class QueuePage(PortalPage):
     """In the order in which it is looked at; one's own jobs first."""
 
     def get(self) -> None:
         self.person()
-        viewer, desk, begin = self.viewer(Right.SEE), self.desk(), self.begin()
-        world, now = desk.book.world, desk.book.now()
+        viewer, desk, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
+        world, now = desk.store.cluster_state, desk.store.now()
         order = queueing.order(world, now)
-        looks = desk.looks
-        telling = Telling(
+        looks = desk.explainer
+        telling = QueuedReason(
             lambda job: looks.why(job, now), lambda job: looks.reason(job, now), lambda job: looks.estimate(job, now)
         )
         mine = [job for job in order if job.user == viewer.name] if not begin else []
         shown = order[begin : begin + PER_PAGE]
         self.show_page(
             "queue.html",
-            mine=listed(world, now, viewer, mine, telling),
-            waiting=listed(world, now, viewer, shown, telling),
+            mine=queued_rows(world, now, viewer, mine, telling),
+            waiting=queued_rows(world, now, viewer, shown, telling),
             count=len(order),
             begin=begin,
             older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
@@ -61,14 +61,14 @@ class Queue(Page):
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
 
 
-class Cluster(Page):
+class ClusterPage(PortalPage):
     """What is free, and what is closed."""
 
     def get(self) -> None:
         self.person()
-        book = self.desk().book
-        nodes = status.nodes(book.world)
-        kinds = [one for one in status.gpu_types(book.world, nodes) if one.total]
+        book = self.admission().store
+        nodes = status.node_statuses(book.cluster_state)
+        kinds = [one for one in status.type_statuses(book.cluster_state, nodes) if one.total]
         self.show_page(
             "cluster.html",
             kinds=kinds,
@@ -78,27 +78,27 @@ class Cluster(Page):
         )
 
 
-class Teams(Page):
+class TeamsPage(PortalPage):
     """The teams that somebody administers."""
 
     async def get(self) -> None:
         self.person()
-        viewer, world = self.viewer(Right.SEE), self.desk().book.world
+        viewer, world = self.viewer(AccessRight.SEE), self.admission().store.cluster_state
         known = world.teams
         if not viewer.all and not viewer.teams:
-            raise Problem(404, NOTHING_HERE)
+            raise HttpProblem(404, NOTHING_HERE)
         every = known.teams if known.named(DEFAULT_TEAM) else (*known.teams, Team(DEFAULT_TEAM))
         teams = [team for team in every if viewer.administers(team.name)]
-        hub, places = self.acting().hub, asyncio.Semaphore(_QUESTIONS)
+        hub, places = self.leader().hub, asyncio.Semaphore(_QUESTIONS)
         members = await asyncio.gather(*(self._members(team, hub, places) for team in teams))
         self.show_page(
             "teams.html",
-            teams=[(team, there, shares(world, (team,))) for team, there in zip(teams, members, strict=True)],
+            teams=[(team, there, quota_shares(world, (team,))) for team, there in zip(teams, members, strict=True)],
             most=_MEMBERS,
         )
 
     @staticmethod
-    async def _members(team: Team, hub: HubApi, places: asyncio.Semaphore) -> list[str] | None:
+    async def _members(team: Team, hub: HubClient, places: asyncio.Semaphore) -> list[str] | None:
         """Who is in it; ``None`` where the Hub does not tell."""
         try:
             async with places:
@@ -108,13 +108,13 @@ class Teams(Page):
         return sorted({*(group or ()), *team.members})
 
 
-class All(Page):
+class AllJobsPage(PortalPage):
     """Jobs of all that the reader reaches, ended ones too, the newest first; for most people their own."""
 
     async def get(self) -> None:
         self.person()
-        viewer, acting = self.viewer(Right.SEE), self.acting()
-        self.desk()
+        viewer, acting = self.viewer(AccessRight.SEE), self.leader()
+        self.admission()
         given = {
             name: [self.get_query_argument(name)]
             for name in (*query.FILTERS, "cursor")
@@ -123,25 +123,29 @@ class All(Page):
         asked = {**given, "gpu_type": [""]} if given.get("gpu_type") == [NO_GPUS] else given
         try:
             wanted, after = query.read_filter(asked), query.read_after(asked)
-        except query.Wrong as wrong:
+        except query.InvalidQuery as wrong:
             self._show(viewer, [], given, 422, problem=str(wrong))
             return
         found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
         last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
-        older = query.cursor(Place(last.submitted, last.id)) if last else ""
+        older = query.cursor(JobCursor(last.submitted, last.id)) if last else ""
         shown = found[:PER_PAGE]
-        how = await acting.ledger.how_ended(shown)
+        how = await acting.ledger.end_details(shown)
         ends = {
-            kept.id: end(kept.reason, how.get(kept.id, ""), kept.stop) for kept in shown if kept.state is State.ENDED
+            kept.id: end_sentence(kept.reason, how.get(kept.id, ""), kept.stop)
+            for kept in shown
+            if kept.state is JobState.ENDED
         }
         self._show(viewer, shown, given, ends=ends, older=older)
 
-    def _show(self, viewer: Viewer, jobs: Sequence[Kept], given: query.Given, code: int = 200, **more: object) -> None:
-        settings = self.acting().settings
+    def _show(
+        self, viewer: Viewer, jobs: Sequence[JobHistory], given: query.Given, code: int = 200, **more: object
+    ) -> None:
+        settings = self.leader().settings
         titles, groups = settings.teams.titles, self.person().groups
-        own = settings.teams.of(viewer.name, tuple(groups))
+        own = settings.teams.team_of(viewer.name, tuple(groups))
         names = {team.name for team in own}
-        offered = settings.templates if viewer.all else usable(settings.templates, own)
+        offered = settings.templates if viewer.all else usable_templates(settings.templates, own)
         self.show_page(
             "all_jobs.html",
             code,
@@ -149,11 +153,11 @@ class All(Page):
             people=viewer.all or bool(viewer.teams),
             choices={name: title for name, title in titles.items() if viewer.all or name in names},
             given={name: values[0] for name, values in given.items()},
-            states=[query.LIVE, *(state.value for state in State)],
+            states=[query.LIVE, *(state.value for state in JobState)],
             kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
             teams=titles,
             templates={one.name: one.title for one in settings.templates},
             offered=[(one.name, one.title) for one in offered],
-            gpus=gpus,
+            gpus=gpus_text,
             **more,
         )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from dlspawner.core.amounts import counted, shown
 from dlspawner.core.model import Team
-from dlspawner.core.world import World
+from dlspawner.core.world import ClusterState
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class QuotaShare:
     """One team and GPU type, in milli-GPUs. ``quota`` is ``None`` while nobody has one."""
 
     team: str
@@ -44,7 +44,7 @@ class Share:
         return tuple(round(100 * part / whole, 2) for part in (self.guaranteed, self.borrowed, self.free))  # type: ignore[return-value]
 
 
-def shares(world: World, teams: Iterable[Team]) -> tuple[Share, ...]:
+def quota_shares(world: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare, ...]:
     """A row for each type that a team is entitled to or uses."""
     has_quota = world.teams.has_quota
     found = []
@@ -54,5 +54,5 @@ def shares(world: World, teams: Iterable[Team]) -> tuple[Share, ...]:
             quota = team.entitled(kind.name) if has_quota else None
             if quota or held or lent:
                 title = team.title or team.name
-                found.append(Share(team.name, title, kind.name, kind.title or kind.name, quota, held, lent))
+                found.append(QuotaShare(team.name, title, kind.name, kind.title or kind.name, quota, held, lent))
     return tuple(found)

@@ -15,26 +15,26 @@ from dlspawner.core import queueing
 from dlspawner.core.decisions import Reason
 from dlspawner.core.estimates import Estimate
 from dlspawner.core.jobs import Job
-from dlspawner.core.world import World, lane
+from dlspawner.core.world import ClusterState, queue_key
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.job_words import size
+from dlspawner.manager.job_words import size_text
 
 # What others read of a reason; the words are about the job, never about its person.
 REASONS = {
     Reason.TEAM_QUOTA: "its team's quota is in use",
     Reason.BORROW_LIMIT: "its team borrows as much as it may",
-    Reason.NO_NODE: "no node has room for it now",
-    Reason.TURN: "it lets one pass that has waited for longer",
-    Reason.ENDING: "it waits for jobs that are leaving",
+    Reason.NO_FIT: "no node has room for it now",
+    Reason.BLOCKED_BY_EARLIER: "it lets one pass that has waited for longer",
+    Reason.VICTIMS_TERMINATING: "it waits for jobs that are leaving",
     Reason.PREEMPTION: "it waits for jobs that are leaving",
-    Reason.FITS: "its turn comes any moment",
+    Reason.ADMITTED: "its turn comes any moment",
     Reason.TEAM_CAP: "its team has as many jobs as it may",
 }
 OTHERWISE = "a limit that is its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedRow:
     """One job that waits. ``who``, ``server`` and ``job`` are empty for who may not know."""
 
     place: int
@@ -56,7 +56,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class QueuedReason:
     """Where reasons come from: the sentence for who may read it, and the kind and the estimate for everybody."""
 
     sentence: Callable[[Job], str]
@@ -64,20 +64,22 @@ class Telling:
     estimate: Callable[[Job], Estimate | None] = lambda _: None
 
 
-def listed(world: World, now: datetime, viewer: Viewer, jobs: Sequence[Job], telling: Telling) -> tuple[Waiting, ...]:
+def queued_rows(
+    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], telling: QueuedReason
+) -> tuple[QueuedRow, ...]:
     """These jobs, as this reader may see them."""
     return tuple(_one(world, now, viewer, job, telling) for job in jobs)
 
 
-def _one(world: World, now: datetime, viewer: Viewer, job: Job, telling: Telling) -> Waiting:
+def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: QueuedReason) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
     team = world.team(job.team)
     kind = telling.kind(job)
-    return Waiting(
+    return QueuedRow(
         place=queueing.position(job, world, now),
-        of=sum(len(keys) for keys in world.queues.get(lane(job), {}).values()),
+        of=sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values()),
         team=(team.title or team.name) if team else job.team,
-        size=size(job),
+        size=size_text(job),
         preemptible=job.preemptible,
         submitted=job.submitted,
         why=telling.sentence(job) if mine or (knows and kind in REASONS) else _neutral(kind),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dlspawner.manager import web
 from dlspawner.manager.rest import acts, cluster, jobs, one, openapi
 
-JOB = r"(j-[a-z2-7]{12})"
-ROUTES: web.Routes = (
-    ("api/jobs", jobs.Jobs),
-    (f"api/jobs/{JOB}", one.Job),
-    (f"api/jobs/{JOB}/events", jobs.Events),
-    (f"api/jobs/{JOB}/cancel", acts.Cancel),
-    (f"api/jobs/{JOB}/requeue", acts.Requeue),
-    ("api/cluster", cluster.Cluster),
-    ("api/quota", cluster.Quota),
-    ("api/queue", cluster.Queue),
-    (r"api/openapi\.json", openapi.OpenApi),
+REST_JOB = r"(j-[a-z2-7]{12})"
+REST_ROUTES: web.Routes = (
+    ("api/jobs", jobs.JobsHandler),
+    (f"api/jobs/{REST_JOB}", one.JobHandler),
+    (f"api/jobs/{REST_JOB}/events", jobs.JobEventsHandler),
+    (f"api/jobs/{REST_JOB}/cancel", acts.CancelHandler),
+    (f"api/jobs/{REST_JOB}/requeue", acts.RequeueHandler),
+    ("api/cluster", cluster.ClusterHandler),
+    ("api/quota", cluster.QuotaHandler),
+    ("api/queue", cluster.QueueHandler),
+    (r"api/openapi\.json", openapi.OpenApiHandler),
 )

@@ -7,77 +7,77 @@ POST    jobs/{id}/requeue    a job that has ended starts again with the same opt
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import restarts
-from dlspawner.manager.access import named
-from dlspawner.manager.cancelling import BEFORE, unready
-from dlspawner.manager.ends import Ender
+from dlspawner.manager.access import actor_name
+from dlspawner.manager.cancelling import BEFORE, unready_job
+from dlspawner.manager.ends import JobEnder
 from dlspawner.manager.jobs_api import NOT_YET
-from dlspawner.manager.kept import Kept
-from dlspawner.manager.ledger import Fenced
+from dlspawner.manager.kept import JobHistory
+from dlspawner.manager.ledger import NotLeader
 from dlspawner.manager.records import CANCELLED
-from dlspawner.manager.resource import Resource
+from dlspawner.manager.resource import JobApiHandler
 from dlspawner.manager.rest.once import Answer
-from dlspawner.manager.rest.submit import Starting
-from dlspawner.manager.starting import Wanted, check_may
+from dlspawner.manager.rest.submit import StartJobHandler
+from dlspawner.manager.starting import StartRequest, check_may_start
 from dlspawner.manager.stopping import stop
-from dlspawner.manager.web import Problem
+from dlspawner.manager.web import HttpProblem
 
 RUNS = "It runs: to stop it, delete it."
-_BEFORE_IT_RUNS = frozenset(State) - {State.RUNNING, State.STOPPING, State.ENDED}
+_BEFORE_IT_RUNS = frozenset(JobState) - {JobState.RUNNING, JobState.STOPPING, JobState.ENDED}
 
 
-class Ends(Resource):
+class EndJobHandler(JobApiHandler):
     """What ends jobs."""
 
-    async def end(self, kept: Kept) -> None:
+    async def end(self, kept: JobHistory) -> None:
         """End a job wherever it stands, and say whether it has ended."""
-        record = self.desk.book.records.get(kept.id)
+        record = self.admission.store.records.get(kept.id)
         if record is None:
             self.set_status(204)
             return
-        name = named(self.known())
+        name = actor_name(self.check_parameters())
         try:
-            await Ender(self.desk.book, self.acting.hub).end(record, name)
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
-        self.set_status(202 if kept.id in self.desk.book.records else 204)
+            await JobEnder(self.admission.store, self.leader.hub).end(record, name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.set_status(202 if kept.id in self.admission.store.records else 204)
 
 
-class Cancel(Ends):
+class CancelHandler(EndJobHandler):
     """For those who would not stop what runs. A pod may run before the server is ready, which the Hub knows."""
 
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
-        if kept.state is State.RUNNING:
+        if kept.state is JobState.RUNNING:
             await self._cancel_unready(kept)
             return
-        if kept.state not in _BEFORE_IT_RUNS and kept.state is not State.ENDED:
-            raise Problem(409, RUNS)
+        if kept.state not in _BEFORE_IT_RUNS and kept.state is not JobState.ENDED:
+            raise HttpProblem(409, RUNS)
         await self.end(kept)
 
-    async def _cancel_unready(self, kept: Kept) -> None:
-        book = self.desk.book
-        coming = await unready(book, self.acting.hub, kept.user, kept.server)
+    async def _cancel_unready(self, kept: JobHistory) -> None:
+        book = self.admission.store
+        coming = await unready_job(book, self.leader.hub, kept.user, kept.server)
         if coming is None or coming.job.id != kept.id:
-            raise Problem(409, RUNS)
+            raise HttpProblem(409, RUNS)
         try:
-            await book.turn(lambda turn: stop(turn, kept.id, CANCELLED, BEFORE))
-        except Fenced:
-            raise Problem(503, NOT_YET) from None
+            await book.transact(lambda turn: stop(turn, kept.id, CANCELLED, BEFORE))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
         self.set_status(202)
 
 
-class Requeue(Starting):
+class RequeueHandler(StartJobHandler):
     """A restart is a new job, of the same server and its options."""
 
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
-        check_may(self.acting, self.acts(), kept.user)
-        wanted = Wanted(kept.user, kept.server, None)
+        check_may_start(self.leader, self.acts(), kept.user)
+        wanted = StartRequest(kept.user, kept.server, None)
 
         async def work() -> Answer:
-            await restarts.check(self.acting, kept)
+            await restarts.check_restart(self.leader, kept)
             return await self.start(wanted)
 
         await self.carry_out(wanted, ["requeue", kept.id], work)

@@ -12,64 +12,64 @@ from dlspawner.core.json_values import amount, time
 from dlspawner.core.model import DEFAULT_TEAM, Team
 from dlspawner.manager import query
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.resource import Resource
+from dlspawner.manager.resource import JobApiHandler
 from dlspawner.manager.rest.asking import JobResource
-from dlspawner.manager.web import Problem
+from dlspawner.manager.web import HttpProblem
 
 
-class Cluster(Resource):
+class ClusterHandler(JobApiHandler):
     """Everybody's: before somebody starts a job, and why one waits."""
 
     def get(self) -> None:
         self.sees()
-        book = self.desk.book
-        nodes = status.nodes(book.world)
+        book = self.admission.store
+        nodes = status.node_statuses(book.cluster_state)
         self.reply(
             {
                 "at": time(book.now()),
-                "gpu_types": [_type(one) for one in status.gpu_types(book.world, nodes)],
+                "gpu_types": [_type(one) for one in status.type_statuses(book.cluster_state, nodes)],
                 "nodes": [_node(one) for one in nodes],
             }
         )
 
 
-class Quota(Resource):
+class QuotaHandler(JobApiHandler):
     """How much of its quota a team uses, and what it has borrowed."""
 
     async def get(self) -> None:
         viewer = self.sees()
-        world = self.desk.book.world
+        world = self.admission.store.cluster_state
         teams = await self._teams(viewer)
-        self.reply({"items": [_quota(one) for one in status.quotas(world, teams)], "next": None})
+        self.reply({"items": [_quota(one) for one in status.quota_statuses(world, teams)], "next": None})
 
     async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
         """Those of whoever asks."""
-        known = self.desk.book.world.teams
+        known = self.admission.store.cluster_state.teams
         if viewer.all:
             every = known.teams
             return every if known.named(DEFAULT_TEAM) else (*every, Team(DEFAULT_TEAM))
-        user = await self.acting.hub.user(viewer.name)
-        mine = {team.name for team in known.of(viewer.name, tuple(user.groups if user else ()))} | viewer.teams
+        user = await self.leader.hub.user(viewer.name)
+        mine = {team.name for team in known.team_of(viewer.name, tuple(user.groups if user else ()))} | viewer.teams
         return tuple(team for team in known.teams if team.name in mine) or (Team(DEFAULT_TEAM),)
 
 
-class Queue(JobResource):
+class QueueHandler(JobResource):
     """Places move; a page that was read a while ago may overlap with the next one."""
 
     async def get(self) -> None:
-        viewer, given, desk = self.sees(), self.given(), self.desk
+        viewer, given, desk = self.sees(), self.given(), self.admission
         try:
-            query.known(given, "limit", "cursor")
+            query.check_parameters(given, "limit", "cursor")
             limit, begin = query.read_limit(given), query.read_index(given)
-        except query.Wrong as problem:
-            raise Problem(422, str(problem)) from None
-        world, now = desk.book.world, desk.book.now()
+        except query.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+        world, now = desk.store.cluster_state, desk.store.now()
         order = queueing.order(world, now)
         seen = [job for job in order if viewer.reaches(job.user, job.team)]
         ids = [job.id for job in seen[begin : begin + limit]]
-        kept = {one.id: one for one in await self.acting.ledger.some(ids)}
+        kept = {one.id: one for one in await self.leader.ledger.find_many(ids)}
         setting, end = self.setting(), begin + limit
-        types = status.gpu_types(world, ())
+        types = status.type_statuses(world, ())
         self.reply(
             {
                 "items": [self.shown(kept[job], setting, now, {}) for job in ids if job in kept],
@@ -90,7 +90,7 @@ def _type(one: status.TypeStatus) -> dict[str, object]:
         "total": amount(one.total),
         "free": amount(one.free),
         "most_on_one_node": amount(one.most),
-        "closed": amount(one.closed),
+        "closed": amount(one.unschedulable),
         "waiting_jobs": one.waiting_jobs,
         "waiting_gpus": amount(one.waiting_gpus),
     }
@@ -111,7 +111,7 @@ def _quota(one: status.QuotaStatus) -> dict[str, object]:
         "team": one.team.name,
         "title": one.team.title or one.team.name,
         "gpu_type": one.gpu_type,
-        "entitled": amount(one.entitled),
+        "entitled": amount(one.quota),
         "used": amount(one.used),
         "borrowed": amount(one.borrowed),
         "free": amount(one.free),

@@ -10,35 +10,35 @@ from __future__ import annotations
 
 from dlspawner.manager import query
 from dlspawner.manager.jobrows import MOST_EVENTS
-from dlspawner.manager.kept import Place
-from dlspawner.manager.resource import Resource
+from dlspawner.manager.kept import JobCursor
+from dlspawner.manager.resource import JobApiHandler
 from dlspawner.manager.rest import submit, view
 from dlspawner.manager.rest.asking import JobResource
-from dlspawner.manager.web import Problem
+from dlspawner.manager.web import HttpProblem
 
 
-class Jobs(submit.Submit):
+class JobsHandler(submit.SubmitHandler):
     """All that somebody may see, in pages."""
 
     async def get(self) -> None:
-        viewer, given, desk = self.sees(), self.given(), self.desk
+        viewer, given, desk = self.sees(), self.given(), self.admission
         try:
-            query.known(given, *query.FILTERS, "limit", "cursor")
+            query.check_parameters(given, *query.FILTERS, "limit", "cursor")
             wanted, limit, after = query.read_filter(given), query.read_limit(given), query.read_after(given)
-        except query.Wrong as problem:
-            raise Problem(422, str(problem)) from None
-        found = await self.acting.ledger.page(viewer, wanted, after, limit + 1)
-        told, setting, now = found[:limit], self.setting(), desk.book.now()
+        except query.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+        found = await self.leader.ledger.page(viewer, wanted, after, limit + 1)
+        told, setting, now = found[:limit], self.setting(), desk.store.now()
         more, latest = len(found) > limit, await self.latest(told)
         self.reply(
             {
                 "items": [self.shown(kept, setting, now, latest) for kept in told],
-                "next": query.cursor(Place(told[-1].submitted, told[-1].id)) if more else None,
+                "next": query.cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None,
             }
         )
 
 
-class Detail(JobResource):
+class JobDetailHandler(JobResource):
     """One job."""
 
     async def get(self, job: str) -> None:
@@ -46,14 +46,18 @@ class Detail(JobResource):
         self.reply(await self.detail(await self.seen(job, viewer)))
 
 
-class Events(Resource):
+class JobEventsHandler(JobApiHandler):
     """What became of it."""
 
     async def get(self, job: str) -> None:
         viewer = self.sees()
         await self.seen(job, viewer)
         words = self.searched()
-        found = await self.acting.ledger.history(job, MOST_EVENTS + 1)
-        told = view.events(found[-MOST_EVENTS:], all_details=viewer.all)
-        items = [one for one in told if query.has(words, *(str(one[name]) for name in ("state", "reason", "detail")))]
+        found = await self.leader.ledger.history(job, MOST_EVENTS + 1)
+        told = view.event_views(found[-MOST_EVENTS:], all_details=viewer.all)
+        items = [
+            one
+            for one in told
+            if query.matches_search(words, *(str(one[name]) for name in ("state", "reason", "detail")))
+        ]
         self.reply({"items": items, "next": None, "shortened": len(found) > MOST_EVENTS})

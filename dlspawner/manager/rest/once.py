@@ -21,9 +21,9 @@ from http import HTTPStatus
 
 from dlspawner.manager import claimrows
 from dlspawner.manager.claimrows import Claim
-from dlspawner.manager.locks import Locks
-from dlspawner.manager.store import Store
-from dlspawner.manager.web import Problem
+from dlspawner.manager.locks import NamedLocks
+from dlspawner.manager.store import Database
+from dlspawner.manager.web import HttpProblem
 
 LONGEST = 255
 OTHER_REQUEST = "This Idempotency-Key was used for another request. Use a new one for this."
@@ -56,8 +56,8 @@ def fingerprint(content: object) -> str:
 class Once:
     """The requests of one sender; ``now`` is the time of the book."""
 
-    store: Store
-    locks: Locks
+    store: Database
+    locks: NamedLocks
     owner: str
     now: Callable[[], datetime]
 
@@ -95,7 +95,7 @@ class Once:
         """Only a no has made nothing for certain: the key of anything else stays, and is looked after when it comes."""
         try:
             yield
-        except Problem as no:
+        except HttpProblem as no:
             if no.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
                 await self.store.write(lambda connection: claimrows.release(connection, self.owner, key))
             raise

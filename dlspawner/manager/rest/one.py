@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from dlspawner.manager import jobs_api
 from dlspawner.manager.rest import acts, jobs
-from dlspawner.manager.web import Handler, for_hub
+from dlspawner.manager.web import ManagerHandler, for_hub
 
 
-class Job(jobs.Detail, acts.Ends):
+class JobHandler(jobs.JobDetailHandler, acts.EndJobHandler):
     """Who asks decides how they are recognised: the Hub by its own token, for its one method."""
 
     async def prepare(self) -> None:
         if self.request.method == "PUT":
-            Handler.prepare(self)
+            ManagerHandler.prepare(self)
             self.identity = for_hub(self)
         else:
             await super().prepare()
 
     async def put(self, job: str) -> None:
-        await jobs_api.answer(self, job)
+        await jobs_api.review_for_hub(self, job)
 
     async def delete(self, job: str) -> None:
         await self.end(await self.acted(job))

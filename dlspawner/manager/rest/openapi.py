@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from dlspawner.manager.rest.operations import OPERATIONS, PLACES, Operation, Parameter
 from dlspawner.manager.rest.schemas import SCHEMAS, Schema, ref
-from dlspawner.manager.web import Json
+from dlspawner.manager.web import JsonHandler
 
 # What any resource may answer: nobody, without the right, no decisions here, not now.
 _ALWAYS = (401, 403, 501, 503)
@@ -17,7 +17,7 @@ _ABOUT = """Jobs, quota and queue of dlspawner. Every resource needs a token of 
 dlspawner/manager says who may do what."""
 
 
-class OpenApi(Json):
+class OpenApiHandler(JsonHandler):
     """The description, for anybody: it holds nothing of this cluster."""
 
     def get(self) -> None:

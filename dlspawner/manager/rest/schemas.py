@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlspawner.core.approval import Kind
-from dlspawner.core.idle import Why
-from dlspawner.core.jobs import State
+from dlspawner.core.approval import ApprovalKind
+from dlspawner.core.idle import Cause
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import notices
-from dlspawner.manager.approvals import LONGEST_REASON, Standing
+from dlspawner.manager.approvals import LONGEST_REASON, ApprovalState
 
 Schema = Mapping[str, object]
 
@@ -28,7 +28,7 @@ NOTICE: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 JOB_ID: Schema = {"type": "string", "pattern": "^j-[a-z2-7]{12}$"}
 ROWS = ("team", "user", "gpu_type")  # of GPU-hours
 _CHANGES = ("queue", "cluster", "notices", "hub", "more")
-STATES = [state.value for state in State]
+STATES = [state.value for state in JobState]
 
 
 def maybe(schema: Schema) -> Schema:
@@ -66,9 +66,9 @@ def page(schema: Schema, **more: Schema) -> Schema:
 SHARES = closed({"gpu_type": TEXT, "jobs": WHOLE, "gpus": NUMBER})
 _AMOUNTS = closed({"total": NUMBER, "free": NUMBER})
 APPROVAL: Mapping[str, Schema] = {
-    **{"id": TEXT, "job": JOB_ID, "kind": one_of(*(kind.value for kind in Kind))},
+    **{"id": TEXT, "job": JOB_ID, "kind": one_of(*(kind.value for kind in ApprovalKind))},
     **{"user": TEXT, "server": TEXT, "team": TEXT, "gpus": NUMBER, "gpu_type": maybe(TEXT), "what": TEXT, "why": TEXT},
-    **{"asked": TIME, "state": one_of(*(standing.value for standing in Standing))},
+    **{"asked": TIME, "state": one_of(*(standing.value for standing in ApprovalState))},
     **{"decided": maybe(TIME), "by": maybe(TEXT), "reason": TEXT},
 }
 _JOB: Mapping[str, Schema] = {
@@ -190,7 +190,7 @@ SCHEMAS: Mapping[str, Schema] = {
             **{"job": JOB_ID, "user": TEXT, "server": TEXT, "team": TEXT, "template": TEXT, "preemptible": BOOLEAN},
             "holds": of(TEXT, "What it keeps from others, in words."),
             "verdict": of({"type": "string", "pattern": "^(keep|stop|would-stop|warned-[0-9]+)$"}, "As it was judged."),
-            "why": one_of(*(why.value for why in Why)),
+            "why": one_of(*(why.value for why in Cause)),
             **{"idle": BOOLEAN, "since": of(maybe(TIME), "Since when it is not used.")},
             "window_seconds": of(maybe(NUMBER), "For how long it may be unused; null: for ever."),
             "used": closed(
@@ -210,7 +210,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Notice": closed(
         {
-            **{"id": NOTICE, "kind": one_of(*(kind.value for kind in notices.Kind))},
+            **{"id": NOTICE, "kind": one_of(*(kind.value for kind in notices.NoticeKind))},
             **{"level": one_of("info", "warning", "error"), "sentence": TEXT},
             "text": of(TEXT, "The sentence with {when} where until belongs."),
             **{"job": of(TEXT, "Empty in what administrators are told."), "user": TEXT, "server": TEXT},

@@ -24,20 +24,20 @@ from urllib.parse import quote
 
 from dlspawner.core.endpoints import Target, forward, ssh_command, ssh_login
 from dlspawner.core.estimates import Estimate
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.core.json_values import amount, time
-from dlspawner.core.model import Priority
-from dlspawner.core.template import Protocol, Template
+from dlspawner.core.model import PriorityLevel
+from dlspawner.core.template import EndpointProtocol, Template
 from dlspawner.manager.approvals import as_json
-from dlspawner.manager.job_words import end, going
-from dlspawner.manager.kept import Event, Kept
+from dlspawner.manager.job_words import end_sentence, progress_sentence
+from dlspawner.manager.kept import JobHistory, JobTransition
 
 # Details of these events are other people's jobs.
 _OF_OTHERS = frozenset({"notice", "promised"})
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveStatus:
     """What is known of a job that has not ended beside what the database keeps."""
 
     why: str = ""
@@ -46,12 +46,12 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ViewContext:
     """Where jobs are shown: the addresses of the Hub and of the gateway, and the administrators' files."""
 
     base_url: str  # of the Hub's public address, ends with /
     gateway: Target | None
-    priorities: tuple[Priority, ...]
+    priorities: tuple[PriorityLevel, ...]
     templates: Mapping[str, Template]
     teams: Mapping[str, str] = field(default_factory=dict)  # their titles, by name
 
@@ -60,7 +60,9 @@ class Setting:
         return next((one.name for one in self.priorities if one.level == level), str(level))
 
 
-def job(kept: Kept, setting: Setting, live: Live | None = None, latest: str = "") -> dict[str, object]:
+def job_view(
+    kept: JobHistory, setting: ViewContext, live: LiveStatus | None = None, latest: str = ""
+) -> dict[str, object]:
     """The whole of it.
 
     ``latest``: of one that starts what Kubernetes told last of its pods, of one that has ended its end's details.
@@ -76,25 +78,25 @@ def job(kept: Kept, setting: Setting, live: Live | None = None, latest: str = ""
         "reason": kept.reason,
         "why": (live.why if live else "") or _why(kept, latest),
         "position": live.position if live else None,
-        "estimate": estimate(live.estimate) if live else None,
+        "estimate": estimate_view(live.estimate) if live else None,
         "priority": setting.priority(kept.priority),
         "preemptible": kept.preemptible,
         "gpus": amount(kept.gpus_milli),
         "gpu_type": kept.gpu_type,
         "cpu": amount(kept.cpu_milli),
         "memory_bytes": kept.memory_bytes,
-        "nodes": list(kept.nodes) if kept.state.holds or kept.state is State.ENDED else [],
+        "nodes": list(kept.nodes) if kept.state.holds or kept.state is JobState.ENDED else [],
         "submitted": time(kept.submitted),
         "started": time(kept.started),
         "ended": time(kept.ended),
-        "endpoints": endpoints(kept, setting) if kept.state is State.RUNNING else [],
+        "endpoints": endpoint_views(kept, setting) if kept.state is JobState.RUNNING else [],
         "stop": _stop(kept),
         "notice": time(kept.notice),
         "approval": as_json(kept.approval) if kept.approval else None,
     }
 
 
-def events(found: Iterable[Event], *, all_details: bool) -> list[dict[str, object]]:
+def event_views(found: Iterable[JobTransition], *, all_details: bool) -> list[dict[str, object]]:
     """A job's transitions; ``all_details``: also those that name other people's jobs."""
     return [
         {
@@ -107,7 +109,7 @@ def events(found: Iterable[Event], *, all_details: bool) -> list[dict[str, objec
     ]
 
 
-def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
+def endpoint_views(kept: JobHistory, setting: ViewContext) -> list[dict[str, object]]:
     """The ways into a job: its page, then what its template offers.
 
     What is no SSH is for other pods, and where the job has an sshd, by ``forward`` at ``address`` of one's own machine.
@@ -117,10 +119,10 @@ def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
     found: list[dict[str, object]] = [{"name": "notebook", "protocol": "http", "url": page}]
     template = setting.templates.get(kept.template)
     offered = template.endpoints if template else ()
-    has_ssh = any(one.protocol is Protocol.SSH for one in offered)
+    has_ssh = any(one.protocol is EndpointProtocol.SSH for one in offered)
     for one in offered:
         told: dict[str, object] = {"name": one.name, "protocol": one.protocol.value, "port": one.port}
-        if one.protocol is Protocol.SSH:
+        if one.protocol is EndpointProtocol.SSH:
             told |= {"login": ssh_login(kept.user, kept.server)}
             told |= {"command": ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None}
         elif has_ssh and setting.gateway:
@@ -130,20 +132,20 @@ def endpoints(kept: Kept, setting: Setting) -> list[dict[str, object]]:
     return found
 
 
-def estimate(found: Estimate | None) -> dict[str, object] | None:
+def estimate_view(found: Estimate | None) -> dict[str, object] | None:
     """When a job probably starts."""
     if found is None:
         return None
     return {"from": time(found.earliest), "to": time(found.latest), "basis": found.basis}
 
 
-def _stop(kept: Kept) -> dict[str, object] | None:
+def _stop(kept: JobHistory) -> dict[str, object] | None:
     if kept.stop is None:
         return None
-    return {"reason": kept.stop.reason, "sentence": kept.stop.sentence, "at": time(kept.stopped)}
+    return {"reason": kept.stop.code, "sentence": kept.stop.message, "at": time(kept.stopped)}
 
 
-def _why(kept: Kept, latest: str) -> str:
-    if kept.state is State.ENDED:
-        return end(kept.reason, latest, kept.stop)
-    return going(kept.state, kept.stop, latest)
+def _why(kept: JobHistory, latest: str) -> str:
+    if kept.state is JobState.ENDED:
+        return end_sentence(kept.reason, latest, kept.stop)
+    return progress_sentence(kept.state, kept.stop, latest)

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from tornado.web import RequestHandler
 
-from dlspawner.manager.identity import Service
+from dlspawner.manager.identity import HubServiceInfo
 from dlspawner.manager.server import make_web
-from dlspawner.manager.web import Manager
+from dlspawner.manager.web import ManagerContext
 
 PREFIX = "/services/jobs/"
 SAMPLES = {
@@ -36,8 +36,10 @@ class Address:
 
 def addresses() -> Iterator[Address]:
     """All that this application answers."""
-    service = Service("jobs", PREFIX, "http://127.0.0.1:1", "http://127.0.0.1:2", "a token", "/", "", "service-jobs")
-    manager = Manager(service, *cast("Any", (None, None, None, 1, None)))
+    service = HubServiceInfo(
+        "jobs", PREFIX, "http://127.0.0.1:1", "http://127.0.0.1:2", "a token", "/", "", "service-jobs"
+    )
+    manager = ManagerContext(service, *cast("Any", (None, None, None, 1, None)))
     for rule in make_web(manager).wildcard_router.rules:
         handler = cast("Any", rule.target)
         pattern = cast("Any", rule.matcher).regex.pattern

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.approval import deciding
-from dlspawner.manager.approvalrows import Wanted
-from dlspawner.manager.approvals import Request, Word
-from dlspawner.manager.desk import Question
+from dlspawner.manager.approvalrows import ApprovalQuery
+from dlspawner.manager.approvals import ApprovalRequest, Decision
+from dlspawner.manager.desk import AdmissionRequest
 from tests.edges.test_manager.office import Office, settled
 from tests.edges.test_manager.queued import desk
 
@@ -20,26 +20,26 @@ def set_caps(office: Office, soft: int | str = 2, hard: int | str = 6) -> None:
     (office.folder / "teams.yaml").write_text(TEAMS % (soft, hard))
 
 
-def asked(acting: Acting, question: Question) -> Request | None:
+def asked(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest | None:
     """What a job asks for and nobody has decided yet."""
-    found = desk(acting).book.requests.get(question.job, ())
+    found = desk(acting).store.requests.get(question.job, ())
     assert len(found) < 2
     return found[0] if found else None
 
 
 async def decides(
-    acting: Acting, request: Request | None, *, yes: bool = True, by: str = "vera", why: str = ""
+    acting: LeaderElector, request: ApprovalRequest | None, *, yes: bool = True, by: str = "vera", why: str = ""
 ) -> bool:
     """Whether it was this word that counted."""
     assert request is not None
-    return await desk(acting).book.turn(lambda turn: deciding.decide(turn, request, Word(yes, by, why)))
+    return await desk(acting).store.transact(lambda turn: deciding.decide(turn, request, Decision(yes, by, why)))
 
 
-async def written(acting: Acting, question: Question) -> list[Request]:
+async def written(acting: LeaderElector, question: AdmissionRequest) -> list[ApprovalRequest]:
     """All that a job ever asked for, by the database, the newest first."""
     await settled(acting)
-    return await acting.ledger.requests(Wanted(job=question.job))
+    return await acting.ledger.requests(ApprovalQuery(job=question.job))
 
 
-async def standings(acting: Acting, question: Question) -> list[str]:
+async def standings(acting: LeaderElector, question: AdmissionRequest) -> list[str]:
     return [one.standing.value for one in await written(acting, question)]

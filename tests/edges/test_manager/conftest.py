@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import Cluster
+from dlspawner.cluster import KubernetesClient
 from dlspawner.devcluster.api import start
 from tests.edges.test_manager import databases
 from tests.edges.test_manager.office import Office, make_namespace, prepare
@@ -67,7 +67,7 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     async with api_server(tmp_path / "cluster") as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         prepare(tmp_path)
-        async with await Cluster.connect(kubeconfig) as cluster:
+        async with await KubernetesClient.connect(kubeconfig) as cluster:
             await make_namespace(cluster)
             made = Office(tmp_path, database, cluster)
             await made.make_node()

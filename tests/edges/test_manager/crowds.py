@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import requests
 from sqlalchemy import create_engine, text
 
-from dlspawner.core.link import link_token
+from dlspawner.core.link import derive_hub_token
 from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import GPUS, QuotaHub
 
@@ -39,7 +39,7 @@ def queue(hub: QuotaHub) -> list[tuple[str, ...]]:
 
 def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
     """The places that the Manager tells the Hub; none while it does not decide."""
-    headers = {"Authorization": f"token {link_token('manager-token')}"}
+    headers = {"Authorization": f"token {derive_hub_token('manager-token')}"}
     found = {}
     for user in users:
         answer = requests.get(

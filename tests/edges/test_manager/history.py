@@ -11,16 +11,22 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import State
-from dlspawner.manager.records import write_charge
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.records import write_request
 from dlspawner.manager.schema import job_events, jobs
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Database
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = NOON.date()
 _NUMBERS = itertools.count()
-_STATES = {"Q": State.QUEUED, "T": State.STARTING, "R": State.RUNNING, "X": State.STOPPING, "E": State.ENDED}
+_STATES = {
+    "Q": JobState.QUEUED,
+    "T": JobState.STARTING,
+    "R": JobState.RUNNING,
+    "X": JobState.STOPPING,
+    "E": JobState.ENDED,
+}
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,13 @@ class Past:
     noon: datetime = NOON
 
     @property
-    def steps(self) -> list[tuple[datetime, State]]:
+    def steps(self) -> list[tuple[datetime, JobState]]:
         return [(self.noon + timedelta(hours=float(one[1:])), _STATES[one[0]]) for one in self.told.split()]
 
     def row(self) -> dict[str, Any]:
         steps, kind = self.steps, self.gpu_type if self.gpus else None
-        started = next((at for at, state in steps if state is State.RUNNING), None)
-        charge = Charge(kind, (PodCharge("nvidia.com/gpu" if kind else "", 1000 * self.gpus, 50, 2**26),))
+        started = next((at for at, state in steps if state is JobState.RUNNING), None)
+        charge = ResourceRequest(kind, (PodRequest("nvidia.com/gpu" if kind else "", 1000 * self.gpus, 50, 2**26),))
         return {
             "job": self.job,
             "user_name": self.user,
@@ -58,12 +64,12 @@ class Past:
             "gpus_milli": 1000 * self.gpus,
             "cpu_milli": 50,
             "memory_bytes": 2**26,
-            "charge": write_charge(charge),
+            "charge": write_request(charge),
             "nodes": json.dumps(["gpu-1"]),
             "submitted": steps[0][0],
             "request_seconds": 3.0,
             "started": started,
-            "ended": steps[-1][0] if steps[-1][1] is State.ENDED else None,
+            "ended": steps[-1][0] if steps[-1][1] is JobState.ENDED else None,
             "stop_reason": self.reason,
         }
 
@@ -72,7 +78,7 @@ class Past:
             yield {"job": self.job, "at": at, "state": state.value, "reason": "test", "detail": ""}
 
 
-async def write_past(store: Store, *past: Past) -> list[str]:
+async def write_past(store: Database, *past: Past) -> list[str]:
     """Their ids."""
     written: list[str] = await store.write(lambda connection: put_past(connection, *past))
     return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlspawner.cluster import PODS, Cluster, NotFound
+from dlspawner.cluster import PODS, KubernetesClient, ObjectNotFound
 from dlspawner.core import naming
 from dlspawner.hubapi import HubError
 from tests.edges.test_manager.office import NAMESPACE, FakeHub
@@ -15,7 +15,7 @@ from tests.edges.test_manager.office import NAMESPACE, FakeHub
 class StoppingHub(FakeHub):
     """``troubles`` are raised first, one for each request; ``deaf``: it says yes and does nothing."""
 
-    cluster: Cluster | None = None
+    cluster: KubernetesClient | None = None
     troubles: list[HubError] = field(default_factory=list)
     deaf: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -34,9 +34,9 @@ class StoppingHub(FakeHub):
         return True
 
 
-async def end(cluster: Cluster, pod: dict[str, Any]) -> None:
+async def end(cluster: KubernetesClient, pod: dict[str, Any]) -> None:
     """The pod is gone, as after its grace period."""
     try:
         await cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
-    except NotFound:
+    except ObjectNotFound:
         return

@@ -11,14 +11,14 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from traitlets.config import Application
 
-from dlspawner.cluster import Cluster
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.link import link_token
+from dlspawner.cluster import KubernetesClient
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.link import derive_hub_token
 from dlspawner.devcluster.api import start
 from dlspawner.manager import pages, web
 from dlspawner.manager import server as http
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Book
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import JobStore
 from dlspawner.manager.identity import make_auth, read_service
 from tests.edges.test_manager.office import Office, make_namespace, prepare
 from tests.edges.test_manager.world import ROOT, World, free_port, manager_environment
@@ -31,19 +31,19 @@ async def offices(folder: Path, db_url: str) -> AsyncIterator[Office]:
     """An empty cluster for Managers; KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     api = await start(folder / "cluster", 0)
     prepare(folder)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
         yield Office(folder, db_url, cluster)
     await api.stop()
 
 
-def book_of(acting: Acting) -> Book:
-    assert acting.desk is not None
-    return acting.desk.book
+def book_of(acting: LeaderElector) -> JobStore:
+    assert acting.admission is not None
+    return acting.admission.store
 
 
 def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
-    return Job(f"j-{str(number) * 12}", user, "default", NOW, server=server, state=State.RUNNING)
+    return Job(f"j-{str(number) * 12}", user, "default", NOW, server=server, state=JobState.RUNNING)
 
 
 @dataclass
@@ -51,16 +51,16 @@ class Served:
     """The address of a Manager, and what is in it."""
 
     url: str
-    acting: Acting
-    manager: web.Manager
+    acting: LeaderElector
+    manager: web.ManagerContext
 
     @property
-    def book(self) -> Book:
+    def book(self) -> JobStore:
         return book_of(self.acting)
 
     @property
     def hubs_token(self) -> str:
-        return link_token(self.manager.service.api_token)
+        return derive_hub_token(self.manager.service.api_token)
 
 
 @contextlib.asynccontextmanager
@@ -69,14 +69,14 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
     port = free_port()
     service = read_service(manager_environment(f"http://127.0.0.1:{port}", world.hub_api, world.tokens["manager"]))
     async with office.manager() as acting:
-        manager = web.Manager(
+        manager = web.ManagerContext(
             service=service,
             auth=make_auth(service, Application()),
             store=acting.ledger._store,
             pages=pages.make_environment([str(ROOT / "templates" / "hub")]),
             keys_per_user=50,
             now=office.clock,
-            acting=acting,
+            leader=acting,
         )
         server = HTTPServer(http.make_web(manager), xheaders=True)
         server.listen(port, "127.0.0.1")

@@ -13,18 +13,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import LEASES, NAMESPACES, NODES, PODS, Cluster, ClusterError, Conflict
+from dlspawner.cluster import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
 from dlspawner.core import naming
-from dlspawner.core.essentials import essentials
-from dlspawner.hubapi import HubRefused, HubUnavailable, HubUser, Server
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.desk import Answer, Question
-from dlspawner.manager.files import Files, first
-from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.logs.keeper import Keeping
+from dlspawner.core.essentials import strip_manifest
+from dlspawner.hubapi import HubRejected, HubServer, HubUnavailable, HubUser
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.desk import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.files import ConfigReloader, initial
+from dlspawner.manager.ledger import JobRepository, NotLeader
+from dlspawner.manager.logs.keeper import LogRetention
 from dlspawner.manager.owners import NEEDED
-from dlspawner.manager.prometheus import Prometheus
-from dlspawner.manager.store import Store, StoreUnavailable
+from dlspawner.manager.prometheus import PrometheusClient
+from dlspawner.manager.store import Database, DatabaseUnavailable
 from tests.edges.test_manager import quota
 
 NAMESPACE = "jobs"
@@ -66,7 +66,7 @@ class FakeHub:
     over: set[tuple[str, str]] = field(default_factory=set)  # which servers have stopped
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
     kept: dict[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)  # options of servers
-    refusals: list[HubRefused] = field(default_factory=list)  # raised first, one for each question about a user
+    refusals: list[HubRejected] = field(default_factory=list)  # raised first, one for each question about a user
     heard: Callable[[bool], None] = lambda _: None
 
     async def user(self, name: str) -> HubUser | None:
@@ -80,7 +80,7 @@ class FakeHub:
         if self.servers is None:
             raise HubUnavailable("there is none")
         mine = {
-            server: Server(
+            server: HubServer(
                 *(
                     server,
                     self.starts is None,
@@ -136,7 +136,7 @@ class Office:
 
     folder: Path
     db_url: str
-    cluster: Cluster
+    cluster: KubernetesClient
     clock: Clock = field(default_factory=Clock)
     hub: FakeHub = field(default_factory=FakeHub)
     look_seconds: float = 3600
@@ -148,42 +148,42 @@ class Office:
     namespace: str = NAMESPACE  # where Managers look for pods
     special_namespace: str = ""
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
-    prometheus: Prometheus | None = None
-    keeping: Keeping = field(default_factory=Keeping)
+    prometheus: PrometheusClient | None = None
+    keeping: LogRetention = field(default_factory=LogRetention)
     news_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
 
     @contextlib.asynccontextmanager
-    async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
+    async def manager(self, *, waits: bool = True) -> AsyncIterator[LeaderElector]:
         """A Manager that acts, unless it has to wait for the lease."""
-        store = await asyncio.to_thread(Store.open, self.db_url)
-        files = Files(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
-        acting = Acting(
-            ledger=Ledger(store),
+        store = await asyncio.to_thread(Database.open, self.db_url)
+        files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
+        acting = LeaderElector(
+            ledger=JobRepository(store),
             files=files,
-            settings=await first(files, Ledger(store)),
+            settings=await initial(files, JobRepository(store)),
             hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked
             namespace=self.namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.look_seconds,
-            other_namespaces=self.other_namespaces,
+            watch_all_namespaces=self.other_namespaces,
             now=self.clock,
             ticks=self.clock.ticks,
-            starts_at_once=self.starts_at_once,
+            max_concurrent_starts=self.starts_at_once,
             prometheus=self.prometheus,
-            idle_look_seconds=3600,
+            cull_every=3600,
             orphan_seconds=self.orphan_seconds,
             special_namespace=self.special_namespace,
-            keeping=self.keeping,
+            log_retention=self.keeping,
             news_seconds=self.news_seconds,
         )
         task = asyncio.create_task(acting.run())
         try:
             if waits:
-                await until(lambda: acting.desk is not None, "it acts")
+                await until(lambda: acting.admission is not None, "it acts")
             yield acting
-            if acting.desk is not None:  # the next Manager knows all that was seen of this one
-                with contextlib.suppress(Fenced, StoreUnavailable, TimeoutError):
+            if acting.admission is not None:  # the next Manager knows all that was seen of this one
+                with contextlib.suppress(NotLeader, DatabaseUnavailable, TimeoutError):
                     async with asyncio.timeout(5):
                         await settled(acting)
         finally:
@@ -206,7 +206,7 @@ class Office:
     def set_quota(self, gpus: int) -> None:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
-    async def make_pod(self, question: Question, **metadata: Any) -> dict[str, Any]:
+    async def make_pod(self, question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
         """One that no scheduler but `bind` gives a node."""
         pod = pod_of(question, **metadata)
         pod["spec"]["schedulerName"] = "tests"
@@ -237,9 +237,9 @@ class Office:
         return {pod["metadata"]["name"]: pod for pod in await self.cluster.list(PODS, NAMESPACE)}
 
 
-def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
+def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
     """A question of this person's."""
-    made = Question(
+    made = AdmissionRequest(
         job=naming.job_id(secrets.token_bytes(8)),
         user=user,
         server="",
@@ -250,7 +250,7 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
         requeue=False,
         request_seconds=3,
         namespace=NAMESPACE,
-        pods=(essentials(_spec(gpus)),),
+        pods=(strip_manifest(_spec(gpus)),),
         nonce=secrets.token_urlsafe(16),
     )
     return replace(made, **more)
@@ -262,9 +262,9 @@ def _spec(gpus: int) -> dict[str, Any]:
     return {"spec": {"containers": [container]}}
 
 
-def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
+def pod_of(question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
     """The pod that the Hub would make."""
-    job = naming.Job(
+    job = naming.PodIdentity(
         *(question.job, question.user, question.server, question.team, question.template),
         gpus=1,
         preemptible=question.preemptible,
@@ -283,12 +283,12 @@ def pod_of(question: Question, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
 
-async def ask(acting: Acting, question: Question) -> Answer:
-    assert acting.desk is not None
-    return await acting.desk.ask(question)
+async def ask(acting: LeaderElector, question: AdmissionRequest) -> AdmissionResponse:
+    assert acting.admission is not None
+    return await acting.admission.review(question)
 
 
-async def report(cluster: Cluster, node: str) -> None:
+async def report(cluster: KubernetesClient, node: str) -> None:
     """A node that is alive says so; one that is silent for 40 seconds is taken for lost, and tests may be slow."""
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}}
     try:
@@ -298,14 +298,14 @@ async def report(cluster: Cluster, node: str) -> None:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
             await cluster.patch(LEASES, node, {"spec": {"renewTime": now}}, "kube-node-lease")
             await asyncio.sleep(5)
-    except (ClusterError, RuntimeError):  # the cluster is gone, and the test with it
+    except (KubernetesError, RuntimeError):  # the cluster is gone, and the test with it
         return
 
 
-async def settled(acting: Acting) -> None:
+async def settled(acting: LeaderElector) -> None:
     """What the book knows by now is in the database as well."""
-    assert acting.desk is not None
-    await acting.desk.book.turn(lambda turn: None)
+    assert acting.admission is not None
+    await acting.admission.store.transact(lambda turn: None)
 
 
 async def until(question: Any, what: str, seconds: float = 60) -> None:
@@ -329,6 +329,6 @@ def prepare(folder: Path, gpus: int = 8) -> None:
     (folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
 
-async def make_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
+async def make_namespace(cluster: KubernetesClient, name: str = NAMESPACE) -> None:
     with contextlib.suppress(Conflict):
         await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

@@ -15,7 +15,7 @@ import aiohttp
 from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
-from dlspawner.manager.desk import Question
+from dlspawner.manager.desk import AdmissionRequest
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import FakeHub, Office, ask, until
@@ -87,7 +87,7 @@ class Portal:
         ):
             return answer.status
 
-    async def runs(self, question: Question, **metadata: Any) -> Question:
+    async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
         """A job of these wishes that runs, as Hub and cluster know it; its pod has its nonce, whatever else it says."""
         assert (await ask(self.served.acting, question)).decision == "admit"
         if "annotations" in metadata:
@@ -99,7 +99,7 @@ class Portal:
         self.knows(question.user, question.server)
         return question
 
-    async def waits(self, question: Question) -> Question:
+    async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
         assert (await ask(self.served.acting, question)).decision == "wait"
         return question
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import PODS, Cluster
-from dlspawner.core.essentials import essentials
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.desk import Question
-from dlspawner.manager.ledger import Ledger
+from dlspawner.cluster import PODS, KubernetesClient
+from dlspawner.core.essentials import strip_manifest
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.ledger import JobRepository
 from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.keeper import Keeping
-from dlspawner.manager.logs.rows import Kept
+from dlspawner.manager.logs.keeper import LogRetention
+from dlspawner.manager.logs.rows import StoredLog
 from tests.edges.spawner_hub import ROOT
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
@@ -30,7 +30,7 @@ class PrintingOffice(Office):
     """Jobs are shell scripts; their logs are read every second."""
 
     async def start(
-        self, acting: Acting, question: Question, script: str, *, restart: str = "Never", **more: Any
+        self, acting: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
     ) -> dict[str, Any]:
         """The pod of a job that was let in."""
         assert (await ask(acting, question)).decision == "admit"
@@ -47,14 +47,14 @@ class PrintingOffice(Office):
         return name not in await self.pods()
 
 
-def job(user: str = "alice", **more: Any) -> Question:
+def job(user: str = "alice", **more: Any) -> AdmissionRequest:
     """One without a GPU: the node has none that this template's type is."""
     question = wants(user, 0, **more)
     container = {
         **question.pods[0]["spec"]["containers"][0],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
     }
-    return replace(question, pods=(essentials({"spec": {"containers": [container]}}),))
+    return replace(question, pods=(strip_manifest({"spec": {"containers": [container]}}),))
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +69,9 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
         await until(lambda: b"Cluster ready" in (folder / "cluster.log").read_bytes(), "the cluster", 60)
         os.environ["KUBECONFIG"] = str(state / "kubeconfig")
         prepare(folder)
-        async with await Cluster.connect(state / "kubeconfig") as cluster:
+        async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
             await make_namespace(cluster)
-            yield PrintingOffice(folder, db_url, cluster, keeping=Keeping(seconds=1.0))
+            yield PrintingOffice(folder, db_url, cluster, keeping=LogRetention(seconds=1.0))
     finally:
         os.environ.pop("KUBECONFIG", None)
         if before is not None:
@@ -80,11 +80,11 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
         await process.wait()
 
 
-async def kept(ledger: Ledger, question: Question) -> list[Kept]:
+async def kept(ledger: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
     return await ledger.read(lambda connection: rows.of_job(connection, question.job))
 
 
-async def text(ledger: Ledger, question: Question, number: int = -1) -> str:
+async def text(ledger: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
     """What is kept of a job's newest log, or of another one of its logs."""
     found = await kept(ledger, question)
     if not found:
@@ -92,7 +92,7 @@ async def text(ledger: Ledger, question: Question, number: int = -1) -> str:
     return (await ledger.read(lambda connection: rows.text(connection, found[number].id))).decode(errors="replace")
 
 
-async def printed(ledger: Ledger, question: Question, words: str) -> None:
+async def printed(ledger: JobRepository, question: AdmissionRequest, words: str) -> None:
     """Until these words are kept."""
 
     async def there() -> bool:

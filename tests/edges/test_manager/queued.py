@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.cancelling import cancel
-from dlspawner.manager.desk import Desk, Question
-from dlspawner.manager.records import Record
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.cancelling import cancel_request
+from dlspawner.manager.desk import AdmissionRequest, AdmissionService
+from dlspawner.manager.records import JobRecord
 from tests.edges.test_manager.office import Office, ask, settled, wants
 
 
-def desk(acting: Acting) -> Desk:
-    assert acting.desk is not None
-    return acting.desk
+def desk(acting: LeaderElector) -> AdmissionService:
+    assert acting.admission is not None
+    return acting.admission
 
 
-def record(acting: Acting, question: Question) -> Record | None:
-    return desk(acting).book.records.get(question.job)
+def record(acting: LeaderElector, question: AdmissionRequest) -> JobRecord | None:
+    return desk(acting).store.records.get(question.job)
 
 
-def state(acting: Acting, question: Question) -> State:
+def state(acting: LeaderElector, question: AdmissionRequest) -> JobState:
     found = record(acting, question)
-    return State.ENDED if found is None else found.job.state
+    return JobState.ENDED if found is None else found.job.state
 
 
-def told(acting: Acting, *questions: Question) -> bool:
+def told(acting: LeaderElector, *questions: AdmissionRequest) -> bool:
     """Whether all of them may have a pod now, and the Hub knows."""
     found = [record(acting, question) for question in questions]
-    return all(one is not None and one.reserved and not one.due for one in found)
+    return all(one is not None and one.reserved and not one.awaiting_start for one in found)
 
 
-def is_due(acting: Acting, question: Question) -> bool:
+def is_due(acting: LeaderElector, question: AdmissionRequest) -> bool:
     found = record(acting, question)
-    return found is not None and found.due
+    return found is not None and found.awaiting_start
 
 
-async def reasons(acting: Acting, question: Question) -> list[str]:
+async def reasons(acting: LeaderElector, question: AdmissionRequest) -> list[str]:
     await settled(acting)
     return [reason for _, _, reason in await acting.ledger.events(question.job)]
 
 
-async def cancelled(acting: Acting, user: str = "alice") -> bool:
+async def cancelled(acting: LeaderElector, user: str = "alice") -> bool:
     """Whether there was something to cancel."""
-    return await desk(acting).book.turn(lambda turn: cancel(turn, user, "", user))
+    return await desk(acting).store.transact(lambda turn: cancel_request(turn, user, "", user))
 
 
-def plays(office: Office, acting: Acting, *questions: Question) -> None:
+def plays(office: Office, acting: LeaderElector, *questions: AdmissionRequest) -> None:
     """A Hub whose spawner asks for the waiting job as soon as it is told to start it."""
     by_user = {one.user: one for one in questions}
     office.hub.servers = {(one.user, one.server) for one in questions}
@@ -58,7 +58,7 @@ def plays(office: Office, acting: Acting, *questions: Question) -> None:
     office.hub.starts = starts
 
 
-def says(office: Office, error: Exception, *questions: Question) -> None:
+def says(office: Office, error: Exception, *questions: AdmissionRequest) -> None:
     """A Hub that answers every start like this."""
     office.hub.servers = {(one.user, one.server) for one in questions}
 
@@ -68,12 +68,12 @@ def says(office: Office, error: Exception, *questions: Question) -> None:
     office.hub.starts = starts
 
 
-async def full(acting: Acting) -> Callable[[], Awaitable[None]]:
+async def full(acting: LeaderElector) -> Callable[[], Awaitable[None]]:
     """All eight GPUs are reserved; the answer gives them back."""
     holder = wants("holder", gpus=8)
     assert (await ask(acting, holder)).decision == "admit"
 
     async def give_back() -> None:
-        await desk(acting).release(holder.job, "holder")
+        await desk(acting).release_reservation(holder.job, "holder")
 
     return give_back

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.records import ended
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.records import as_ended
+from dlspawner.manager.store import DatabaseUnavailable
 from tests.edges.test_manager.office import Office, ask, wants
 
 
@@ -19,9 +19,9 @@ async def test_a_job_that_ended_under_an_earlier_manager_stays_ended_and_who_ask
     old = wants("old", gpus=8)
     async with office.manager() as acting:
         await ask(acting, old)
-        assert acting.desk is not None
-        book = acting.desk.book
-        await book.turn(lambda turn: turn.write(ended(book.records[old.job]), "not-created"))
+        assert acting.admission is not None
+        book = acting.admission.store
+        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), "not-created"))
     async with office.manager() as acting:
         answers = await asyncio.gather(*(ask(acting, one) for one in (wants("a"), old, wants("b"), old)))
         assert [(one.decision, one.reason) for one in answers] == [
@@ -39,15 +39,15 @@ async def test_the_id_of_a_job_that_ended_under_an_earlier_manager_takes_nobody_
     old, waits = wants("alice"), wants("alice", gpus=8)
     async with office.manager() as acting:
         await ask(acting, old)
-        assert acting.desk is not None
-        book = acting.desk.book
-        await book.turn(lambda turn: turn.write(ended(book.records[old.job]), "not-created"))
+        assert acting.admission is not None
+        book = acting.admission.store
+        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), "not-created"))
     async with office.manager() as acting:
-        assert acting.desk is not None
+        assert acting.admission is not None
         await ask(acting, wants("bob"))
         assert (await ask(acting, waits)).decision == "wait"
         assert (await ask(acting, old)).reason == "over"
-        assert acting.desk.book.records[waits.job].job.state is State.QUEUED
+        assert acting.admission.store.records[waits.job].job.state is JobState.QUEUED
 
 
 async def test_when_their_write_fails_none_of_those_who_waited_at_once_holds_anything(
@@ -59,7 +59,7 @@ async def test_when_their_write_fails_none_of_those_who_waited_at_once_holds_any
             connection.execute(text("ALTER TABLE job_events RENAME TO away"))
         asked = [wants(f"u{number}") for number in range(8)]
         answers = await asyncio.gather(*(ask(acting, one) for one in asked), return_exceptions=True)
-        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        assert {type(answer) for answer in answers} == {DatabaseUnavailable}
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE away RENAME TO job_events"))
         assert (await ask(acting, wants("after", gpus=8))).decision == "admit"

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Turn
-from dlspawner.manager.desk import Question
-from dlspawner.manager.notices import Audience, Kind
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.notices import NoticeKind, Recipient
 from dlspawner.manager.preempting import shift
 from dlspawner.manager.stopping import PREEMPTED, stop
 from tests.edges.test_manager.asking import TEAMS, asked, decides, set_caps, standings, written
@@ -20,19 +20,19 @@ from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, says, state, told
 
 
-def notices(acting: Acting, user: str = "alice") -> list[str]:
+def notices(acting: LeaderElector, user: str = "alice") -> list[str]:
     """What a person is told, by its kind."""
-    return [one.kind.value for one in desk(acting).book.board.read(Audience(user), desk(acting).book.now())]
+    return [one.kind.value for one in desk(acting).store.notices.read(Recipient(user), desk(acting).store.now())]
 
 
-async def waits_for_word(acting: Acting, question: Question) -> None:
+async def waits_for_word(acting: LeaderElector, question: AdmissionRequest) -> None:
     assert (await ask(acting, question)).reason == "approval"
-    assert state(acting, question) is State.WAITING_APPROVAL
+    assert state(acting, question) is JobState.PENDING_APPROVAL
 
 
-async def runs(office: Office, acting: Acting, question: Question) -> None:
+async def runs(office: Office, acting: LeaderElector, question: AdmissionRequest) -> None:
     await office.bind(await office.make_pod(question))
-    await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+    await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
 
 
 async def test_more_than_the_soft_cap_waits_for_an_approval_and_says_who_can_give_it(
@@ -55,7 +55,7 @@ async def test_more_than_the_soft_cap_waits_for_an_approval_and_says_who_can_giv
             "3 GPUs of type gpu",
         )
         assert request.why == "Team Everybody gives one person at most 2 GPUs without approval."
-        look = desk(acting).looks.look(record(acting, question))  # type: ignore[arg-type]
+        look = desk(acting).explainer.explain(record(acting, question))  # type: ignore[arg-type]
         assert (look.state, [one.gpus for one in look.advice]) == ("waiting-approval", [2000])
 
 
@@ -86,7 +86,7 @@ async def test_what_is_approved_starts_and_its_person_is_told(office: Office, db
         assert request.at is not None
         await runs(office, acting, question)
         assert notices(acting) == ["approved"], "one that starts at once is told of it as well"
-        (notice,) = desk(acting).book.board.read(Audience("alice"), desk(acting).book.now())
+        (notice,) = desk(acting).store.notices.read(Recipient("alice"), desk(acting).store.now())
         assert notice.text == "Approved: 3 GPUs of type gpu. It was approved by vera: The deadline is near."
 
 
@@ -99,8 +99,8 @@ async def test_what_is_approved_waits_for_its_turn_at_its_old_place(office: Offi
         await waits_for_word(acting, first := wants(gpus=3))
         await ask(acting, second := wants("bob", gpus=2))
         await decides(acting, asked(acting, first))
-        assert state(acting, first) is State.QUEUED
-        assert [desk(acting).waiting(one.user)[0].position for one in (first, second)] == [1, 2]
+        assert state(acting, first) is JobState.QUEUED
+        assert [desk(acting).pending(one.user)[0].position for one in (first, second)] == [1, 2]
 
 
 async def test_what_is_denied_ends_and_its_person_reads_why_until_they_ask_again(office: Office, db_url: str) -> None:
@@ -108,11 +108,11 @@ async def test_what_is_denied_ends_and_its_person_reads_why_until_they_ask_again
     async with office.manager() as acting:
         await waits_for_word(acting, question := wants(gpus=3))
         await decides(acting, asked(acting, question), yes=False, why="Not  this\nweek")
-        assert state(acting, question) is State.ENDED
+        assert state(acting, question) is JobState.ENDED
         assert notices(acting) == ["denied"]
-        assert await desk(acting).last("alice", "") == ("denied", "by vera: Not this week")
+        assert await desk(acting).last_event("alice", "") == ("denied", "by vera: Not this week")
         assert await standings(acting, question) == ["denied"]
-        (notice,) = desk(acting).book.board.read(Audience("alice"), desk(acting).book.now())
+        (notice,) = desk(acting).store.notices.read(Recipient("alice"), desk(acting).store.now())
         by = "It was denied by vera: Not this week."
         assert notice.text == f"Denied: 3 GPUs of type gpu. The request has ended. {by}"
     async with office.manager() as acting:
@@ -130,7 +130,7 @@ async def test_nobody_reads_for_ever_that_something_was_denied(office: Office) -
         await decides(acting, asked(acting, question), yes=False)
         office.clock.moved += timedelta(days=4)
         assert notices(acting) == []
-        await until(lambda: not desk(acting).book.board.pending((question.job, Kind.DENIED)), "it is gone")
+        await until(lambda: not desk(acting).store.notices.pending((question.job, NoticeKind.DENIED)), "it is gone")
 
 
 async def test_it_survives_a_restart_at_every_step(office: Office, db_url: str) -> None:
@@ -163,7 +163,7 @@ async def test_of_two_words_the_first_counts(office: Office) -> None:
         request = asked(acting, question)
         assert await decides(acting, request, yes=False, by="victor")
         assert not await decides(acting, request)
-        assert state(acting, question) is State.ENDED
+        assert state(acting, question) is JobState.ENDED
         (request,) = await written(acting, question)
         assert (request.by, request.standing.value) == ("victor", "denied")
 
@@ -250,7 +250,7 @@ async def test_what_can_not_start_any_more_waits_for_no_word_and_says_so(
         await waits_for_word(acting, question := wants(gpus=5))
         (office.folder / "teams.yaml").write_text(teams)
         await until(lambda: notices(acting) == ["cannot-start"], "it is told")
-        look = desk(acting).looks.look(record(acting, question))  # type: ignore[arg-type]
+        look = desk(acting).explainer.explain(record(acting, question))  # type: ignore[arg-type]
         assert (look.state, look.sentence.startswith(sentence)) == ("queued", True), look.sentence
         set_caps(office)
         await until(lambda: not notices(acting), "it can be approved again")
@@ -264,12 +264,12 @@ async def test_who_holds_too_much_waits_for_the_own_jobs_or_a_word(office: Offic
         assert (await ask(acting, first)).decision == "admit"
         answer = await ask(acting, second)
         assert "until 1 of them is free, or until it is approved" in answer.sentences[0]
-        assert state(acting, second) is State.WAITING_APPROVAL
+        assert state(acting, second) is JobState.PENDING_APPROVAL
         request = asked(acting, second)
         assert request is not None
         assert request.why.endswith("; alice holds 2.")
         plays(office, acting, second)
-        await desk(acting).release(first.job, "alice")
+        await desk(acting).release_reservation(first.job, "alice")
         await until(lambda: told(acting, second), "the own GPUs are free, and it starts")
         assert await standings(acting, second) == ["withdrawn"]
 
@@ -289,10 +289,10 @@ async def test_what_meets_the_soft_cap_while_it_waits_goes_where_it_belongs(offi
             await ask(acting, {"first": first, "second": second}[server])
 
         office.hub.starts = starts
-        await desk(acting).release(holders[0].job, "h1")
+        await desk(acting).release_reservation(holders[0].job, "h1")
         await until(lambda: told(acting, first), "the first one has its turn")
-        await until(lambda: state(acting, second) is State.WAITING_APPROVAL, "the second one needs a word")
-        await desk(acting).release(holders[1].job, "h2")
+        await until(lambda: state(acting, second) is JobState.PENDING_APPROVAL, "the second one needs a word")
+        await desk(acting).release_reservation(holders[1].job, "h2")
         await settled(acting)
         await decides(acting, asked(acting, second))
         await until(lambda: told(acting, second), "it has one")
@@ -305,7 +305,7 @@ async def test_the_hard_cap_holds_for_what_is_approved(office: Office) -> None:
         await ask(acting, first)
         await waits_for_word(acting, second)
         await decides(acting, asked(acting, second))
-        found = desk(acting).looks.look(record(acting, second))  # type: ignore[arg-type]
+        found = desk(acting).explainer.explain(record(acting, second))  # type: ignore[arg-type]
         assert (found.state, found.sentence) == (
             "queued",
             "You hold 2 GPUs of the 4 that team Everybody gives one person; this job waits until 1 of them is free.",
@@ -317,7 +317,7 @@ async def test_what_waits_for_a_word_ends_with_its_server(office: Office) -> Non
     office.hub.servers = set()
     async with office.manager() as acting:
         await waits_for_word(acting, question := wants(gpus=3))
-        await until(lambda: state(acting, question) is State.ENDED, "its server was removed")
+        await until(lambda: state(acting, question) is JobState.ENDED, "its server was removed")
         assert await standings(acting, question) == ["withdrawn"]
 
 
@@ -329,11 +329,11 @@ async def test_what_was_approved_and_had_to_leave_needs_no_other_word(office: Of
         plays(office, acting, question)
         await until(lambda: told(acting, question), "the Hub was told")
         await runs(office, acting, question)
-        stopped = await desk(acting).book.turn(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
+        stopped = await desk(acting).store.transact(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
         assert stopped
         office.hub.servers, office.hub.starts = None, None
         await office.delete((await office.pods())["jupyter-alice"], grace=0)
-        await until(lambda: state(acting, question) is not State.STOPPING, "its pod is gone")
+        await until(lambda: state(acting, question) is not JobState.STOPPING, "its pod is gone")
         now = record(acting, question)
         assert now is not None
         assert now.job.approved
@@ -346,14 +346,14 @@ async def test_a_promise_is_over_when_a_lowered_cap_makes_an_approval_necessary(
         await full(acting)
         await ask(acting, question := wants(gpus=3))
 
-        def promise(turn: Turn) -> None:
+        def promise(turn: Transaction) -> None:
             known = turn.record(question.job)
             assert known is not None
             turn.write(replace(known, job=replace(known.job, nodes=("gpu-1",))), "promised")
 
         set_caps(office, soft=2)
-        await desk(acting).book.turn(promise)
-        await until(lambda: state(acting, question) is State.WAITING_APPROVAL, "it needs a word")
+        await desk(acting).store.transact(promise)
+        await until(lambda: state(acting, question) is JobState.PENDING_APPROVAL, "it needs a word")
         now = record(acting, question)
         assert now is not None
         assert now.job.nodes == ()
@@ -365,12 +365,12 @@ async def test_a_clock_that_is_set_ends_no_request(office: Office) -> None:
     async with office.manager() as acting:
         await waits_for_word(acting, question := wants(gpus=3))
         request = asked(acting, question)
-        await desk(acting).book.turn(lambda turn: shift(turn, timedelta(hours=2)))
+        await desk(acting).store.transact(lambda turn: shift(turn, timedelta(hours=2)))
         assert asked(acting, question) == request
         assert await decides(acting, request)
 
 
-async def full(acting: Acting) -> None:
+async def full(acting: LeaderElector) -> None:
     """All eight GPUs are held."""
     for user in ("h1", "h2", "h3", "h4"):
         assert (await ask(acting, wants(user, gpus=2))).decision == "admit"

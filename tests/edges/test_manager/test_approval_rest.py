@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from dlspawner import cli
-from dlspawner.core.jobs import State
-from dlspawner.manager.desk import Question
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.desk import AdmissionRequest
 from tests.edges.test_manager.asking import asked, decides, set_caps
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import ask as ask_desk
@@ -45,7 +45,7 @@ async def ask(
         return answer.status, await answer.json(content_type=None)
 
 
-async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> Question:
+async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> AdmissionRequest:
     question = wants(user, gpus=gpus, **more)
     assert (await ask_desk(served.acting, question)).reason == "approval"
     return question
@@ -100,7 +100,9 @@ async def test_who_sees_and_decides(world: World, served: Served, who: str) -> N
     for word in ("approve", "deny"):
         assert (await ask(served, token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
     assert (await ask(served, token, f"jobs/{question.job}/approve", "POST"))[0] == may
-    assert state(served.acting, question) is (State.QUEUED if may == 200 else State.WAITING_APPROVAL) or may == 200
+    assert (
+        state(served.acting, question) is (JobState.QUEUED if may == 200 else JobState.PENDING_APPROVAL) or may == 200
+    )
 
 
 async def test_nobody_approves_their_own_but_an_administrator_of_the_hub(world: World, served: Served) -> None:
@@ -136,7 +138,7 @@ async def test_what_was_asked_for_meanwhile_is_not_what_was_read(world: World, s
         409,
         "It has been changed since you looked: look again at what is asked for now.",
     )
-    assert state(served.acting, question) is State.WAITING_APPROVAL
+    assert state(served.acting, question) is JobState.PENDING_APPROVAL
 
 
 async def test_what_waits_for_no_approval_and_what_does_not_any_more(world: World, served: Served) -> None:
@@ -205,7 +207,7 @@ async def test_a_word_that_cannot_be_decides_nothing(world: World, served: Serve
         session.post(f"{served.url}/api/jobs/{question.job}/approve", data=body, headers=headers) as answer,
     ):
         assert answer.status == status
-    assert state(served.acting, question) is State.WAITING_APPROVAL
+    assert state(served.acting, question) is JobState.PENDING_APPROVAL
 
 
 # The page
@@ -249,8 +251,8 @@ async def test_what_the_person_has_now_is_said_where_it_is_not_what_they_had(wor
     small = wants(gpus=1, server="small")
     await ask_desk(served.acting, small)
     await waits(served)
-    assert served.acting.desk is not None
-    await served.acting.desk.release(small.job, "alice")
+    assert served.acting.admission is not None
+    await served.acting.admission.release_reservation(small.job, "alice")
     _, text, _ = await read(served, world.token("vera"))
     assert "alice holds 1." in text, "when it was asked for"
     assert "alice holds 0 GPUs for team Everybody now; the team uses 0 of its 8 GPUs of type gpu." in text
@@ -357,7 +359,7 @@ async def test_what_no_admin_of_the_team_can_decide_is_told_to_the_hub_s(world: 
     await waits(served)
     file = served.acting.files.teams
     file.write_text(file.read_text().replace("[vera, victor]", "[alice]"))
-    await until(lambda: not served.book.world.teams.teams[0].admins[1:], "the file was read")
+    await until(lambda: not served.book.cluster_state.teams.teams[0].admins[1:], "the file was read")
     assert await told(served, world, "root-admin") == ["1 request waits for your approval."]
     assert await told(served, world, "vera") == await told(served, world, "alice") == []
     assert "an administrator of the Hub can approve it" in (await read(served, world.token("alice")))[1]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.cancelling import interrupted
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.cancelling import on_start_interrupted
 from dlspawner.manager.stopping import PREEMPTED, stop
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, is_due, reasons, record, state
 
 
-async def tell(acting: Acting, user: str = "alice", job: str = "") -> None:
-    await desk(acting).book.turn(lambda turn: interrupted(turn, user, "", job))
+async def tell(acting: LeaderElector, user: str = "alice", job: str = "") -> None:
+    await desk(acting).store.transact(lambda turn: on_start_interrupted(turn, user, "", job))
 
 
 async def test_a_stop_before_the_hub_knew_the_job_cancels_what_waits_for_the_server(office: Office) -> None:
@@ -22,7 +22,7 @@ async def test_a_stop_before_the_hub_knew_the_job_cancels_what_waits_for_the_ser
             await ask(acting, question)
         await tell(acting)
         assert (await reasons(acting, mine))[-1] == "cancelled"
-        assert state(acting, theirs) is State.QUEUED
+        assert state(acting, theirs) is JobState.QUEUED
 
 
 async def test_a_stop_after_its_turn_cancels_the_job_and_its_gpus_are_free(office: Office) -> None:
@@ -33,7 +33,7 @@ async def test_a_stop_after_its_turn_cancels_the_job_and_its_gpus_are_free(offic
         await give_back()
         await until(lambda: is_due(acting, mine), "its turn has come")
         await tell(acting, job=mine.job)
-        assert state(acting, mine) is State.ENDED
+        assert state(acting, mine) is JobState.ENDED
         assert (await ask(acting, theirs)).decision == "admit"
 
 
@@ -42,8 +42,8 @@ async def test_a_stop_after_the_admission_ends_the_job_though_its_reservation_la
     async with office.manager() as acting:
         assert (await ask(acting, question)).decision == "admit"
         await tell(acting, job=question.job)
-        assert state(acting, question) is State.STOPPING, "a request for its pod may be on its way"
-        await until(lambda: state(acting, question) is State.ENDED, "there is no pod", seconds=20)
+        assert state(acting, question) is JobState.STOPPING, "a request for its pod may be on its way"
+        await until(lambda: state(acting, question) is JobState.ENDED, "there is no pod", seconds=20)
         assert office.clock.moved.total_seconds() == 0
 
 
@@ -53,9 +53,9 @@ async def test_a_stop_of_a_job_that_is_over_leaves_the_next_one_of_its_server_al
         await full(acting)
         await ask(acting, first)
         await ask(acting, second)
-        assert state(acting, first) is State.ENDED
+        assert state(acting, first) is JobState.ENDED
         await tell(acting, job=first.job)
-        assert state(acting, second) is State.QUEUED
+        assert state(acting, second) is JobState.QUEUED
 
 
 async def test_nobody_cancels_the_job_of_another_server(office: Office) -> None:
@@ -64,7 +64,7 @@ async def test_nobody_cancels_the_job_of_another_server(office: Office) -> None:
         await full(acting)
         await ask(acting, question)
         await tell(acting, "bob", question.job)
-        assert state(acting, question) is State.QUEUED
+        assert state(acting, question) is JobState.QUEUED
 
 
 async def test_what_the_manager_itself_stops_still_waits_again(office: Office) -> None:
@@ -73,7 +73,7 @@ async def test_what_the_manager_itself_stops_still_waits_again(office: Office) -
         await ask(acting, question)
         pod = await office.make_pod(question)
         await until(lambda: len(getattr(record(acting, question), "seen", ())) == 1, "its pod is there")
-        await desk(acting).book.turn(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
+        await desk(acting).store.transact(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
         await tell(acting, job=question.job)
         await office.delete(pod, grace=0)
 

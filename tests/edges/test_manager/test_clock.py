@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Turn
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import Transaction
 from dlspawner.manager.culling import Culler
-from dlspawner.manager.desk import Question
-from dlspawner.manager.notices import Kind
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.notices import NoticeKind
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, record, state
 
@@ -20,29 +20,29 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 TEAMS = "teams:\n  owners: {quota: {gpu: 8}}\n  default: {title: Everybody, quota: {gpu: 0}}\n"
 
 
-async def runs(office: Office, acting: Acting, question: Question) -> Question:
+async def runs(office: Office, acting: LeaderElector, question: AdmissionRequest) -> AdmissionRequest:
     assert (await ask(acting, question)).decision == "admit"
     await office.bind(await office.make_pod(question))
-    await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+    await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
     return question
 
 
-async def set_clock(office: Office, acting: Acting, by: timedelta) -> None:
+async def set_clock(office: Office, acting: LeaderElector, by: timedelta) -> None:
     """Until the Manager has noticed, and acts again."""
-    before = acting.desk
+    before = acting.admission
     office.clock.jumped += by
-    await until(lambda: acting.desk not in {None, before}, "another epoch")
+    await until(lambda: acting.admission not in {None, before}, "another epoch")
 
 
-def culler(acting: Acting) -> Culler:
+def culler(acting: LeaderElector) -> Culler:
     assert acting.culler is not None
     return acting.culler
 
 
-def told(acting: Acting, question: Question) -> str | None:
+def told(acting: LeaderElector, question: AdmissionRequest) -> str | None:
     """What its owner reads about a job that is not used, or too old."""
-    board = desk(acting).book.board
-    found = [board.pending((question.job, kind)) for kind in (Kind.IDLE, Kind.LIFETIME)]
+    board = desk(acting).store.notices
+    found = [board.pending((question.job, kind)) for kind in (NoticeKind.IDLE, NoticeKind.LIFETIME)]
     return next((notice.text for notice in found if notice is not None), None)
 
 
@@ -59,10 +59,10 @@ async def test_who_has_used_a_young_job_lately_is_neither_warned_nor_stopped(
         office.hub.servers, office.hub.used = {("alice", "")}, {("alice", ""): office.clock() - 10 * MINUTE}
         await set_clock(office, acting, by)
         for _ in range(3):
-            await culler(acting).look()
+            await culler(acting).evaluate_all()
             assert told(acting, job) is None
             office.clock.moved += 31 * MINUTE
-        assert state(acting, job) is State.RUNNING
+        assert state(acting, job) is JobState.RUNNING
 
 
 async def test_who_was_warned_before_the_clock_was_set_is_warned_anew_when_it_is_time(office: Office) -> None:
@@ -72,12 +72,12 @@ async def test_who_was_warned_before_the_clock_was_set_is_warned_anew_when_it_is
         job = await runs(office, acting, wants(gpus=0))
         office.hub.servers, office.hub.used = {("alice", "")}, {("alice", ""): office.clock()}
         office.clock.moved += 3 * HOUR
-        await culler(acting).look()
+        await culler(acting).evaluate_all()
         assert told(acting, job)
         await set_clock(office, acting, DAY)
         assert told(acting, job) is None
         office.clock.moved += 3 * HOUR
-        await culler(acting).look()
+        await culler(acting).evaluate_all()
         assert told(acting, job)
 
 
@@ -91,14 +91,14 @@ async def test_an_owner_does_not_wait_for_a_borrower_that_has_run_for_long(offic
         if seen:
             await set_clock(office, acting, -DAY)
             await told_to_leave(acting, borrower, owner)
-        await desk(acting).book.turn(Turn.keep_usage)  # as once a minute
+        await desk(acting).store.transact(Transaction.persist_usage)  # as once a minute
     if not seen:
         office.clock.jumped -= DAY
         async with office.manager() as acting:
             await told_to_leave(acting, borrower, owner)
 
 
-async def told_to_leave(acting: Acting, borrower: Question, owner: Question) -> None:
+async def told_to_leave(acting: LeaderElector, borrower: AdmissionRequest, owner: AdmissionRequest) -> None:
     assert (await ask(acting, owner)).decision == "wait"
     await until(lambda: (found := record(acting, borrower)) and found.job.notice, "it has to leave")
 
@@ -118,7 +118,7 @@ async def test_who_has_waited_for_too_long_is_not_passed(office: Office, seen: b
         office.clock.jumped -= DAY
         async with office.manager() as acting:
             assert (await ask(acting, small[1])).decision == "wait"
-            assert state(acting, small[0]) is State.QUEUED
+            assert state(acting, small[0]) is JobState.QUEUED
 
 
 async def test_managers_that_die_one_after_the_other_do_not_keep_a_reservation_for_ever(office: Office) -> None:
@@ -128,14 +128,14 @@ async def test_managers_that_die_one_after_the_other_do_not_keep_a_reservation_f
     for _ in range(10):
         office.clock.moved += timedelta(seconds=40)
         async with office.manager() as acting:  # 20 seconds before the deadline that it gives
-            held = state(acting, lost) is State.STARTING
+            held = state(acting, lost) is JobState.STARTING
             office.clock.moved += timedelta(seconds=10)
             if not held:
                 break
     async with office.manager() as acting:
         assert office.clock.moved > timedelta(minutes=5), "it had time"
         office.clock.moved += timedelta(seconds=20)
-        await until(lambda: state(acting, lost) is State.ENDED, "nobody keeps it", 30)
+        await until(lambda: state(acting, lost) is JobState.ENDED, "nobody keeps it", 30)
         assert (await ask(acting, others)).decision == "admit"
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.desk import Question
-from dlspawner.manager.ends import Ender
-from dlspawner.manager.records import Record
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.ends import JobEnder
+from dlspawner.manager.records import JobRecord
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, record, state
 
 
-def looked_at(acting: Acting, question: Question) -> Record:
+def looked_at(acting: LeaderElector, question: AdmissionRequest) -> JobRecord:
     found = record(acting, question)
     assert found is not None
     return found
@@ -23,8 +23,8 @@ async def test_a_job_that_runs_by_the_time_its_end_is_decided_is_stopped(office:
         await ask(acting, question)
         starts = looked_at(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
-        assert await Ender(desk(acting).book, acting.hub).end(starts, "alice")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+        assert await JobEnder(desk(acting).store, acting.hub).end(starts, "alice")
         assert set(office.hub.stopped) == {("alice", "")}
 
 
@@ -35,6 +35,6 @@ async def test_the_end_of_a_job_leaves_the_next_one_of_its_server_alone(office: 
         await ask(acting, first)
         waits = looked_at(acting, first)
         await ask(acting, second)
-        assert state(acting, first) is State.ENDED
-        assert not await Ender(desk(acting).book, acting.hub).end(waits, "vera")
-        assert state(acting, second) is State.QUEUED
+        assert state(acting, first) is JobState.ENDED
+        assert not await JobEnder(desk(acting).store, acting.hub).end(waits, "vera")
+        assert state(acting, second) is JobState.QUEUED

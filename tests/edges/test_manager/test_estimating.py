@@ -13,13 +13,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.core.durations import LEAST, Lasted
-from dlspawner.core.model import Culling, Teams
+from dlspawner.core.durations import LEAST_RUNS, RunTime
+from dlspawner.core.model import Culling, TeamsConfig
 from dlspawner.core.template import IdlePolicy, Template
 from dlspawner.core.world import Snapshot
 from dlspawner.manager import durationrows, estimating
-from dlspawner.manager.estimating import Estimating, lifetimes
-from dlspawner.manager.store import Store
+from dlspawner.manager.estimating import StartTimeEstimator, lifetimes
+from dlspawner.manager.store import Database
 from dlspawner.settings import Settings
 from tests.core.worlds import CLUSTER, HOUR, NOW, queues, runs
 from tests.edges.test_manager.history import NOON, Past, write_past
@@ -44,12 +44,15 @@ async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(db_url: str) -> None:
-    store = await asyncio.to_thread(Store.open, db_url)
+    store = await asyncio.to_thread(Database.open, db_url)
     told = ("Q0 R1 E4", "Q0 R1 E3", "Q0 R1 E2", "Q0 E5", "Q0 R1", "Q0 R-48 E-47")
     await write_past(store, *(Past(one) for one in told))
-    found = await store.read(lambda connection: durationrows.read(connection, NOON - timedelta(days=1), 2))
-    assert found == [Lasted("vision", "tiny", 3 * 3600.0), Lasted("vision", "tiny", 2 * 3600.0)]
-    assert len(await store.read(lambda connection: durationrows.read(connection, NOON - timedelta(days=1), 9))) == 3
+    found = await store.read(lambda connection: durationrows.read_run_times(connection, NOON - timedelta(days=1), 2))
+    assert found == [RunTime("vision", "tiny", 3 * 3600.0), RunTime("vision", "tiny", 2 * 3600.0)]
+    assert (
+        len(await store.read(lambda connection: durationrows.read_run_times(connection, NOON - timedelta(days=1), 9)))
+        == 3
+    )
     await store.close()
 
 
@@ -58,24 +61,26 @@ def test_a_lifetime_is_an_end_where_jobs_are_stopped(dry_run: bool) -> None:
     cluster = replace(CLUSTER, culling=Culling(dry_run=dry_run))
     short = Template("short", "Short", idle=IdlePolicy(lifetime=4 * HOUR))
     jobs = (runs("r", "vision", 1, "n1", template="short"), runs("s", "vision", 1, "n1"), queues("q", "vision"))
-    settings = Settings(cluster=cluster, teams=Teams(), templates=(short,))
-    found = lifetimes(Snapshot(cluster, Teams(), (), jobs), settings)
+    settings = Settings(cluster=cluster, teams=TeamsConfig(), templates=(short,))
+    found = lifetimes(Snapshot(cluster, TeamsConfig(), (), jobs), settings)
     assert found == ({} if dry_run else {"r": NOW + 3 * HOUR})
 
 
-async def has_ended(portal: Portal, hours: int, count: int = LEAST) -> None:
+async def has_ended(portal: Portal, hours: int, count: int = LEAST_RUNS) -> None:
     """So many jobs of this Manager ran for so long."""
-    store = await asyncio.to_thread(Store.open, portal.office.db_url)
+    store = await asyncio.to_thread(Database.open, portal.office.db_url)
     await write_past(store, *[Past(f"Q0 R0 E{hours}", noon=datetime.now(UTC) - timedelta(days=3))] * count)
     await store.close()
 
 
-async def estimate(portal: Portal, **more: float) -> Estimating:
+async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
     """One round, as the Manager makes one twice a minute."""
     acting = portal.served.acting
-    assert acting.desk is not None
-    made = Estimating(acting.desk.book, acting.ledger, acting.desk.looks, lambda: acting.settings, **more)  # type: ignore[arg-type]
-    await made.look()
+    assert acting.admission is not None
+    made = StartTimeEstimator(
+        acting.admission.store, acting.ledger, acting.admission.explainer, lambda: acting.settings, **more
+    )  # type: ignore[arg-type]
+    await made.refresh()
     return made
 
 
@@ -136,9 +141,9 @@ async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
     await has_ended(portal, 2)
     await portal.runs(wants("holder", gpus=8))
     waits = await portal.waits(wants("alice"))
-    desk = portal.served.acting.desk
+    desk = portal.served.acting.admission
     assert desk is not None
-    await until(lambda: waits.job in desk.looks.estimates, "it is estimated")
+    await until(lambda: waits.job in desk.explainer.estimates, "it is estimated")
     told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
     assert isinstance(told, dict)
     assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
@@ -160,7 +165,7 @@ async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(po
 
     def stops() -> bool:
         found = acting.settings.template("tiny")
-        in_use = portal.served.book.world.cluster  # a moment after the settings
+        in_use = portal.served.book.cluster_state.cluster  # a moment after the settings
         return found is not None and bool(found.idle.lifetime) and not in_use.culling.dry_run
 
     await until(stops, "the files are read")
@@ -168,7 +173,7 @@ async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(po
 
 
 async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:
-    await has_ended(portal, 2, LEAST - 1)
+    await has_ended(portal, 2, LEAST_RUNS - 1)
     await portal.runs(wants("holder", gpus=8))
     waits = await portal.waits(wants("alice"))
     await estimate(portal)

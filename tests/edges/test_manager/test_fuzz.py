@@ -33,10 +33,10 @@ from hypothesis import HealthCheck, Phase, given, note, seed, settings
 
 from dlspawner.cluster import PODS
 from dlspawner.core.endpoints import read_target
-from dlspawner.core.link import link_token
-from dlspawner.hubapi import HubRefused
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.notices import Kind, post
+from dlspawner.core.link import derive_hub_token
+from dlspawner.hubapi import HubRejected
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.notices import NoticeKind, post
 from dlspawner.manager.waiting_page import page_path
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.fuzzing import (
@@ -105,7 +105,7 @@ async def furnish(portal: Portal) -> str:
     async def start(user: str, server: str) -> None:
         answer = await ask(portal.served.acting, wants(user, 1, server=server))
         if answer.decision != "admit":
-            raise HubRefused(429, page_path("/services/jobs/", user, server))
+            raise HubRejected(429, page_path("/services/jobs/", user, server))
 
     portal.hub.starts = start
     await portal.runs(wants(VICTIM, 6, server=SERVER))
@@ -125,14 +125,14 @@ async def make_tokens(world: World) -> dict[str, str | None]:
     people = {"bob": "bob", "lars": "lars", "victim": VICTIM, "admin": "root-admin"}
     return {
         **{who: await asyncio.to_thread(world.token, name) for who, name in people.items()},
-        **{"anonymous": None, "hub": link_token(world.tokens["manager"])},
+        **{"anonymous": None, "hub": derive_hub_token(world.tokens["manager"])},
         **{"gateway": world.tokens["gateway"], "other": world.tokens["other"]},
         "small": await asyncio.to_thread(world.token, "bob", ("access:services!service=jobs",)),
         "job": await asyncio.to_thread(world.server_token, NEIGHBOUR, NEIGHBOURS),
     }
 
 
-async def decides(acting: Acting, user: str) -> None:
+async def decides(acting: LeaderElector, user: str) -> None:
     assert (await ask(acting, wants(user, 0))).decision == "admit"
     assert (await ask(acting, wants(user, 9, server="too-large"))).decision == "refuse"
 
@@ -201,9 +201,9 @@ def there(target: Target, address: Address) -> Iterator[There]:
 async def _make(target: Target, servers: list[tuple[str, str]]) -> There:
     acting, book = target.portal.served.acting, target.portal.served.book
     hers, his = [(await target.portal.runs(wants(user, 0, server=server))).job for user, server in servers]
-    notice = await book.turn(lambda turn: post(turn, book.records[his].job, Kind.IDLE, "Unused.", keep=True))
+    notice = await book.transact(lambda turn: post(turn, book.records[his].job, NoticeKind.IDLE, "Unused.", keep=True))
     assert acting.culler is not None
-    await acting.culler.look()  # so that it is known whether the jobs are used
+    await acting.culler.evaluate_all()  # so that it is known whether the jobs are used
     return There([hers, target.waits, his], notice.id)
 
 

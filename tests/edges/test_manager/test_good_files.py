@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.notices import Audience, Kind
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.notices import NoticeKind, Recipient
 from tests.edges.test_manager import quota
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full
@@ -23,12 +23,12 @@ NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Ev
 BROKEN = "teams: ["
 
 
-def teams(acting: Acting) -> dict[str, int | None]:
-    world = desk(acting).book.world
+def teams(acting: LeaderElector) -> dict[str, int | None]:
+    world = desk(acting).store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
-async def begin_with(office: Office, acting: Acting, text: str) -> None:
+async def begin_with(office: Office, acting: LeaderElector, text: str) -> None:
     """The files are changed while this Manager acts."""
     (office.folder / "teams.yaml").write_text(text)
     await until(lambda: teams(acting) == {"vision": 3000, "default": 5000}, "they are read")
@@ -46,12 +46,12 @@ async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other
             assert (await ask(first, waits)).decision == "wait"
             (office.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
-            await until(lambda: second.desk is not None, "the other one acts")
+            await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = desk(second).book.board
-            await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is not None, "administrators are told")
-            told = [one.kind for one in board.read(Audience(user="alice"), office.clock())]
-            assert Kind.CANNOT_START not in told, "its team is there"
+            board = desk(second).store.notices
+            await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+            told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
+            assert NoticeKind.CANNOT_START not in told, "its team is there"
 
 
 async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(
@@ -63,13 +63,13 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     file.write_text(BROKEN)
     async with office.manager() as acting:
         assert teams(acting) == {"vision": 3000, "default": 5000}
-        board = desk(acting).book.board
-        await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is not None, "administrators are told")
+        board = desk(acting).store.notices
+        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
         file.write_text(quota.TEAMS % 8)
         await until(lambda: teams(acting) == {"default": 8000}, "it is whole again")
-        await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is None, "and that is taken back")
+        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
 
 
 async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(office: Office) -> None:
@@ -83,8 +83,8 @@ async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_nam
 
 async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
     async with office.manager() as acting:
-        assert acting.files.again({**acting.files.texts, "teams": BROKEN}) is None
-        assert acting.files.again({}) is None
+        assert acting.files.parse_stored({**acting.files.texts, "teams": BROKEN}) is None
+        assert acting.files.parse_stored({}) is None
 
 
 async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:

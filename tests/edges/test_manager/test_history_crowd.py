@@ -15,9 +15,9 @@ from sqlalchemy import Connection, event, func, select, text
 from dlspawner.core.gpu_hours import PER_HOUR
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.history import hoursrows
-from dlspawner.manager.history.questions import By, Question
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
 from dlspawner.manager.schema import jobs
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.history import NOON, Past, day, write_past
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def _past(number: int, dice: random.Random) -> Past:
     return Past(told, f"user-{user}", f"team-{user % 10}", 1 + number % 8, f"type-{number % 3}", noon=noon)
 
 
-async def _fill(store: Store) -> None:
+async def _fill(store: Database) -> None:
     dice = random.Random(7)
     for first in range(0, JOBS, 5000):
         await write_past(store, *(_past(number, dice) for number in range(first, first + 5000)))
@@ -54,24 +54,24 @@ async def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_most(
     db_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = await asyncio.to_thread(Store.open, db_url)
+    store = await asyncio.to_thread(Database.open, db_url)
     try:
         await _fill(store)
-        question = Question(By.USER, day(0), day(DAYS + 2))
+        question = GpuHoursQuery(GroupBy.USER, day(0), day(DAYS + 2))
 
         async def report(viewer: Viewer = ALL) -> Any:
-            return await store.read(lambda connection: hoursrows.read(connection, question, viewer, NOW))
+            return await store.read(lambda connection: hoursrows.read_gpu_hours(connection, question, viewer, NOW))
 
         def unfolded(connection: Connection) -> Any:
             """As right after an upgrade. It thinks for longer than PostgreSQL waits for it here, but not at once."""
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{PATIENCE_SECONDS}s'"))
-            return hoursrows.read(connection, question, ALL, NOW)
+            return hoursrows.read_gpu_hours(connection, question, ALL, NOW)
 
         slow, before = await _timed(lambda: store.read(unfolded))
         longest, total = 0.0, 0.0
         while True:
-            took, done = await _timed(lambda: store.write(lambda connection: hoursrows.fold(connection, NOW, 200)))
+            took, done = await _timed(lambda: store.write(lambda connection: hoursrows.aggregate(connection, NOW, 200)))
             if not done:
                 break
             longest, total = max(longest, took), total + took

@@ -10,15 +10,15 @@ from datetime import date, datetime, timedelta
 import pytest
 from sqlalchemy import event, func, select
 
-from dlspawner.core.gpu_hours import PER_HOUR, Amounts, Life, amounts
-from dlspawner.core.jobs import State
+from dlspawner.core.gpu_hours import PER_HOUR, GpuTime, JobTimeline, gpu_time_by_day
+from dlspawner.core.jobs import JobState
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.history import hoursrows
-from dlspawner.manager.history.questions import By, Question
-from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.records import Entry
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
+from dlspawner.manager.ledger import JobRepository
+from dlspawner.manager.records import JobEvent
 from dlspawner.manager.schema import gpu_days, gpu_use, job_events, jobs
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.history import NOON, Past, day, write_past
 
 ALL = Viewer("", all=True)
@@ -26,27 +26,32 @@ LATER = NOON + timedelta(days=9)
 
 
 @pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Store]:
-    opened = await asyncio.to_thread(Store.open, db_url)
+async def store(db_url: str) -> AsyncIterator[Database]:
+    opened = await asyncio.to_thread(Database.open, db_url)
     yield opened
     await opened.close()
 
 
 async def hours(
-    store: Store, by: By = By.TEAM, viewer: Viewer = ALL, *, now: datetime = LATER, days: tuple[int, int] = (-9, 9)
-) -> dict[tuple[int, str], Amounts]:
+    store: Database,
+    by: GroupBy = GroupBy.TEAM,
+    viewer: Viewer = ALL,
+    *,
+    now: datetime = LATER,
+    days: tuple[int, int] = (-9, 9),
+) -> dict[tuple[int, str], GpuTime]:
     """By days after the first one."""
-    question = Question(by, day(days[0]), day(days[1]))
-    found = await store.read(lambda connection: hoursrows.read(connection, question, viewer, now))
-    return {((at - day()).days, name): one for (at, name), one in found.items() if one != Amounts()}
+    question = GpuHoursQuery(by, day(days[0]), day(days[1]))
+    found = await store.read(lambda connection: hoursrows.read_gpu_hours(connection, question, viewer, now))
+    return {((at - day()).days, name): one for (at, name), one in found.items() if one != GpuTime()}
 
 
-async def fold(store: Store, now: datetime = LATER, size: int = 100) -> int:
-    return await store.write(lambda connection: hoursrows.fold(connection, now, size))
+async def fold(store: Database, now: datetime = LATER, size: int = 100) -> int:
+    return await store.write(lambda connection: hoursrows.aggregate(connection, now, size))
 
 
-def amount(asked: float = 0, held: float = 0, reclaimed: float = 0, measured: float = 0, used: float = 0) -> Amounts:
-    return Amounts(*(round(PER_HOUR * one) for one in (asked, held, measured, used, reclaimed)))
+def amount(asked: float = 0, held: float = 0, reclaimed: float = 0, measured: float = 0, used: float = 0) -> GpuTime:
+    return GpuTime(*(round(PER_HOUR * one) for one in (asked, held, measured, used, reclaimed)))
 
 
 JOBS = (
@@ -64,7 +69,7 @@ EXPECTED = {
 }
 
 
-async def test_jobs_are_counted_once_before_and_after_they_are_folded(store: Store) -> None:
+async def test_jobs_are_counted_once_before_and_after_they_are_folded(store: Database) -> None:
     await write_past(store, *JOBS)
     assert await hours(store) == EXPECTED
     assert await fold(store, size=4) == 4
@@ -73,23 +78,23 @@ async def test_jobs_are_counted_once_before_and_after_they_are_folded(store: Sto
     assert await fold(store) == 0
     assert await hours(store) == EXPECTED
     assert await store.read(lambda connection: connection.scalar(select(func.count()).select_from(gpu_days))) == 4
-    assert await hours(store, By.USER) == {
+    assert await hours(store, GroupBy.USER) == {
         (0, "alice"): amount(asked=10, held=6),
         (0, "bob"): amount(asked=26, held=22, reclaimed=8),
         (1, "bob"): amount(asked=2, held=2),
         (0, "carol"): amount(asked=1, held=1),
     }
-    assert set(await hours(store, By.GPU_TYPE)) == {(0, "gpu"), (1, "gpu"), (0, "big")}
+    assert set(await hours(store, GroupBy.GPU_TYPE)) == {(0, "gpu"), (1, "gpu"), (0, "big")}
     assert set(await hours(store, days=(1, 1))) == {(1, "vision")}
 
 
-async def test_what_goes_on_counts_until_now(store: Store) -> None:
+async def test_what_goes_on_counts_until_now(store: Database) -> None:
     await write_past(store, Past("Q0 T1 R1", gpus=2))
     assert await fold(store) == 0
     assert await hours(store, now=NOON + timedelta(hours=3)) == {(0, "vision"): amount(asked=6, held=4)}
 
 
-async def test_whoever_was_culled_is_folded_when_nothing_changes_any_more(store: Store) -> None:
+async def test_whoever_was_culled_is_folded_when_nothing_changes_any_more(store: Database) -> None:
     await write_past(store, Past("T0 R1 E4", reason="idle"))
     for now, reclaimed in ((4, 0), (6, 2), (100, 8)):
         at = NOON + timedelta(hours=now)
@@ -111,51 +116,51 @@ async def test_whoever_was_culled_is_folded_when_nothing_changes_any_more(store:
     ids=["one's own", "and of a team that one administers", "a team's admin", "nobody's", "all for the Hub's admins"],
 )
 @pytest.mark.parametrize("folded", [False, True], ids=["anew", "folded"])
-async def test_whose_hours_somebody_sees(store: Store, folded: bool, viewer: Viewer, seen: set[str]) -> None:
+async def test_whose_hours_somebody_sees(store: Database, folded: bool, viewer: Viewer, seen: set[str]) -> None:
     await write_past(store, *JOBS)
     if folded:
         await fold(store)
-    assert {name for _, name in await hours(store, By.USER, viewer)} == seen
+    assert {name for _, name in await hours(store, GroupBy.USER, viewer)} == seen
 
 
-async def test_what_a_job_computed_goes_with_it_and_counts_once(store: Store) -> None:
+async def test_what_a_job_computed_goes_with_it_and_counts_once(store: Database) -> None:
     runs, over = await write_past(store, Past("T0 R0", user="bob"), Past("T0 R0 E2"))
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in (runs, over, "j-nobody")}
     for _ in range(2):
-        await store.write(lambda connection: hoursrows.add_use(connection, sampled))
+        await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
     expected = {
         (0, "alice"): amount(asked=2, held=2, measured=2, used=1),
         (0, "bob"): amount(asked=3, held=3, measured=2, used=1),
     }
     now = NOON + timedelta(hours=3)
-    assert await hours(store, By.USER, now=now) == expected
+    assert await hours(store, GroupBy.USER, now=now) == expected
     assert await fold(store) == 1
-    assert await hours(store, By.USER, now=now) == expected
+    assert await hours(store, GroupBy.USER, now=now) == expected
     left = await store.read(lambda connection: list(connection.scalars(select(gpu_use.c.job))))
     assert left == [runs]
 
 
-async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from_there(store: Store) -> None:
+async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from_there(store: Database) -> None:
     (job,) = await write_past(store, Past("T0 R0 E2"))
     assert await fold(store) == 1
 
-    ledger = Ledger(store)
-    epoch, known = await ledger.take("me", 60), await ledger.find(job)
+    ledger = JobRepository(store)
+    epoch, known = await ledger.acquire("me", 60), await ledger.find(job)
     assert epoch is not None
     assert known is not None
-    running = replace(known, job=replace(known.job, state=State.RUNNING))
-    await ledger.write(epoch, [Entry(running, NOON + timedelta(hours=3), "found-again")])
+    running = replace(known, job=replace(known.job, state=JobState.RUNNING))
+    await ledger.write(epoch, [JobEvent(running, NOON + timedelta(hours=3), "found-again")])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
 
 
-async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL ends a transaction that asks nothing for long; how long it takes over a job, nobody can promise."""
     await write_past(store, *JOBS)
     thoughts = [0]
 
-    def think(life: Life, until: datetime) -> dict[date, Amounts]:
+    def think(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
         thoughts[-1] += 1
-        return amounts(life, until)
+        return gpu_time_by_day(life, until)
 
     monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
     monkeypatch.setattr(hoursrows, "amounts", think)
@@ -166,18 +171,18 @@ async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Store, monkeypa
 
 
 async def test_a_report_is_of_one_moment_though_jobs_are_folded_meanwhile(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = await write_past(store, *JOBS)
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in written[:5]}
-    await store.write(lambda connection: hoursrows.add_use(connection, sampled))
+    await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
     before, folded = await hours(store), []
 
-    def think(life: Life, until: datetime) -> dict[date, Amounts]:
+    def think(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
         if not folded:
             with store._engine.begin() as other:
-                folded.append(hoursrows.fold(other, LATER, 100))
-        return amounts(life, until)
+                folded.append(hoursrows.aggregate(other, LATER, 100))
+        return gpu_time_by_day(life, until)
 
     monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
     monkeypatch.setattr(hoursrows, "amounts", think)
@@ -189,7 +194,7 @@ async def test_a_report_is_of_one_moment_though_jobs_are_folded_meanwhile(
 # Retention
 
 
-async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_stay(store: Store) -> None:
+async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_stay(store: Database) -> None:
     old, young, runs, uncounted = await write_past(
         store,
         Past("T0 R0 E1"),
@@ -199,12 +204,12 @@ async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_
     )
     await fold(store, NOON + timedelta(hours=2))
     sampled = {(old, day()): amount(measured=1)}
-    await store.write(lambda connection: hoursrows.add_use(connection, sampled))
+    await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
     before, now = NOON + timedelta(hours=20), NOON + timedelta(hours=2)
     known = await hours(store, now=now)
 
     async def prune() -> int:
-        return await store.write(lambda connection: hoursrows.prune(connection, before, 100))
+        return await store.write(lambda connection: hoursrows.prune_jobs(connection, before, 100))
 
     assert await prune() == 1
     assert await prune() == 0
@@ -217,17 +222,17 @@ async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_
     }
 
 
-async def test_days_are_forgotten_when_they_are_old(store: Store) -> None:
+async def test_days_are_forgotten_when_they_are_old(store: Database) -> None:
     await write_past(store, *JOBS)
     await fold(store)
     free: dict[tuple[date, str], dict[str, int]] = {
         (day(offset), "gpu"): {"total": 8, "free": 3, "closed": 2, "fragmented": 1} for offset in (0, 1)
     }
     for _ in range(2):
-        await store.write(lambda connection: hoursrows.add_free(connection, free))
-    question = Question(By.TEAM, day(), day(9))
-    found = await store.read(lambda connection: hoursrows.read_free(connection, question))
+        await store.write(lambda connection: hoursrows.add_free_gpus(connection, free))
+    question = GpuHoursQuery(GroupBy.TEAM, day(), day(9))
+    found = await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))
     assert found[day(1), "gpu"] == {"total": 16, "free": 6, "closed": 4, "fragmented": 2}
     await store.write(lambda connection: hoursrows.prune_days(connection, day(1)))
     assert set(await hours(store)) == {(1, "vision")}
-    assert set(await store.read(lambda connection: hoursrows.read_free(connection, question))) == {(day(1), "gpu")}
+    assert set(await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))) == {(day(1), "gpu")}

@@ -11,18 +11,18 @@ import pytest
 from sqlalchemy import select
 
 from dlspawner.cluster import NODES
-from dlspawner.core.gpu_hours import PER_HOUR, Amounts
-from dlspawner.core.jobs import State
+from dlspawner.core.gpu_hours import PER_HOUR, GpuTime
+from dlspawner.core.jobs import JobState
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.history import hoursrows, keeping
-from dlspawner.manager.history.keeping import Keeper, Retention
-from dlspawner.manager.history.questions import By, Question
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.prometheus import Prometheus
+from dlspawner.manager.history.keeping import HistoryKeeper, HistoryRetention
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.prometheus import PrometheusClient
 from dlspawner.manager.schema import jobs
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Database
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.history import Past, write_past
 from tests.edges.test_manager.metrics import Gpu
@@ -43,38 +43,42 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[Prometheus]:
-    made = Prometheus(prometheus_url)
+async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
+    made = PrometheusClient(prometheus_url)
     yield made
     await made.close()
 
 
-def keeper(acting: Acting, prometheus: Prometheus | None = None, **days: int) -> Keeper:
-    return Keeper(desk(acting).book, acting.ledger, prometheus, Namespaces(NAMESPACE), Retention(**days))
+def keeper(acting: LeaderElector, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
+    return HistoryKeeper(
+        desk(acting).store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
+    )
 
 
-async def sampled(office: Office, *keepers: Keeper, minutes: int) -> None:
+async def sampled(office: Office, *keepers: HistoryKeeper, minutes: int) -> None:
     for one in keepers:
-        await one.look()
+        await one.run_once()
         for _ in range(minutes):
             office.clock.moved += MINUTE
-            await one.look()
+            await one.run_once()
 
 
-async def read_free(store: Store) -> dict[str, int]:
+async def read_free(store: Database) -> dict[str, int]:
     """Minutes of GPUs, all days together."""
     today = datetime.now(UTC).date()
-    question = Question(By.TEAM, today, today + timedelta(days=2))
-    found = await store.read(lambda connection: hoursrows.read_free(connection, question))
+    question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
+    found = await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))
     names = ("total", "free", "closed", "fragmented")
     return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
 
 
-async def total(store: Store, now: datetime) -> Amounts:
+async def total(store: Database, now: datetime) -> GpuTime:
     today = datetime.now(UTC).date()
-    question = Question(By.TEAM, today - timedelta(days=2), today + timedelta(days=2))
-    found = await store.read(lambda connection: hoursrows.read(connection, question, Viewer("", all=True), now))
-    return sum(found.values(), start=Amounts())
+    question = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
+    found = await store.read(
+        lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+    )
+    return sum(found.values(), start=GpuTime())
 
 
 async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Office, db_url: str) -> None:
@@ -83,20 +87,20 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
         alices = wants("alice", gpus=5)
         await ask(acting, alices)
         await office.bind(await office.make_pod(alices))  # or her turn is over in ten minutes
-        await until(lambda: state(acting, alices) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, alices) is JobState.RUNNING, "it runs")
         await sampled(office, keeps, minutes=10)
         assert await read_free(store) == {"total": 80, "free": 30, "closed": 0, "fragmented": 0}
         await ask(acting, wants("bob", gpus=4))
         office.clock.moved += MINUTE
-        await keeps.look()
+        await keeps.run_once()
         assert await read_free(store) == {"total": 88, "free": 33, "closed": 0, "fragmented": 3}
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: desk(acting).book.nodes["gpu-1"].cordoned, "the node is closed")
+        await until(lambda: desk(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
         office.clock.moved += MINUTE
-        await keeps.look()
+        await keeps.run_once()
         assert await read_free(store) == {"total": 96, "free": 36, "closed": 3, "fragmented": 3}
         office.clock.moved += timedelta(hours=5)
-        await keeps.look()
+        await keeps.run_once()
         assert (await read_free(store))["total"] == 96 + 16, "nobody knows what was in five hours without a look"
 
 
@@ -106,12 +110,12 @@ async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch:
         alices = wants("alice", gpus=5)
         await ask(acting, alices)
         await office.bind(await office.make_pod(alices))
-        await until(lambda: state(acting, alices) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, alices) is JobState.RUNNING, "it runs")
 
         async def sampled() -> Counter[str]:
             today = datetime.now(UTC).date()
-            question = Question(By.TEAM, today, today + timedelta(days=2))
-            found = await acting.ledger.read(lambda connection: hoursrows.read_free(connection, question))
+            question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
+            found = await acting.ledger.read(lambda connection: hoursrows.read_free_gpus(connection, question))
             assert {kind for _, kind in found} <= {"gpu"}
             return sum((Counter(one) for one in found.values()), Counter())
 
@@ -127,32 +131,34 @@ async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch:
         assert found["free"] == pytest.approx(found["total"] * 3 / 8, rel=1e-4)
 
 
-async def test_what_gpus_compute_is_sampled_where_a_prometheus_knows(office: Office, prometheus: Prometheus) -> None:
+async def test_what_gpus_compute_is_sampled_where_a_prometheus_knows(
+    office: Office, prometheus: PrometheusClient
+) -> None:
     question = wants("alice", gpus=2)
     async with office.manager() as acting:
         store, keeps = acting.ledger._store, keeper(acting, prometheus)
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await sampled(office, keeps, minutes=5)
-        found = await total(store, desk(acting).book.now())
+        found = await total(store, desk(acting).store.now())
         assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
         assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
-        assert found.used <= found.measured <= found.held
+        assert found.used <= found.measured <= found.allocated
         office.clock.moved += timedelta(hours=2)
         await sampled(office, keeps, minutes=2)
-        after = await total(store, desk(acting).book.now())
+        after = await total(store, desk(acting).store.now())
         assert after.measured == found.measured, "where Prometheus knows nothing nothing was measured"
-        assert after.held > found.held + 3.9 * PER_HOUR
+        assert after.allocated > found.allocated + 3.9 * PER_HOUR
 
 
 async def test_a_prometheus_that_is_away_stops_nothing_else(office: Office) -> None:
     question = wants("alice", gpus=2)
-    away = Prometheus("http://127.0.0.1:9")
+    away = PrometheusClient("http://127.0.0.1:9")
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await write_past(acting.ledger._store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
         await sampled(office, keeper(acting, away), minutes=1)
         assert (await read_free(acting.ledger._store))["total"] == 8
@@ -171,37 +177,41 @@ async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office,
             Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)
         ]
         await write_past(store, *past)
-        await keeper(acting, jobs=2).look()
+        await keeper(acting, jobs=2).run_once()
         await settled(acting)
         left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
         assert left == [("u1", True)] * 250
         today = now.date()
-        question = Question(By.USER, today - timedelta(days=9), today)
-        found = await store.read(lambda connection: hoursrows.read(connection, question, Viewer("", all=True), now))
+        question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
+        found = await store.read(
+            lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        )
         by_user = {
-            user: sum((one for (_, name), one in found.items() if name == user), start=Amounts())
+            user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime())
             for user in ("u1", "u3")
         }
-        assert {user: one.held for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
-        await keeper(acting, jobs=2, hours=2).look()
-        found = await store.read(lambda connection: hoursrows.read(connection, question, Viewer("", all=True), now))
+        assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
+        await keeper(acting, jobs=2, hours=2).run_once()
+        found = await store.read(
+            lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        )
         assert {name for _, name in found} == {"u1"}
 
 
 async def test_a_manager_that_was_replaced_keeps_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_: Keeper) -> None:
+    async def never(_: HistoryKeeper) -> None:
         """The Manager's own round may come at any moment."""
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Keeper, "run", never)
+    monkeypatch.setattr(HistoryKeeper, "run", never)
     async with office.manager() as acting:
         store = acting.ledger._store
         await write_past(store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=1)))
         keeps = keeper(acting)
-        keeps.book.epoch -= 1
-        with pytest.raises(Fenced):
-            await keeps.look()
-        keeps.book.epoch += 1
+        keeps.book.term -= 1
+        with pytest.raises(NotLeader):
+            await keeps.run_once()
+        keeps.book.term += 1
         left = await store.read(lambda connection: list(connection.scalars(select(jobs.c.folded))))
         assert left == [False]
-        assert (await total(store, datetime.now(UTC))).held == PER_HOUR
+        assert (await total(store, datetime.now(UTC))).allocated == PER_HOUR

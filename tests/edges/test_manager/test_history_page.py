@@ -17,13 +17,13 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import Connection
 
-from dlspawner.core.gpu_hours import Amounts
+from dlspawner.core.gpu_hours import GpuTime
 from dlspawner.manager.history import api, hoursrows
 from dlspawner.manager.history import page as page_of_hours
-from dlspawner.manager.history.api import Report
+from dlspawner.manager.history.api import GpuHoursReport
 from dlspawner.manager.history.page import MOST_ROWS, _plots
-from dlspawner.manager.history.plots import HEIGHT, OTHERS, Series, sparkline, stacked, top
-from dlspawner.manager.history.questions import By, Question
+from dlspawner.manager.history.plots import HEIGHT, OTHERS, ChartSeries, axis_end, sparkline, stacked
+from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
 from tests.edges.test_manager.history import Past, put_past
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
@@ -40,7 +40,7 @@ HOSTILE = "<script>alert(1)</script>"
     [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (7, 10), (11, 20), (21, 25), (26, 50), (99, 100), (100, 100), (101, 200)],
 )
 def test_an_axis_ends_at_a_round_number(value: float, end: float) -> None:
-    assert top(value) == pytest.approx(end)
+    assert axis_end(value) == pytest.approx(end)
 
 
 def rects(text: str) -> list[dict[str, float]]:
@@ -50,14 +50,14 @@ def rects(text: str) -> list[dict[str, float]]:
 
 
 def test_bars_are_as_high_as_their_numbers_and_stand_on_each_other() -> None:
-    found = rects(stacked([Series("a", (1.0, 4.0)), Series("b", (3.0, 0.0))], "Title", "What it shows."))
+    found = rects(stacked([ChartSeries("a", (1.0, 4.0)), ChartSeries("b", (3.0, 0.0))], "Title", "What it shows."))
     assert [one["height"] / HEIGHT for one in found] == pytest.approx([0.2, 0.6, 0.8])
     assert [one["y"] / HEIGHT for one in found] == pytest.approx([0.8, 0.2, 0.2])
     assert found[0]["x"] == found[1]["x"] < found[2]["x"]
 
 
 def test_a_plot_says_what_it_is_and_a_name_in_it_is_text() -> None:
-    root = ET.fromstring(stacked([Series("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "held"))  # noqa: S314 - ours
+    root = ET.fromstring(stacked([ChartSeries("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "held"))  # noqa: S314 - ours
     assert root.attrib["role"] == "img"
     assert (root.attrib["aria-labelledby"], root.attrib["aria-describedby"]) == ("held-title", "held-desc")
     assert root.find("title").text == HOSTILE  # type: ignore[union-attr]
@@ -66,10 +66,10 @@ def test_a_plot_says_what_it_is_and_a_name_in_it_is_text() -> None:
 
 def test_a_plot_of_nothing_is_empty() -> None:
     assert rects(stacked([], "Title", "Nothing.")) == []
-    assert rects(stacked([Series("a", (0.0, 0.0))], "Title", "Nothing.")) == []
+    assert rects(stacked([ChartSeries("a", (0.0, 0.0))], "Title", "Nothing.")) == []
 
 
-def report_of(people: int) -> Report:
+def report_of(people: int) -> GpuHoursReport:
     """Two days of people who had as many hours as their number says, and one."""
     days = (date(2026, 1, 1), date(2026, 1, 2))
     rows = [
@@ -78,7 +78,7 @@ def report_of(people: int) -> Report:
         for day, hours in zip(days, (float(number), 1.0), strict=True)
     ]
     totals = [{**row, "asked": 1 + row["asked"], "held": 1 + row["held"]} for row in rows if row["day"] == "2026-01-01"]  # type: ignore[operator]
-    return Report(Question(By.USER, *days), tuple(rows), tuple(totals), ())
+    return GpuHoursReport(GpuHoursQuery(GroupBy.USER, *days), tuple(rows), tuple(totals), ())
 
 
 def test_many_people_are_those_with_the_most_and_the_others() -> None:
@@ -140,10 +140,10 @@ async def fill(portal: Portal, days: int = 20, used: int = 2) -> None:
 
     def write(connection: Connection) -> None:
         jobs = put_past(connection, *past)
-        use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.Amounts(measured=8 * hour, used=used * hour)}
-        hoursrows.add_free(connection, free)
-        hoursrows.add_use(connection, use)
-        hoursrows.fold(connection, datetime.now(UTC), 1000)
+        use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.GpuTime(measured=8 * hour, used=used * hour)}
+        hoursrows.add_free_gpus(connection, free)
+        hoursrows.add_gpu_use(connection, use)
+        hoursrows.aggregate(connection, datetime.now(UTC), 1000)
 
     await store.write(write)
 
@@ -293,7 +293,7 @@ async def test_one_more_than_the_table_has_is_told_by_name(portal: Portal) -> No
 @pytest.mark.parametrize(
     ("path", "where", "name"),
     [
-        ("api/history/gpu-hours?by=user", Amounts, "hours"),
+        ("api/history/gpu-hours?by=user", GpuTime, "hours"),
         ("api/history/gpu-hours?by=user", api, "as_json"),
         ("api/history/gpu-hours.csv?by=user", api, "as_csv"),
         ("history?by=user", page_of_hours, "_plots"),

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.manager.history.questions import Question, cell, read_question, write_csv
-from dlspawner.manager.store import Store
+from dlspawner.manager.history.questions import GpuHoursQuery, cell, read_gpu_hours_query, write_csv
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.history import Past, write_past
 from tests.edges.test_manager.quota import running
 from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
@@ -47,8 +47,8 @@ teams:
     ],
 )
 def test_what_can_be_asked(by: str, since: str, until: str, expected: tuple[str, str, str] | str) -> None:
-    found = read_question(by, since, until, NOW)
-    if isinstance(found, Question):
+    found = read_gpu_hours_query(by, since, until, NOW)
+    if isinstance(found, GpuHoursQuery):
         assert (found.by.value, found.since.isoformat(), found.until.isoformat()) == expected
         assert len(found.days) == (found.until - found.since).days + 1
     else:
@@ -97,7 +97,7 @@ class HistoryHub(IdleHub):
         asyncio.run(self._write(past))
 
     async def _write(self, past: list[Past]) -> None:
-        store = Store.open(self.db_url)
+        store = Database.open(self.db_url)
         await write_past(store, *past)
         await store.close()
 

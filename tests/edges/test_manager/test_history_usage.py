@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.manager.gathering import NO_PROMETHEUS
-from dlspawner.manager.history.usage import Span, expressions, read_span, read_usage
+from dlspawner.manager.history.usage import TimeRange, expressions, read_time_range, read_usage
 from dlspawner.manager.history.usage_api import moments
-from dlspawner.manager.prometheus import MetricsUnavailable, Names, Prometheus
+from dlspawner.manager.prometheus import MetricNames, MetricsUnavailable, PrometheusClient
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.metrics import NAMESPACE, Gpu
 from tests.edges.test_manager.office import until, wants
@@ -55,8 +55,8 @@ HOUR = timedelta(hours=1)
     ],
 )
 def test_what_points_are_asked_for(since: str, until_: str, step: str, expected: tuple[int, int, int] | str) -> None:
-    found = read_span(since, until_, step, NOON, NOON + 10 * HOUR)
-    if isinstance(found, Span):
+    found = read_time_range(since, until_, step, NOON, NOON + 10 * HOUR)
+    if isinstance(found, TimeRange):
         assert (found.since, found.until) == (NOON + expected[0] * HOUR, NOON + expected[1] * HOUR)  # type: ignore[operator]
         assert found.step.total_seconds() == expected[2]
         assert len(found.times) <= 1000
@@ -70,17 +70,17 @@ def test_what_points_are_asked_for(since: str, until_: str, step: str, expected:
     [(15, "2030-01-01 12:00:15"), (90, "2030-01-01 12:01:30"), (60, "2030-01-01 12:01"), (3600, "2030-01-01 13:00")],
 )
 def test_no_two_points_have_the_same_time(step: int, expected: str) -> None:
-    told = moments(Span(NOON, NOON + 10 * HOUR, timedelta(seconds=step)))
+    told = moments(TimeRange(NOON, NOON + 10 * HOUR, timedelta(seconds=step)))
     assert told[0] == expected
     assert len(set(told)) == len(told)
 
 
 def test_a_life_of_years_is_not_asked_for_at_once() -> None:
-    assert "At most 31 days" in str(read_span("2030-01-01T12:00:00Z", "", "3600", NOON, NOON + 40 * 24 * HOUR))
+    assert "At most 31 days" in str(read_time_range("2030-01-01T12:00:00Z", "", "3600", NOON, NOON + 40 * 24 * HOUR))
 
 
 def test_no_name_of_a_pod_is_a_pattern() -> None:
-    asked = expressions(Names(), "jobs", ['a.b"} or up{x="', "c"], timedelta(seconds=30))
+    asked = expressions(MetricNames(), "jobs", ['a.b"} or up{x="', "c"], timedelta(seconds=30))
     assert all(r"a\\.b\"\\}" in one.expression for one in asked)
 
 
@@ -113,14 +113,14 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[Prometheus]:
-    made = Prometheus(prometheus_url)
+async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
+    made = PrometheusClient(prometheus_url)
     yield made
     await made.close()
 
 
-async def test_points_are_the_means_of_their_steps_and_what_is_not_known_is_none(prometheus: Prometheus) -> None:
-    span = Span(BEGIN - timedelta(minutes=10), BEGIN + timedelta(minutes=30), timedelta(minutes=5))
+async def test_points_are_the_means_of_their_steps_and_what_is_not_known_is_none(prometheus: PrometheusClient) -> None:
+    span = TimeRange(BEGIN - timedelta(minutes=10), BEGIN + timedelta(minutes=30), timedelta(minutes=5))
     found = {one.name: one for one in await read_usage(prometheus, NAMESPACE, ["jupyter-alice--train"], span)}
     gpu = found["gpu"].values
     assert len(gpu) == len(span.times) == 8
@@ -134,23 +134,23 @@ async def test_points_are_the_means_of_their_steps_and_what_is_not_known_is_none
     assert all(value is None for one in other for value in one.values)
 
 
-async def test_a_container_of_which_the_kubelet_tells_twice_counts_once(prometheus: Prometheus) -> None:
-    span = Span(BEGIN + timedelta(minutes=5), BEGIN + timedelta(minutes=20), timedelta(minutes=5))
+async def test_a_container_of_which_the_kubelet_tells_twice_counts_once(prometheus: PrometheusClient) -> None:
+    span = TimeRange(BEGIN + timedelta(minutes=5), BEGIN + timedelta(minutes=20), timedelta(minutes=5))
     found = {one.name: one for one in await read_usage(prometheus, NAMESPACE, ["jupyter-carol--"], span)}
     assert found["cpu"].values == pytest.approx((0.5, 0.5, 0.5))
     assert found["memory"].values == pytest.approx((3 * 2**20,) * 3)
 
 
 async def test_who_is_away_is_said_to_be_away() -> None:
-    away = Prometheus("http://127.0.0.1:9")
+    away = PrometheusClient("http://127.0.0.1:9")
     with pytest.raises(MetricsUnavailable):
-        await read_usage(away, NAMESPACE, ["p"], Span(BEGIN, BEGIN + HOUR, timedelta(minutes=1)))
+        await read_usage(away, NAMESPACE, ["p"], TimeRange(BEGIN, BEGIN + HOUR, timedelta(minutes=1)))
     await away.close()
 
 
 @pytest.fixture
 async def portal(
-    world: World, prometheus: Prometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, prometheus: PrometheusClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Portal]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     async with portals(world, tmp_path) as made:
@@ -172,7 +172,7 @@ async def running(portal: Portal) -> str:
     """Alice's job, which has been running for half an hour as far as anybody knows."""
     question = await portal.runs(wants("alice", gpus=2, server="train"))
     book = portal.served.book
-    await until(lambda: book.records[question.job].job.state is State.RUNNING, "it runs")
+    await until(lambda: book.records[question.job].job.state is JobState.RUNNING, "it runs")
     started = datetime.now(UTC) - timedelta(minutes=30)
 
     def since(turn: Any) -> None:
@@ -181,7 +181,7 @@ async def running(portal: Portal) -> str:
         known = turn.record(question.job)
         turn.write(replace(known, job=replace(known.job, started=started)), "test")
 
-    await book.turn(since)
+    await book.transact(since)
     return question.job
 
 
@@ -225,7 +225,7 @@ async def test_without_a_prometheus_and_while_it_is_away_the_page_says_so(portal
     page = await portal.read("alice", f"jobs/{job}/usage")
     assert (page.status, NO_PROMETHEUS in page.text) == (200, True)
     assert (await ask_usage(portal, "alice", job))[0] == 501
-    away = portal.served.acting.prometheus = Prometheus("http://127.0.0.1:9")
+    away = portal.served.acting.prometheus = PrometheusClient("http://127.0.0.1:9")
     page = await portal.read("alice", f"jobs/{job}/usage")
     assert "Prometheus does not answer" in page.text
     assert (await ask_usage(portal, "alice", job))[0] == 503

@@ -21,11 +21,11 @@ import requests
 import yarl
 from jupyterhub.services.auth import HubOAuthenticated
 
-from dlspawner.core.jobs import State
-from dlspawner.core.visible import visible
+from dlspawner.core.jobs import JobState
+from dlspawner.core.visible import escape_hidden
 from dlspawner.manager.approval import page as approvals
-from dlspawner.manager.records import Record, Stop
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.records import JobRecord, StopReason
+from dlspawner.manager.store import DatabaseUnavailable
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.noticing import job_of
 from tests.edges.test_manager.office import wants
@@ -85,12 +85,12 @@ async def hostile(portal: Portal, person: str) -> str:
     name = f"{HOSTILE}/é"[:200]
     job = await portal.runs(wants(person, server="train"))
     others = [replace(job_of(f"{n}{name}", name, n), template=HOSTILE) for n in (2, 3)]
-    stopped = Record(replace(others[0], state=State.STOPPING), stop=Stop("idle", HOSTILE))
-    waits = Record(replace(others[1], state=State.QUEUED))
-    mine = Record(replace(job_of(person, name, 4), state=State.QUEUED))
+    stopped = JobRecord(replace(others[0], state=JobState.STOPPING), stop=StopReason("idle", HOSTILE))
+    waits = JobRecord(replace(others[1], state=JobState.QUEUED))
+    mine = JobRecord(replace(job_of(person, name, 4), state=JobState.QUEUED))
     portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
     for record in (stopped, waits, mine):
-        await portal.served.book.turn(lambda turn, one=record: turn.write(one, "queued", HOSTILE))  # type: ignore[misc]
+        await portal.served.book.transact(lambda turn, one=record: turn.write(one, "queued", HOSTILE))  # type: ignore[misc]
     token = await asyncio.to_thread(portal.world.token, person)
     headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -144,14 +144,14 @@ def broken(*_: object) -> None:
 
 
 async def away(*_: object) -> None:
-    raise StoreUnavailable(HOSTILE)
+    raise DatabaseUnavailable(HOSTILE)
 
 
 async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, person)
     monkeypatch.setattr(portal.served.acting, "desk", None)
     monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
-    monkeypatch.setattr(approvals.Page, "get", broken)
+    monkeypatch.setattr(approvals.ApprovalsPage, "get", broken)
     monkeypatch.setattr(portal.served.manager.store, "keys", away)
     for what, (method, address, given, status) in TROUBLE.items():
         headers = given if status == 403 else {**given, "Authorization": f"token {token}"}
@@ -185,7 +185,7 @@ async def test_no_answer_for_programs_hides_anything(portal: Portal, person: str
 
 def check(address: str, text: str, policy: str) -> None:
     """Only what the templates hold is markup, and nothing hides."""
-    assert visible(text) == text, (address, sorted({ascii(one) for one in text if visible(one) != one}))
+    assert escape_hidden(text) == text, (address, sorted({ascii(one) for one in text if escape_hidden(one) != one}))
     assert "unsafe-inline" not in policy, address
     assert "unsafe-eval" not in policy, address
     assert "default-src 'none'" in policy, address

@@ -10,7 +10,7 @@ import pytest
 
 from dlspawner.client import text as terminal
 from dlspawner.core import phrases
-from dlspawner.core.visible import visible
+from dlspawner.core.visible import escape_hidden
 from dlspawner.manager.history.questions import write_csv
 from dlspawner.manager.logs.text import readable
 from dlspawner.manager.notices import clean
@@ -30,7 +30,7 @@ HOSTILE = {
     "a formula in wide letters": "＝1+1",
 }
 SHOWN: dict[str, Callable[[str], str]] = {
-    "on a page": visible,
+    "on a page": escape_hidden,
     "in a log": lambda text: readable(text.encode(errors="surrogatepass")),
     "in a notice or a reason": lambda text: clean(text, 200),
     "as a key's name": clean_name,

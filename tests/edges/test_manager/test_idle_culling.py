@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import Cluster
-from dlspawner.core.idle import Keep, Why
-from dlspawner.core.jobs import State
+from dlspawner.cluster import KubernetesClient
+from dlspawner.core.idle import Cause, KeepJob
+from dlspawner.core.jobs import JobState
 from dlspawner.devcluster.api import start
 from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.activity import Session
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.activity import SshSessionReport
 from dlspawner.manager.culling import Culler
-from dlspawner.manager.desk import Question
+from dlspawner.manager.desk import AdmissionRequest
 from dlspawner.manager.gathering import NO_PROMETHEUS
-from dlspawner.manager.notices import Kind
-from dlspawner.manager.prometheus import Prometheus
+from dlspawner.manager.notices import NoticeKind
+from dlspawner.manager.prometheus import PrometheusClient
 from tests.edges.test_manager import metrics, quota
 from tests.edges.test_manager.metrics import Gpu
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, settled, until, wants
@@ -64,9 +64,9 @@ async def office(prometheus_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     prepare(tmp_path)
     with (tmp_path / "cluster.yaml").open("a") as file:
         file.write(CULLING % WINDOW)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
-        prometheus = Prometheus(prometheus_url)
+        prometheus = PrometheusClient(prometheus_url)
         made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, prometheus=prometheus)
         await made.make_node()
         yield made
@@ -74,54 +74,54 @@ async def office(prometheus_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     await api.stop()
 
 
-async def run(office: Office, acting: Acting, user: str, gpus: int = 2, **more: Any) -> Question:
+async def run(office: Office, acting: LeaderElector, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
     """A job that runs, of somebody who has just used it."""
     question = wants(user, gpus, **more)
     assert (await ask(acting, question)).decision == "admit"
     pod = await office.make_pod(question)
     await office.bind(pod)
-    await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+    await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
     office.hub.servers = {*(office.hub.servers or ()), (user, "")}
     office.hub.used[user, ""] = office.clock()
     return question
 
 
-def culler(acting: Acting) -> Culler:
+def culler(acting: LeaderElector) -> Culler:
     assert acting.culler is not None
     return acting.culler
 
 
-def state(acting: Acting, question: Question) -> State | None:
+def state(acting: LeaderElector, question: AdmissionRequest) -> JobState | None:
     record = culler(acting).record(question.job)
     return record.job.state if record else None
 
 
-async def after(office: Office, acting: Acting, seconds: float) -> None:
+async def after(office: Office, acting: LeaderElector, seconds: float) -> None:
     """So much later the Manager looks."""
     office.clock.moved += timedelta(seconds=seconds)
-    await culler(acting).look()
+    await culler(acting).evaluate_all()
 
 
-def told(acting: Acting, question: Question) -> str | None:
+def told(acting: LeaderElector, question: AdmissionRequest) -> str | None:
     """What the owner of a job is told about not using it."""
-    notice = culler(acting).evidence.book.board.pending((question.job, Kind.IDLE))
+    notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
     return notice.text if notice else None
 
 
-def cause(acting: Acting, question: Question) -> str:
+def cause(acting: LeaderElector, question: AdmissionRequest) -> str:
     """Of that notice."""
-    notice = culler(acting).evidence.book.board.pending((question.job, Kind.IDLE))
+    notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
     return notice.cause if notice else ""
 
 
-def why(acting: Acting, question: Question) -> Why | None:
+def why(acting: LeaderElector, question: AdmissionRequest) -> Cause | None:
     """Why a job goes on."""
     report = culler(acting).report
-    found = [one.verdict for one in (report.judged if report else ()) if one.job.id == question.job]
-    return found[0].why if found and isinstance(found[0], Keep) else None
+    found = [one.decision for one in (report.judged if report else ()) if one.job.id == question.job]
+    return found[0].why if found and isinstance(found[0], KeepJob) else None
 
 
-async def reasons(acting: Acting, question: Question) -> list[str]:
+async def reasons(acting: LeaderElector, question: AdmissionRequest) -> list[str]:
     await settled(acting)
     return [reason for _, _, reason in await acting.ledger.events(question.job)]
 
@@ -136,14 +136,14 @@ async def test_two_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped
         assert cause(acting, job).startswith("50 % since ")
         await after(office, acting, 400)
         assert cause(acting, job).startswith("90 % since ")
-        assert state(acting, job) is State.RUNNING
+        assert state(acting, job) is JobState.RUNNING
         await after(office, acting, 110)
-        assert state(acting, job) is State.STOPPING
+        assert state(acting, job) is JobState.STOPPING
         assert "idle" in await reasons(acting, job)
         record = culler(acting).record(job.job)
         assert record is not None
         assert record.stop is not None
-        assert "“Start again” starts it with the same options" in record.stop.sentence
+        assert "“Start again” starts it with the same options" in record.stop.message
 
 
 async def test_a_gpu_that_works_now_and_then_is_used(office: Office) -> None:
@@ -151,7 +151,7 @@ async def test_a_gpu_that_works_now_and_then_is_used(office: Office) -> None:
         job = await run(office, acting, "busy")
         for _ in range(6):
             await after(office, acting, 400)
-        assert why(acting, job) is Why.USED
+        assert why(acting, job) is Cause.USED
         assert told(acting, job) is None
 
 
@@ -161,8 +161,8 @@ async def test_gpus_that_are_not_all_known_stop_nothing(office: Office, user: st
         job = await run(office, acting, user)
         for _ in range(8):
             await after(office, acting, 400)
-        assert why(acting, job) is Why.UNKNOWN
-        assert state(acting, job) is State.RUNNING
+        assert why(acting, job) is Cause.UNKNOWN
+        assert state(acting, job) is JobState.RUNNING
 
 
 async def test_without_prometheus_no_gpu_job_is_stopped_and_the_report_says_so(office: Office) -> None:
@@ -171,8 +171,8 @@ async def test_without_prometheus_no_gpu_job_is_stopped_and_the_report_says_so(o
         with_gpus, without = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
         for seconds in (550, 400, 110):
             await after(office, acting, seconds)
-        assert state(acting, with_gpus) is State.RUNNING
-        assert state(acting, without) is State.STOPPING
+        assert state(acting, with_gpus) is JobState.RUNNING
+        assert state(acting, without) is JobState.STOPPING
         report = culler(acting).report
         assert report is not None
         assert report.gpus_unknown == NO_PROMETHEUS
@@ -183,7 +183,7 @@ async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path:
     folder.mkdir()
     write_history(folder, HISTORY[:2], hours=1)
     with metrics.prometheus(folder) as url:
-        office.prometheus = Prometheus(url)
+        office.prometheus = PrometheusClient(url)
         async with office.manager() as acting:
             job = await run(office, acting, "idle")
             await after(office, acting, 550)
@@ -191,31 +191,31 @@ async def test_a_prometheus_that_is_gone_stops_nothing(office: Office, tmp_path:
     async with office.manager() as acting:
         for _ in range(4):
             await after(office, acting, 400)
-        assert why(acting, job) is Why.UNKNOWN
-        assert state(acting, job) is State.RUNNING
+        assert why(acting, job) is Cause.UNKNOWN
+        assert state(acting, job) is JobState.RUNNING
     await office.prometheus.close()
 
 
 async def test_a_warning_whose_time_has_passed_while_nothing_is_known_is_taken_back_and_given_again(
     office: Office,
 ) -> None:
-    away = Prometheus(f"http://127.0.0.1:{free_port()}")
+    away = PrometheusClient(f"http://127.0.0.1:{free_port()}")
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
         await after(office, acting, 550)
         culler(acting).evidence.prometheus = away
         await after(office, acting, 200)
-        assert why(acting, job) is Why.UNKNOWN
+        assert why(acting, job) is Cause.UNKNOWN
         assert cause(acting, job).startswith("50 % since "), "it may be stopped then"
         await after(office, acting, 300)
-        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
+        assert (state(acting, job), why(acting, job)) == (JobState.RUNNING, Cause.UNKNOWN)
         assert told(acting, job) is None, "it was not"
         culler(acting).evidence.prometheus = office.prometheus
         await after(office, acting, 10)
         assert cause(acting, job).startswith("90 % since ")
-        assert state(acting, job) is State.RUNNING
+        assert state(acting, job) is JobState.RUNNING
         await after(office, acting, 110)
-        assert state(acting, job) is State.STOPPING
+        assert state(acting, job) is JobState.STOPPING
     await away.close()
 
 
@@ -224,59 +224,59 @@ async def test_a_busy_kernel_keeps_its_job_and_what_was_told_is_taken_back(offic
         job = await run(office, acting, "idle")
         await after(office, acting, 550)
         assert told(acting, job) is not None
-        assert culler(acting).kernels("idle", "", True, None)
+        assert culler(acting).report_kernels("idle", "", True, None)
         await after(office, acting, 5)
         assert told(acting, job) is None
-        assert why(acting, job) is Why.USED
+        assert why(acting, job) is Cause.USED
 
 
 async def test_kernels_of_which_nothing_is_heard_any_more_stop_nothing(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
-        culler(acting).kernels("idle", "", False, 2000)
+        culler(acting).report_kernels("idle", "", False, 2000)
         for _ in range(4):
             await after(office, acting, 400)
-        assert why(acting, job) is Why.UNKNOWN
+        assert why(acting, job) is Cause.UNKNOWN
 
 
 async def test_an_open_ssh_session_protects_for_a_bounded_time(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
-        session = Session("idle", "", 0.0, open=True)
-        await culler(acting).ssh("gateway-1", [session])
+        session = SshSessionReport("idle", "", 0.0, open=True)
+        await culler(acting).report_ssh("gateway-1", [session])
         silent = 0.0
         for seconds in (510, 300):
             silent += seconds
             office.clock.moved += timedelta(seconds=seconds)
-            await culler(acting).ssh("gateway-1", [Session("idle", "", silent, open=True)])
-            await culler(acting).look()
+            await culler(acting).report_ssh("gateway-1", [SshSessionReport("idle", "", silent, open=True)])
+            await culler(acting).evaluate_all()
             assert told(acting, job) is None
         for seconds in (110, 400, 120):
             silent += seconds
             office.clock.moved += timedelta(seconds=seconds)
-            await culler(acting).ssh("gateway-1", [Session("idle", "", silent, open=True)])
-            await culler(acting).look()
-        assert state(acting, job) is State.STOPPING
+            await culler(acting).report_ssh("gateway-1", [SshSessionReport("idle", "", silent, open=True)])
+            await culler(acting).evaluate_all()
+        assert state(acting, job) is JobState.STOPPING
 
 
 async def test_a_session_whose_gateway_is_silent_may_be_in_use(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
-        await culler(acting).ssh("gateway-1", [Session("idle", "", 0.0, open=True)])
+        await culler(acting).report_ssh("gateway-1", [SshSessionReport("idle", "", 0.0, open=True)])
         for _ in range(6):
             await after(office, acting, 400)
-        assert why(acting, job) is Why.USED
+        assert why(acting, job) is Cause.USED
 
 
 async def test_a_session_that_has_ended_protects_from_its_last_byte_on(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
-        await culler(acting).ssh("gateway-1", [Session("idle", "", 0.0, open=True)])
+        await culler(acting).report_ssh("gateway-1", [SshSessionReport("idle", "", 0.0, open=True)])
         office.clock.moved += timedelta(seconds=300)
-        await culler(acting).ssh("gateway-1", [])
+        await culler(acting).report_ssh("gateway-1", [])
         for seconds in (250, 400, 110):
             await after(office, acting, seconds)
-        assert state(acting, job) is State.STOPPING
+        assert state(acting, job) is JobState.STOPPING
 
 
 def offer_ssh(office: Office) -> None:
@@ -291,7 +291,7 @@ async def test_a_job_with_ssh_goes_on_while_no_gateway_tells_anything(office: Of
         job = await run(office, acting, "idle")
         for _ in range(6):
             await after(office, acting, 400)
-        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
+        assert (state(acting, job), why(acting, job)) == (JobState.RUNNING, Cause.UNKNOWN)
 
 
 async def test_a_job_with_ssh_is_stopped_when_gateways_tell_that_nobody_is_there(office: Office) -> None:
@@ -300,9 +300,9 @@ async def test_a_job_with_ssh_is_stopped_when_gateways_tell_that_nobody_is_there
         job = await run(office, acting, "idle")
         for _ in range(11):
             office.clock.moved += timedelta(seconds=100)
-            await culler(acting).ssh("gateway-1", [])
-            await culler(acting).look()
-        assert state(acting, job) is State.STOPPING
+            await culler(acting).report_ssh("gateway-1", [])
+            await culler(acting).evaluate_all()
+        assert state(acting, job) is JobState.STOPPING
 
 
 @pytest.mark.parametrize(("gateway", "forgotten"), [("gateway-1", False), ("gateway-2", True)])
@@ -312,11 +312,11 @@ async def test_what_a_gateway_saw_that_died_unheard_is_use_and_one_that_lives_re
     offer_ssh(office)
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
-        await culler(acting).ssh("gateway-1", [])
+        await culler(acting).report_ssh("gateway-1", [])
     office.clock.moved += timedelta(seconds=700)
     async with office.manager() as acting:
-        await culler(acting).ssh(gateway, [])
-        await culler(acting).look()
+        await culler(acting).report_ssh(gateway, [])
+        await culler(acting).evaluate_all()
         assert (told(acting, job) is None) is forgotten
 
 
@@ -325,7 +325,7 @@ async def test_jobs_of_a_template_that_is_gone_go_on(office: Office) -> None:
         job = await run(office, acting, "plain", gpus=0, template="gone")
         for _ in range(6):
             await after(office, acting, 400)
-        assert (state(acting, job), why(acting, job)) == (State.RUNNING, Why.UNKNOWN)
+        assert (state(acting, job), why(acting, job)) == (JobState.RUNNING, Cause.UNKNOWN)
 
 
 async def test_keep_alive_keeps_a_job_and_has_a_limit(office: Office) -> None:
@@ -378,7 +378,7 @@ async def test_a_round_in_between_that_does_not_list_the_server_leaves_the_job_k
             writes[0] += 1
             if writes[0] == number:
                 office.hub.servers = set()
-                await self.evidence.look()
+                await self.evidence.collect()
 
         with monkeypatch.context() as patch:
             patch.setattr(Culler, "_save", save_in_a_round)
@@ -399,7 +399,7 @@ async def test_a_dry_run_reports_what_it_would_have_stopped_and_touches_nobody(
         job = await run(office, acting, "idle")
         for seconds in (550, 400, 110, 10):
             await after(office, acting, seconds)
-        assert (state(acting, job), told(acting, job)) == (State.RUNNING, None)
+        assert (state(acting, job), told(acting, job)) == (JobState.RUNNING, None)
         report = culler(acting).report
         assert report is not None
         assert report.dry_run
@@ -421,7 +421,7 @@ async def test_files_that_say_nothing_of_unused_jobs_but_a_window_stop_nobody(of
         job = await run(office, acting, "plain", gpus=0)
         for seconds in (160, 120, 60, 60):
             await after(office, acting, seconds)
-        assert (state(acting, job), told(acting, job)) == (State.RUNNING, None)
+        assert (state(acting, job), told(acting, job)) == (JobState.RUNNING, None)
 
 
 async def test_a_hub_that_does_not_answer_stops_nobody(office: Office) -> None:
@@ -431,19 +431,19 @@ async def test_a_hub_that_does_not_answer_stops_nobody(office: Office) -> None:
         office.hub.servers = None
         with pytest.raises(Exception, match="there is none"):
             await after(office, acting, 400)
-        assert state(acting, job) is State.RUNNING
+        assert state(acting, job) is JobState.RUNNING
 
 
 async def test_a_manager_that_dies_between_warning_and_stop_forgets_neither_warning_nor_use(office: Office) -> None:
     async with office.manager() as acting:
         idle, used = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
         await after(office, acting, 950)
-        await culler(acting).ssh("gateway-1", [Session("plain", "", 0.0, open=False)])
+        await culler(acting).report_ssh("gateway-1", [SshSessionReport("plain", "", 0.0, open=False)])
     office.clock.moved += timedelta(seconds=110)
     async with office.manager() as acting:
-        await culler(acting).look()
-        assert state(acting, idle) is State.STOPPING
-        assert state(acting, used) is State.RUNNING
+        await culler(acting).evaluate_all()
+        assert state(acting, idle) is JobState.STOPPING
+        assert state(acting, used) is JobState.RUNNING
 
 
 async def test_what_gpus_did_while_nobody_looked_counts(office: Office) -> None:
@@ -452,18 +452,18 @@ async def test_what_gpus_did_while_nobody_looked_counts(office: Office) -> None:
         await after(office, acting, 100)
     office.clock.moved += timedelta(seconds=1500)
     async with office.manager() as acting:
-        await culler(acting).look()
-        assert why(acting, job) is Why.USED
+        await culler(acting).evaluate_all()
+        assert why(acting, job) is Cause.USED
 
 
 async def test_an_unused_job_is_the_first_victim_of_preemption(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "idle")
         await after(office, acting, 550)
-        assert culler(acting).evidence.book.world.jobs[job.job].idle
-        culler(acting).kernels("idle", "", True, None)
-        await culler(acting).look()
-        assert not culler(acting).evidence.book.world.jobs[job.job].idle
+        assert culler(acting).evidence.book.cluster_state.jobs[job.job].idle
+        culler(acting).report_kernels("idle", "", True, None)
+        await culler(acting).evaluate_all()
+        assert not culler(acting).evidence.book.cluster_state.jobs[job.job].idle
 
 
 async def test_the_lifetime_ends_a_job_that_is_used(office: Office) -> None:
@@ -474,7 +474,7 @@ async def test_the_lifetime_ends_a_job_that_is_used(office: Office) -> None:
         for seconds in (460, 60):
             office.hub.used["busy", ""] = office.clock()
             await after(office, acting, seconds)
-        assert state(acting, job) is State.STOPPING
+        assert state(acting, job) is JobState.STOPPING
         assert "lifetime" in await reasons(acting, job)
 
 

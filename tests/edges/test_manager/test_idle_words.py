@@ -7,32 +7,32 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.idle import Why
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.idle import Cause
 from dlspawner.core.jobs import Job
-from dlspawner.manager.culling_words import held, lasted, stopped, warning
+from dlspawner.manager.culling_words import held_text, span_text, stopped_text, warning_text
 from tests.core.worlds import NOW
 
-JOB = Job("j-1", "alice", "vision", NOW, Charge("a100", (PodCharge("nvidia.com/gpu", 2000),)))
-PLAIN = replace(JOB, charge=Charge(None, (PodCharge(cpu_milli=500, memory_bytes=2 * 1024**3),)))
+JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
+PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
 
 
 def test_a_warning_names_what_is_held_and_for_how_long() -> None:
-    assert warning(JOB, Why.UNUSED, timedelta(hours=1)) == (
+    assert warning_text(JOB, Cause.UNUSED, timedelta(hours=1)) == (
         "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
     )
 
 
 def test_a_job_without_gpus_holds_cpu_and_memory() -> None:
-    assert held(PLAIN) == "500m CPU and 2Gi of memory"
+    assert held_text(PLAIN) == "500m CPU and 2Gi of memory"
 
 
 def test_the_end_says_why_and_how_to_go_on() -> None:
-    assert stopped(JOB, Why.UNUSED, timedelta(hours=2)) == (
+    assert stopped_text(JOB, Cause.UNUSED, timedelta(hours=2)) == (
         "The job was stopped because it was not used for 2 h (2 a100 GPUs). "
         "Your files are kept; “Start again” starts it with the same options."
     )
-    assert stopped(PLAIN, Why.LIFETIME, timedelta(days=1)).startswith(
+    assert stopped_text(PLAIN, Cause.LIFETIME, timedelta(days=1)).startswith(
         "The job was stopped at the end of its lifetime, after 1 d."
     )
 
@@ -49,4 +49,4 @@ SPANS = {
 
 @pytest.mark.parametrize("text", SPANS)
 def test_a_span_of_time_is_said_in_two_units_at_most(text: str) -> None:
-    assert lasted(SPANS[text]) == text
+    assert span_text(SPANS[text]) == text

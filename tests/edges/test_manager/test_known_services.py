@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.hubapi import Identity, Kind
+from dlspawner.hubapi import HubIdentity, IdentityKind
 from dlspawner.manager import identity
 from dlspawner.manager.identity import KnownServices
 from tests.edges.test_manager.portals import Portal, portals
@@ -114,7 +114,7 @@ def test_what_was_said_holds_for_ten_minutes_and_of_services_only(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr(identity.time, "monotonic", lambda: now)
     known = KnownServices()
-    service, person = (Identity(kind.value, kind, frozenset()) for kind in (Kind.SERVICE, Kind.USER))
+    service, person = (HubIdentity(kind.value, kind, frozenset()) for kind in (IdentityKind.SERVICE, IdentityKind.USER))
     known.learn("a", service)
     known.learn("b", person)
     assert [known.recall(token) for token in ("a", "b", "c")] == [service, None, None]

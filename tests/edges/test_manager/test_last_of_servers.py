@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from dlspawner.manager import lastrows
-from dlspawner.manager.store import Store
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.history import NOON, Past, write_past
 
 PAST = 300
@@ -19,13 +19,13 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Store]:
-    made = await asyncio.to_thread(Store.open, db_url)
+async def store(db_url: str) -> AsyncIterator[Database]:
+    made = await asyncio.to_thread(Database.open, db_url)
     yield made
     await made.close()
 
 
-async def test_each_server_s_newest_job_that_ended_counts(store: Store) -> None:
+async def test_each_server_s_newest_job_that_ended_counts(store: Database) -> None:
     past = [
         *(Past("T0 R0 E1", job="j-1", noon=NOON), Past("T0 R0 E1", job="j-2", noon=NOON + 3 * HOUR)),
         *(Past("T0 R0 E1", job="j-3", noon=NOON + HOUR), Past("T0 R0", job="j-4", noon=NOON + 5 * HOUR)),
@@ -35,7 +35,7 @@ async def test_each_server_s_newest_job_that_ended_counts(store: Store) -> None:
     await write_past(store, *past)
 
     async def read(user: str) -> dict[str, str]:
-        found = await store.read(lambda connection: lastrows.read(connection, user))
+        found = await store.read(lambda connection: lastrows.read_last_ends(connection, user))
         return {server: one.job for server, one in found.items()}
 
     assert await read("alice") == {"": "j-2", "a": "j-5", "c": "j-7"}
@@ -45,7 +45,7 @@ async def test_each_server_s_newest_job_that_ended_counts(store: Store) -> None:
 
 async def test_a_long_history_is_not_read_for_it(tmp_path: Any) -> None:
     """Counted in steps of SQLite's machine, which are the same on every computer."""
-    store = await asyncio.to_thread(Store.open, f"sqlite:///{tmp_path / 'manager.sqlite'}")
+    store = await asyncio.to_thread(Database.open, f"sqlite:///{tmp_path / 'manager.sqlite'}")
     steps = 0
 
     def count() -> int:
@@ -63,7 +63,7 @@ async def test_a_long_history_is_not_read_for_it(tmp_path: Any) -> None:
         async def cost() -> int:
             nonlocal steps
             steps = 0
-            assert len(await store.read(lambda connection: lastrows.read(connection, "alice"))) == 3
+            assert len(await store.read(lambda connection: lastrows.read_last_ends(connection, "alice"))) == 3
             return steps
 
         short = await cost()

@@ -99,16 +99,16 @@ async def test_who_was_an_admin_of_a_team_is_not_told_of_its_jobs_any_more(porta
 async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, "alice")
     asked = asyncio.Semaphore(0)
-    recognise = events.Events.recognise
+    recognise = events.EventStreamHandler.recognise
 
-    async def away(self: events.Events) -> None:
+    async def away(self: events.EventStreamHandler) -> None:
         asked.release()
         self.manager.auth.api_url = "http://127.0.0.1:9/hub/api"
         await recognise(self)
 
     async with reading(portal, token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
-        monkeypatch.setattr(events.Events, "recognise", away)
+        monkeypatch.setattr(events.EventStreamHandler, "recognise", away)
         for _ in range(3):
             await asked.acquire()
         await portal.runs(wants("alice", server="train"))
@@ -136,6 +136,6 @@ async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp
                 why = {"token": "Say who you are", "team": "There is no such job of yours."}[taken]
                 last = (await stream.read()).decode()
             assert last.startswith(f"dlspawner: This stream has ended: {why}")
-            shelf = served.acting.logs
+            shelf = served.acting.log_reader
             assert shelf is not None
             assert not shelf.followers

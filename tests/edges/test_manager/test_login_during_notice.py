@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubError, HubFailed, HubRefused
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubError, HubFailed, HubRejected
 from dlspawner.manager import preempting
-from dlspawner.manager.notices import Kind
+from dlspawner.manager.notices import NoticeKind
 from tests.edges.test_manager.leaving import StoppingHub
 from tests.edges.test_manager.office import Office, until
 from tests.edges.test_manager.test_preempt_notices import configure, lend, reasons, state, told, wait_for_owner
@@ -24,7 +24,7 @@ def answer(office: Office, error: HubError | None) -> None:
     office.hub.servers = {("alice", ""), ("bob", "")}
 
     async def starts(_user: str, _server: str) -> None:
-        raise error or HubRefused(429, "It is number 1 in the queue and starts by itself.")
+        raise error or HubRejected(429, "It is number 1 in the queue and starts by itself.")
 
     office.hub.starts = starts
 
@@ -32,24 +32,27 @@ def answer(office: Office, error: HubError | None) -> None:
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [
-        (HubRefused(403, "auth has expired for alice, login again"), State.WAITING_LOGIN),
-        (HubFailed("The Hub failed (status 500)."), State.QUEUED),
-        (HubRefused(400, "The image is not allowed."), State.QUEUED),
+        (HubRejected(403, "auth has expired for alice, login again"), JobState.LOGIN_REQUIRED),
+        (HubFailed("The Hub failed (status 500)."), JobState.QUEUED),
+        (HubRejected(400, "The image is not allowed."), JobState.QUEUED),
     ],
     ids=["login", "failure", "refusal"],
 )
 async def test_a_notice_is_withdrawn_when_it_turns_out_to_be_for_nobody(
-    office: Office, said: HubError, becomes: State
+    office: Office, said: HubError, becomes: JobState
 ) -> None:
     office.hub = hub = StoppingHub(cluster=office.cluster)
     configure(office.folder)
     async with office.manager() as acting:
         victim, owner = await lend(office, acting), await wait_for_owner(acting)
-        assert told(office, acting) == [Kind.PREEMPTED]
+        assert told(office, acting) == [NoticeKind.PREEMPTED]
         answer(office, said)
-        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear, long before the notice is over")
+        await until(
+            lambda: told(office, acting) == [NoticeKind.PREEMPTION_CANCELLED],
+            "the all-clear, long before the notice is over",
+        )
 
-        assert (state(acting, victim), state(acting, owner)) == (State.RUNNING, becomes)
+        assert (state(acting, victim), state(acting, owner)) == (JobState.RUNNING, becomes)
         assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
         assert hub.asked == []
 
@@ -64,9 +67,9 @@ async def test_a_login_that_expires_while_the_notice_lasts_is_noticed_before_its
         victim, _ = await lend(office, acting), await wait_for_owner(acting)
         answer(office, None)
         await until(lambda: office.hub.started, "it is asked for")
-        assert told(office, acting) == [Kind.PREEMPTED]
-        answer(office, HubRefused(403, "auth has expired for alice, login again"))
+        assert told(office, acting) == [NoticeKind.PREEMPTED]
+        answer(office, HubRejected(403, "auth has expired for alice, login again"))
         office.clock.moved += preempting._SURE
-        await until(lambda: told(office, acting) == [Kind.GOES_ON], "the all-clear")
+        await until(lambda: told(office, acting) == [NoticeKind.PREEMPTION_CANCELLED], "the all-clear")
 
-        assert state(acting, victim) is State.RUNNING
+        assert state(acting, victim) is JobState.RUNNING

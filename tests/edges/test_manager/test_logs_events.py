@@ -11,7 +11,7 @@ import pytest
 
 from dlspawner.cluster import EVENTS
 from dlspawner.manager import podeventrows
-from dlspawner.manager.kept import Happening
+from dlspawner.manager.kept import PodEventMessage
 from dlspawner.manager.logs.happenings import read_event
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import PrintingOffice, job, printing
@@ -57,8 +57,8 @@ async def test_what_happens_to_a_jobs_pod_is_kept_with_the_job(lively: PrintingO
     question = job()
     async with lively.manager() as acting:
 
-        async def kept() -> list[Happening]:
-            return await acting.ledger.read(lambda connection: podeventrows.of_job(connection, question.job))
+        async def kept() -> list[PodEventMessage]:
+            return await acting.ledger.read(lambda connection: podeventrows.read_pod_events(connection, question.job))
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())

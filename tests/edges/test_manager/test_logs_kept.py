@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS, Cluster, Printed, Refused
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.desk import Question
+from dlspawner.cluster import PODS, KubernetesClient, KubernetesRejected, LogRequest
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.desk import AdmissionRequest
 from dlspawner.manager.logs import keeper, rows
-from dlspawner.manager.logs.keeper import Keeping
+from dlspawner.manager.logs.keeper import LogRetention
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, text
 
@@ -28,16 +28,16 @@ async def lively(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
         yield office
 
 
-async def over(acting: Acting, question: Question) -> None:
+async def over(acting: LeaderElector, question: AdmissionRequest) -> None:
     async def ended() -> bool:
         found = await acting.ledger.find(question.job)
-        return found is not None and found.job.state is State.ENDED
+        return found is not None and found.job.state is JobState.ENDED
 
     await until(ended, "the job has ended")
 
 
 async def test_a_stopped_job_has_its_log_to_the_last_line(lively: PrintingOffice) -> None:
-    lively.keeping = Keeping(seconds=3600)
+    lively.keeping = LogRetention(seconds=3600)
     question = job()
     async with lively.manager() as acting:
         pod = await lively.start(acting, question, f"echo hello; {WAITS}")
@@ -66,8 +66,8 @@ async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
     async with lively.manager() as acting:
         pod = await lively.start(acting, question, f"echo early; {WAITS}")
         await printed(acting.ledger, question, "early")
-        assert acting.logs is not None
-        logs, uid = acting.logs.keeper, pod["metadata"]["uid"]
+        assert acting.log_reader is not None
+        logs, uid = acting.log_reader.keeper, pod["metadata"]["uid"]
         assert not await logs.kept(uid, 0.1), "it goes on"
         asked = asyncio.create_task(logs.kept(uid, 60))
         await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
@@ -79,10 +79,10 @@ async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
         assert await text(acting.ledger, second) == "so much\n"
 
         async def refuses(*_: object) -> AsyncIterator[bytes]:
-            raise Refused("there is none", status=400)
+            raise KubernetesRejected("there is none", status=400)
             yield b""
 
-        monkeypatch.setattr(Cluster, "log", refuses)
+        monkeypatch.setattr(KubernetesClient, "log", refuses)
         pod = await lively.start(acting, job("carol"), "exit 3")
         assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
 
@@ -97,7 +97,7 @@ async def test_what_a_running_job_prints_is_kept_once_through_every_change_of_ma
         async with lively.manager() as acting:
             before = await text(acting.ledger, question)
 
-            async def more(acting: Acting = acting, before: str = before) -> bool:
+            async def more(acting: LeaderElector = acting, before: str = before) -> bool:
                 return len(await text(acting.ledger, question)) > len(before) or "line 400\n" in before
 
             await until(more, "it goes on")
@@ -175,19 +175,19 @@ async def test_a_log_that_is_read_while_its_container_starts_again_is_not_the_ne
     lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes cannot be asked for a run by its number: who asks for a log too late is given the next one's."""
-    question, in_time = job(), Cluster.log
+    question, in_time = job(), KubernetesClient.log
 
     async def again(pod: str) -> bool:
         statuses = (await lively.cluster.get(PODS, pod, NAMESPACE))["status"].get("containerStatuses") or [{}]
         return statuses[0].get("restartCount", 0) > 0
 
-    async def late(cluster: Cluster, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+    async def late(cluster: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
         if not wanted.previous:
             await until(lambda: again(pod), "the container runs again")
         async for piece in in_time(cluster, pod, namespace, wanted):
             yield piece
 
-    monkeypatch.setattr(Cluster, "log", late)
+    monkeypatch.setattr(KubernetesClient, "log", late)
     async with lively.manager() as acting:
         await lively.start(acting, question, "date +%s.%N; sleep 3; exit 1", restart="Always")
 
@@ -205,7 +205,7 @@ async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_
     """Whatever goes wrong in a way that nobody has thought of, at one log."""
     poisoned, tried = [True], list[float]()
 
-    class Poisoned(keeper.Stamped):
+    class Poisoned(keeper.StampedLog):
         def feed(self, data: bytes) -> None:
             if poisoned and b"poison" in data:
                 tried.append(asyncio.get_running_loop().time())
@@ -227,7 +227,7 @@ async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_
         assert all(later - earlier >= pause - 0.06 for earlier, later, pause in zip(tried, tried[1:], pauses))  # noqa: B905
         poisoned.clear()
         await printed(acting.ledger, bad, "poison")
-        assert acting.desk is not None, "and the deciding has gone on"
+        assert acting.admission is not None, "and the deciding has gone on"
 
 
 async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: PrintingOffice) -> None:
@@ -239,9 +239,10 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
         await printed(acting.ledger, ended, "hello")
         await lively.delete(pod)
         await over(acting, ended)
-        assert acting.logs is not None
-        assert not await acting.ledger.fenced(
-            acting.logs.keeper.epoch, lambda connection: rows.sweep(connection, lively.clock() - timedelta(days=7))
+        assert acting.log_reader is not None
+        assert not await acting.ledger.write_as_leader(
+            acting.log_reader.keeper.epoch,
+            lambda connection: rows.sweep(connection, lively.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)
     lively.clock.jumped = timedelta(days=8)

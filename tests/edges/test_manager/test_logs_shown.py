@@ -15,9 +15,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.cluster import Cluster, Printed
-from dlspawner.core.jobs import State
-from dlspawner.manager.desk import Question
+from dlspawner.cluster import KubernetesClient, LogRequest
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.desk import AdmissionRequest
 from dlspawner.manager.logs import log_api, turns
 from tests.edges.test_manager.noticing import serving
 from tests.edges.test_manager.office import ask, until
@@ -34,27 +34,27 @@ class Reading(Portal):
 
     office: PrintingOffice
 
-    async def prints(self, script: str, user: str = "alice") -> Question:
+    async def prints(self, script: str, user: str = "alice") -> AdmissionRequest:
         """A job that has printed, and said done, and goes on."""
         question = job(user)
         await self.office.start(self.served.acting, question, f"{script}; echo done; {WAITS}")
         await printed(self.served.acting.ledger, question, "done")
         return question
 
-    async def ended(self, question: Question) -> None:
+    async def ended(self, question: AdmissionRequest) -> None:
         await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
 
         async def over() -> bool:
             found = await self.served.acting.ledger.find(question.job)
-            return found is not None and found.job.state is State.ENDED
+            return found is not None and found.job.state is JobState.ENDED
 
         await until(over, "it has ended")
         await printed(self.served.acting.ledger, question, "goodbye")
 
-    async def log(self, user: str, question: Question, query: str = "") -> Read:
+    async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
         return await self.read(user, f"api/jobs/{question.job}/log{query}")
 
-    async def page(self, user: str, question: Question, query: str = "") -> Read:
+    async def page(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
         return await self.read(user, f"jobs/{question.job}/log{query}")
 
 
@@ -208,7 +208,7 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
     question = await reading.prints("echo hello")
     token = await asyncio.to_thread(reading.world.token, "alice")
     url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
-    shelf = reading.served.acting.logs
+    shelf = reading.served.acting.log_reader
     assert shelf is not None
     async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
         answers = [await session.get(url) for _ in range(4)]
@@ -317,15 +317,15 @@ async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
     hers = await reading.prints("echo hello")
     reading.knows("bob", "")
     his = await reading.prints("echo hello", "bob")
-    goes_on, real = asyncio.Event(), Cluster.log
+    goes_on, real = asyncio.Event(), KubernetesClient.log
 
-    async def log(self: Cluster, pod: str, namespace: str, wanted: Printed) -> AsyncIterator[bytes]:
+    async def log(self: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
         if pod == "jupyter-alice" and not wanted.timestamps:
             await goes_on.wait()
         async for piece in real(self, pod, namespace, wanted):
             yield piece
 
-    monkeypatch.setattr(Cluster, "log", log)
+    monkeypatch.setattr(KubernetesClient, "log", log)
     token = await asyncio.to_thread(reading.world.token, "alice")
     url = f"{reading.served.url}/api/jobs/{hers.job}/log"
     share, found = turns.AT_ONCE + turns.WAITING, list[tuple[int, str | None, str]]()

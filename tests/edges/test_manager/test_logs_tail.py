@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from dlspawner.manager.logs.tail import Mark, Ring, Stamped, in_utc
+from dlspawner.manager.logs.tail import LogMark, StampedLog, TailBuffer, in_utc
 
 SECOND = "2024-05-01T10:00:00"
-NOTHING = Mark()
+NOTHING = LogMark()
 
 
 def line(at: int, text: str, end: str = "\n") -> bytes:
@@ -17,9 +17,9 @@ def line(at: int, text: str, end: str = "\n") -> bytes:
 
 
 def read(
-    log: bytes, known: Mark = NOTHING, *, ended: bool = False, most: int = 2**20, size: int = 100
-) -> tuple[bytes, Mark]:
-    reader = Stamped(known, [b"a secret token"], most)
+    log: bytes, known: LogMark = NOTHING, *, ended: bool = False, most: int = 2**20, size: int = 100
+) -> tuple[bytes, LogMark]:
+    reader = StampedLog(known, [b"a secret token"], most)
     for at in range(0, len(log), size):
         reader.feed(log[at : at + size])
     text, mark, _ = reader.take(ended=ended)
@@ -27,15 +27,15 @@ def read(
 
 
 def test_the_ring_keeps_the_end_and_begins_with_a_line() -> None:
-    ring = Ring(10)
+    ring = TailBuffer(10)
     for part in (b"one\n", b"two\n", b"three\n", b"four\n"):
         ring.put(part)
     assert ring.take() == b"four\n"
     assert ring.lost
-    whole = Ring(10)
+    whole = TailBuffer(10)
     whole.put(b"0123456789")
     assert (whole.take(), whole.lost) == (b"0123456789", False)
-    endless = Ring(10)
+    endless = TailBuffer(10)
     endless.put(b"x" * 99)
     assert (endless.take(), endless.lost) == (b"x" * 10, True)
 
@@ -95,7 +95,7 @@ def test_a_log_whose_earlier_lines_the_node_has_thrown_away_may_begin_in_a_priva
 
 def test_a_key_that_is_never_over_is_hidden_and_what_is_longer_than_any_is_none() -> None:
     begun = b"".join(line(number, text) for number, text in enumerate(KEY))
-    assert read(begun, ended=True) == (b"[secret]", Mark(f"{SECOND}.{len(KEY) - 1:09}Z", 1))
+    assert read(begun, ended=True) == (b"[secret]", LogMark(f"{SECOND}.{len(KEY) - 1:09}Z", 1))
     assert read(begun) == (b"", NOTHING)
     endless = begun + b"".join(line(100 + number, "no key at all") for number in range(5000))
     assert read(endless)[0].endswith(b"no key at all\n")
@@ -108,7 +108,7 @@ def test_however_often_and_wherever_a_log_is_read_it_is_the_same() -> None:
         for number in range(60):
             at += chance.choice([0, 0, 1])
             log += line(at, f"line {number}")
-        kept, mark, size = b"", Mark(), 0
+        kept, mark, size = b"", LogMark(), 0
         while size < len(log):
             size = min(len(log), size + chance.randrange(1, 400))
             new, mark = read(log[:size], mark, size=chance.randrange(1, 200))

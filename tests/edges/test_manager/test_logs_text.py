@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from dlspawner.manager.logs.text import Masker, last_lines, matching, readable
+from dlspawner.manager.logs.text import Redactor, last_lines, matching, readable
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\nAAAAB3NzaC\n-----END OPENSSH PRIVATE KEY-----"
 
 
-def masked(data: bytes, size: int = 0, masker: Masker | None = None) -> bytes:
-    masker = masker or Masker([TOKEN])
+def masked(data: bytes, size: int = 0, masker: Redactor | None = None) -> bytes:
+    masker = masker or Redactor([TOKEN])
     size = size or len(data) or 1
     parts = [masker.feed(data[at : at + size]) for at in range(0, len(data), size)]
     return b"".join((*parts, masker.end()))
@@ -75,18 +75,18 @@ END = b"-----END PRIVATE KEY-----"
 )
 @pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
 def test_who_reads_from_the_middle_of_a_key_reads_nothing_of_it(printed: bytes, kept: bytes, size: int) -> None:
-    assert masked(printed, size, Masker([TOKEN], middle=True)) == kept
+    assert masked(printed, size, Redactor([TOKEN], middle=True)) == kept
 
 
 def test_what_is_known_to_be_whole_is_no_key_because_it_looks_like_one() -> None:
-    masker = Masker(middle=True)
+    masker = Redactor(middle=True)
     assert masker.feed(BODY) + masker.end(cut=False) == BODY
-    endless = Masker(middle=True)
+    endless = Redactor(middle=True)
     assert sum(len(endless.feed(BODY)) for _ in range(1000)) > 900 * len(BODY), "longer than any key"
 
 
 def test_ten_mebibytes_in_one_line_take_little_time_and_are_given_on_as_they_come() -> None:
-    masker, began = Masker([TOKEN]), time.process_time()
+    masker, began = Redactor([TOKEN]), time.process_time()
     given = sum(len(masker.feed(b"x" * 65536)) for _ in range(160))
     assert given > 10 * 2**20 - 2 * 65536
     assert time.process_time() - began < 5
@@ -95,7 +95,7 @@ def test_ten_mebibytes_in_one_line_take_little_time_and_are_given_on_as_they_com
 @pytest.mark.parametrize("printed", [b" " * 20_000 + b"!\n", b"A" * 20_000 + b"!\n", b"\n" * 30_000, b"A: b\n" * 6000])
 def test_no_line_takes_long_to_be_told_from_a_key(printed: bytes) -> None:
     began = time.process_time()
-    assert masked(printed, 4096, Masker(middle=True)) == printed
+    assert masked(printed, 4096, Redactor(middle=True)) == printed
     assert time.process_time() - began < 5
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dlspawner.core.model import Team
-from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.access import Right, may_read_metrics, named, viewer
+from dlspawner.hubapi import HubIdentity, IdentityKind
+from dlspawner.manager.access import AccessRight, actor_name, may_read_metrics, viewer_of
 
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
@@ -14,33 +14,33 @@ ALL = frozenset({"servers", "read:servers"})
 IN_JOB = frozenset({"access:servers!server=vera/train", "users:activity!user=vera"})
 
 
-def person(scopes: frozenset[str] = frozenset(), *, name: str = "vera", admin: bool = False) -> Identity:
-    return Identity(name, Kind.USER, scopes, admin)
+def person(scopes: frozenset[str] = frozenset(), *, name: str = "vera", admin: bool = False) -> HubIdentity:
+    return HubIdentity(name, IdentityKind.USER, scopes, admin)
 
 
-def service(*scopes: str) -> Identity:
-    return Identity("reports", Kind.SERVICE, frozenset(scopes))
+def service(*scopes: str) -> HubIdentity:
+    return HubIdentity("reports", IdentityKind.SERVICE, frozenset(scopes))
 
 
 # Whose jobs: their own, a member's of the team vision, of language, and of a team that is gone.
 @pytest.mark.parametrize(
     ("identity", "by_token", "right", "reached"),
     [
-        (person(), False, Right.SEE, ("vera", "vision")),
-        (person(), False, Right.ACT, ("vera", "vision")),
-        (person(name="ann"), False, Right.ACT, ("ann",)),
-        (person(admin=True), False, Right.ACT, ("vera", "vision", "language", "gone")),
-        (person(OWN), True, Right.ACT, ("vera", "vision")),
-        (person(frozenset({"read:servers!user=vera"})), True, Right.SEE, ("vera", "vision")),
-        (person(frozenset({"read:servers!user=vera"})), True, Right.ACT, None),
-        (person(frozenset({"access:services!service=jobs"})), True, Right.SEE, None),
-        (person(frozenset({"servers!user=ann"})), True, Right.ACT, None),
-        (person(IN_JOB), True, Right.SEE, None),
-        (person(OWN, admin=True), True, Right.ACT, ("vera", "vision")),
-        (person(ALL, admin=True), True, Right.ACT, ("vera", "vision", "language", "gone")),
-        (service("read:servers"), True, Right.SEE, ("vera", "vision", "language", "gone")),
-        (service("read:servers"), True, Right.ACT, None),
-        (service("read:servers!user=vera"), True, Right.SEE, None),
+        (person(), False, AccessRight.SEE, ("vera", "vision")),
+        (person(), False, AccessRight.ACT, ("vera", "vision")),
+        (person(name="ann"), False, AccessRight.ACT, ("ann",)),
+        (person(admin=True), False, AccessRight.ACT, ("vera", "vision", "language", "gone")),
+        (person(OWN), True, AccessRight.ACT, ("vera", "vision")),
+        (person(frozenset({"read:servers!user=vera"})), True, AccessRight.SEE, ("vera", "vision")),
+        (person(frozenset({"read:servers!user=vera"})), True, AccessRight.ACT, None),
+        (person(frozenset({"access:services!service=jobs"})), True, AccessRight.SEE, None),
+        (person(frozenset({"servers!user=ann"})), True, AccessRight.ACT, None),
+        (person(IN_JOB), True, AccessRight.SEE, None),
+        (person(OWN, admin=True), True, AccessRight.ACT, ("vera", "vision")),
+        (person(ALL, admin=True), True, AccessRight.ACT, ("vera", "vision", "language", "gone")),
+        (service("read:servers"), True, AccessRight.SEE, ("vera", "vision", "language", "gone")),
+        (service("read:servers"), True, AccessRight.ACT, None),
+        (service("read:servers!user=vera"), True, AccessRight.SEE, None),
     ],
     ids=[
         "a team admin in a browser sees the team's jobs",
@@ -61,15 +61,15 @@ def service(*scopes: str) -> Identity:
     ],
 )
 def test_over_whose_jobs_somebody_has_a_right(
-    identity: Identity, by_token: bool, right: Right, reached: tuple[str, ...] | None
+    identity: HubIdentity, by_token: bool, right: AccessRight, reached: tuple[str, ...] | None
 ) -> None:
-    found = viewer(identity, TEAMS, right, by_token=by_token)
+    found = viewer_of(identity, TEAMS, right, by_token=by_token)
     if isinstance(found, str):
         assert reached is None
         return
     everything = {identity.name: (identity.name, "other"), "vision": ("bob", "vision")}
     everything |= {"language": ("bob", "language"), "gone": ("bob", "gone")}
-    if identity.kind is Kind.SERVICE:
+    if identity.kind is IdentityKind.SERVICE:
         everything = {"vera": ("vera", "other"), **{k: v for k, v in everything.items() if k != identity.name}}
     assert tuple(name for name, job in everything.items() if found.reaches(*job)) == reached
 
@@ -93,12 +93,12 @@ def test_over_whose_jobs_somebody_has_a_right(
         "a person in a browser does not",
     ],
 )
-def test_who_reads_metrics(identity: Identity, by_token: bool, allowed: bool) -> None:
+def test_who_reads_metrics(identity: HubIdentity, by_token: bool, allowed: bool) -> None:
     assert (may_read_metrics(identity, by_token=by_token) is None) == allowed
 
 
 def test_a_service_is_recorded_as_one_whatever_it_is_called() -> None:
-    assert [named(one) for one in (person(), Identity("vera", Kind.SERVICE, frozenset()))] == [
+    assert [actor_name(one) for one in (person(), HubIdentity("vera", IdentityKind.SERVICE, frozenset()))] == [
         "vera",
         "the service vera",
     ]

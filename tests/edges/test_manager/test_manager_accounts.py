@@ -12,10 +12,10 @@ import requests
 from sqlalchemy import delete, insert
 
 from dlspawner.core.accounts import UidRange
-from dlspawner.core.link import link_token
+from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.database import open_engine, upgrade
 from dlspawner.manager.schema import accounts
-from dlspawner.manager.store import Allocated, Store
+from dlspawner.manager.store import AllocatedUid, Database
 from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
 from dlspawner.spawner.refusal import Refused
 from tests.edges.test_manager.world import World
@@ -26,52 +26,52 @@ UIDS = UidRange(20_000, 20_999)
 
 
 @pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Store]:
-    store = await asyncio.to_thread(Store.open, db_url)
+async def store(db_url: str) -> AsyncIterator[Database]:
+    store = await asyncio.to_thread(Database.open, db_url)
     yield store
     await store.close()
 
 
-async def uid(store: Store, user: str, uids: UidRange = UIDS) -> int | None:
+async def uid(store: Database, user: str, uids: UidRange = UIDS) -> int | None:
     account = await store.account(user, uids, NOW)
     return account.uid if account else None
 
 
-async def test_everybody_has_their_own_from_the_range(store: Store) -> None:
+async def test_everybody_has_their_own_from_the_range(store: Database) -> None:
     assert [await uid(store, name) for name in ("alice", "bob", "alice")] == [20_000, 20_001, 20_000]
 
 
-async def test_only_the_first_request_makes_one(store: Store) -> None:
-    assert await store.account("alice", UIDS, NOW) == Allocated(20_000, new=True)
-    assert await store.account("alice", UIDS, NOW) == Allocated(20_000, new=False)
+async def test_only_the_first_request_makes_one(store: Database) -> None:
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=True)
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=False)
 
 
-async def test_people_who_come_at_once_get_different_ones(store: Store) -> None:
+async def test_people_who_come_at_once_get_different_ones(store: Database) -> None:
     found = await asyncio.gather(*(uid(store, f"user-{number}") for number in range(50)))
 
     assert sorted(one for one in found if one) == list(range(20_000, 20_050))
 
 
-async def test_one_person_who_comes_fifty_times_at_once_gets_one(store: Store) -> None:
+async def test_one_person_who_comes_fifty_times_at_once_gets_one(store: Database) -> None:
     assert set(await asyncio.gather(*(uid(store, "alice") for _ in range(50)))) == {20_000}
 
 
-async def test_two_managers_do_not_give_the_same(store: Store, db_url: str) -> None:
-    other = await asyncio.to_thread(Store.open, db_url)
+async def test_two_managers_do_not_give_the_same(store: Database, db_url: str) -> None:
+    other = await asyncio.to_thread(Database.open, db_url)
     found = await asyncio.gather(*(uid(one, f"{n}-{id(one)}") for n in range(10) for one in (store, other)))
     await other.close()
 
     assert len(set(found)) == 20
 
 
-async def test_a_full_range_is_an_answer_and_the_people_in_it_keep_theirs(store: Store) -> None:
+async def test_a_full_range_is_an_answer_and_the_people_in_it_keep_theirs(store: Database) -> None:
     small = UidRange(20_000, 20_001)
 
     assert [await uid(store, name, small) for name in ("a", "b", "c", "a")] == [20_000, 20_001, None, 20_000]
 
 
 @pytest.mark.parametrize("after", [UidRange(30_000, 30_999), UidRange(10_000, 10_999)])
-async def test_a_changed_range_is_for_new_people(after: UidRange, store: Store) -> None:
+async def test_a_changed_range_is_for_new_people(after: UidRange, store: Database) -> None:
     await uid(store, "alice")
 
     assert [await uid(store, name, after) for name in ("bob", "alice", "carol")] == [
@@ -82,7 +82,7 @@ async def test_a_changed_range_is_for_new_people(after: UidRange, store: Store) 
 
 
 @pytest.mark.parametrize("name", ["bob", "alice"])
-async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: Store) -> None:
+async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: Database) -> None:
     await uid(store, "alice")
     await uid(store, "bob")
     remove(store, "bob")
@@ -91,7 +91,7 @@ async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: 
     assert await uid(store, name) == 20_002
 
 
-async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Store) -> None:
+async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Database) -> None:
     for name in ("alice", "bob", "carol"):
         await uid(store, name)
     for name in ("alice", "bob", "carol"):
@@ -101,7 +101,7 @@ async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Store) -
     assert await uid(store, "dave", UidRange(19_000, 29_000)) == 20_003
 
 
-def remove(store: Store, user: str) -> None:
+def remove(store: Database, user: str) -> None:
     with store._engine.begin() as connection:
         assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
 
@@ -117,7 +117,7 @@ async def test_a_database_of_before_goes_on_after_its_largest(db_url: str) -> No
         ]
         connection.execute(insert(accounts), rows)
     engine.dispose()
-    store = await asyncio.to_thread(Store.open, db_url)
+    store = await asyncio.to_thread(Database.open, db_url)
     remove(store, "bob")
     found = await uid(store, "carol")
     await store.close()
@@ -140,7 +140,7 @@ async def test_the_hub_asks(world: World, person: str) -> None:
 
 def test_nobody_else_does(world: World, person: str) -> None:
     """Neither by the Hub's own tokens, nor by the Manager's as it is."""
-    tokens = [world.token("root-admin"), *world.tokens.values(), link_token("other"), ""]
+    tokens = [world.token("root-admin"), *world.tokens.values(), derive_hub_token("other"), ""]
     for token in tokens:
         answer = requests.put(
             f"{world.jobs}/api/users/{person}/account",
@@ -166,7 +166,7 @@ def test_nobody_else_does(world: World, person: str) -> None:
     ids=repr,
 )
 def test_what_is_no_range_is_refused(body: dict[str, object], world: World, person: str) -> None:
-    headers = {"Authorization": f"token {link_token(world.tokens['manager'])}"}
+    headers = {"Authorization": f"token {derive_hub_token(world.tokens['manager'])}"}
     answer = requests.put(f"{world.jobs}/api/users/{person}/account", headers=headers, json=body, timeout=30)
 
     assert answer.status_code == 422

@@ -8,51 +8,51 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlspawner.hubapi import HubApi, HubRefused, HubUser, Kind, may_access_server, own_server
+from dlspawner.hubapi import HubClient, HubRejected, HubUser, IdentityKind, may_access_server, own_server
 from tests.edges.test_manager.world import World
 
 
 @pytest.fixture
-async def gateway(world: World) -> AsyncIterator[HubApi]:
-    async with HubApi(world.hub_api, world.tokens["gateway"]) as api:
+async def gateway(world: World) -> AsyncIterator[HubClient]:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as api:
         yield api
 
 
 @pytest.fixture
-async def manager(world: World) -> AsyncIterator[HubApi]:
-    async with HubApi(world.hub_api, world.tokens["manager"]) as api:
+async def manager(world: World) -> AsyncIterator[HubClient]:
+    async with HubClient(world.hub_api, world.tokens["manager"]) as api:
         yield api
 
 
-async def test_a_persons_token_tells_who_it_is_and_what_it_opens(world: World, gateway: HubApi) -> None:
+async def test_a_persons_token_tells_who_it_is_and_what_it_opens(world: World, gateway: HubClient) -> None:
     identity = await gateway.whoami(world.token("alice"))
     assert identity is not None
-    assert (identity.name, identity.kind, own_server(identity)) == ("alice", Kind.USER, None)
+    assert (identity.name, identity.kind, own_server(identity)) == ("alice", IdentityKind.USER, None)
     assert may_access_server(identity, "alice", "train")
     assert not may_access_server(identity, "bob", "train")
 
 
-async def test_a_servers_token_opens_only_that_server(world: World, gateway: HubApi) -> None:
+async def test_a_servers_token_opens_only_that_server(world: World, gateway: HubClient) -> None:
     identity = await gateway.whoami(world.server_token("alice", "train"))
     assert identity is not None
     assert (identity.name, own_server(identity)) == ("alice", "train")
     assert not may_access_server(identity, "alice", "other")
 
 
-async def test_services_and_administrators_are_told_apart(world: World, gateway: HubApi) -> None:
+async def test_services_and_administrators_are_told_apart(world: World, gateway: HubClient) -> None:
     service = await gateway.whoami(world.tokens["gateway"])
     admin = await gateway.whoami(world.token("root-admin"))
     assert service is not None
     assert admin is not None
-    assert (service.name, service.kind) == ("ssh-gateway", Kind.SERVICE)
+    assert (service.name, service.kind) == ("ssh-gateway", IdentityKind.SERVICE)
     assert (admin.name, admin.admin) == ("root-admin", True)
 
 
-async def test_an_unknown_token_is_nobodys(gateway: HubApi) -> None:
+async def test_an_unknown_token_is_nobodys(gateway: HubClient) -> None:
     assert await gateway.whoami("0123456789abcdef") is None
 
 
-async def test_a_user_comes_with_running_and_stopped_servers(world: World, gateway: HubApi, person: str) -> None:
+async def test_a_user_comes_with_running_and_stopped_servers(world: World, gateway: HubClient, person: str) -> None:
     world.server_token(person, "train")
     user = await gateway.user(person)
     assert user is not None
@@ -62,7 +62,7 @@ async def test_a_user_comes_with_running_and_stopped_servers(world: World, gatew
 
 
 async def test_a_server_is_started_used_and_stopped(
-    world: World, manager: HubApi, gateway: HubApi, person: str
+    world: World, manager: HubClient, gateway: HubClient, person: str
 ) -> None:
     world.token(person)
     await manager.start_server(person, "train", {"template": "ssh", "gpus": 2})
@@ -82,19 +82,19 @@ async def test_a_server_is_started_used_and_stopped(
     assert again.servers["train"].user_options == {"template": "ssh", "gpus": 2}
 
 
-async def test_activity_of_a_server_that_is_not_there_is_refused(world: World, gateway: HubApi, person: str) -> None:
+async def test_activity_of_a_server_that_is_not_there_is_refused(world: World, gateway: HubClient, person: str) -> None:
     world.token(person)
-    with pytest.raises(HubRefused, match="No such server"):
+    with pytest.raises(HubRejected, match="No such server"):
         await gateway.post_activity(person, {"gone": datetime.now(UTC)})
 
 
-async def test_what_the_gateway_may_not_do_is_refused(gateway: HubApi) -> None:
-    with pytest.raises(HubRefused) as refused:
+async def test_what_the_gateway_may_not_do_is_refused(gateway: HubClient) -> None:
+    with pytest.raises(HubRejected) as refused:
         await gateway.start_server("alice", "train")
     assert refused.value.status in {403, 404}
 
 
-async def _until(api: HubApi, name: str, server: str, *, ready: bool) -> HubUser:
+async def _until(api: HubClient, name: str, server: str, *, ready: bool) -> HubUser:
     async with asyncio.timeout(30):
         while True:
             user = await api.user(name)

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from dlspawner.hubapi import Identity, Kind
-from dlspawner.manager.identity import ConfigurationMissing, audience, read_service
+from dlspawner.hubapi import HubIdentity, IdentityKind
+from dlspawner.manager.identity import ServiceEnvironmentMissing, read_service, recipient_of
 from dlspawner.manager.web import PageUser, page_namespace, policy
 
 MINIMAL = {
@@ -36,7 +36,7 @@ def test_the_environment_of_a_service(given: dict[str, str], prefix: str, base_u
 
 
 def test_all_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigurationMissing, match="SERVICE_URL, JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"):
+    with pytest.raises(ServiceEnvironmentMissing, match="SERVICE_URL, JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"):
         read_service({})
 
 
@@ -51,7 +51,7 @@ def test_the_service_does_not_show_its_token() -> None:
 
 def test_pages_of_a_hub_below_a_path_take_from_it_what_the_manager_does_not_serve() -> None:
     service = read_service({**MINIMAL, "JUPYTERHUB_BASE_URL": "/lab/"})
-    namespace = page_namespace(service, Identity("alice", Kind.USER, frozenset()))
+    namespace = page_namespace(service, HubIdentity("alice", IdentityKind.USER, frozenset()))
     static_url = namespace["static_url"]
     assert callable(static_url)
     assert static_url("js/home.js") == "/lab/hub/static/js/home.js"
@@ -81,8 +81,8 @@ def test_a_name_stays_text_inside_the_pages_script(name: str) -> None:
 def test_what_administrators_are_told_needs_more_than_a_token_for_something_else(
     scopes: frozenset[str], by_token: bool, told: bool
 ) -> None:
-    admin = Identity("ada", Kind.USER, scopes, admin=True)
-    assert audience(admin, by_token=by_token).admin is told
+    admin = HubIdentity("ada", IdentityKind.USER, scopes, admin=True)
+    assert recipient_of(admin, by_token=by_token).admin is told
 
 
 @pytest.mark.parametrize(

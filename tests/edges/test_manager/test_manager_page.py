@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 from tornado.web import HTTPError
 
-from dlspawner.manager.web import Handler
+from dlspawner.manager.web import ManagerHandler
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.world import World
 
@@ -234,7 +234,7 @@ def test_nobody_writes_lines_of_their_own_into_the_log(world: World) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no"), HTTPError(400, "no")], ids=["a fault", "a refusal of tornado's"])
 def test_what_is_logged_of_faults_is_without_the_query(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    handler = Handler.__new__(Handler)
+    handler = ManagerHandler.__new__(ManagerHandler)
     line = RequestStartLine("GET", "/services/jobs/keys?code=secret", "HTTP/1.1")
     handler.request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "hub"}))
     handler.log_exception(type(error), error, None)

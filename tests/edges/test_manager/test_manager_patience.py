@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
 from dlspawner.manager import database
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.store import Store, StoreUnavailable
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.store import Database, DatabaseUnavailable
 from tests.edges.test_manager.databases import create
 from tests.edges.test_manager.office import Office, ask, until, wants
 
@@ -37,10 +37,10 @@ async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_ove
     engine = stuck(office.db_url)
     async with office.manager() as acting:
         with engine.begin():
-            with pytest.raises(Fenced):
+            with pytest.raises(NotLeader):
                 await asyncio.wait_for(ask(acting, wants()), 25)
-            await until(lambda: acting.desk is None, "it has stopped acting")
-        await until(lambda: acting.desk is not None, "it acts again")
+            await until(lambda: acting.admission is None, "it has stopped acting")
+        await until(lambda: acting.admission is not None, "it acts again")
         assert (await ask(acting, wants("bob"))).decision == "admit"
     engine.dispose()
 
@@ -49,15 +49,15 @@ async def test_a_statement_that_postgresql_does_not_finish_fails(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "STATEMENT_SECONDS", 1, raising=False)
-    store = await asyncio.to_thread(Store.open, create(postgres))
-    with pytest.raises(StoreUnavailable):
+    store = await asyncio.to_thread(Database.open, create(postgres))
+    with pytest.raises(DatabaseUnavailable):
         await store.read(lambda connection: connection.execute(text("SELECT pg_sleep(30)")))
     assert await store.keys("alice") == []
     await store.close()
 
 
 async def test_libpq_is_told_to_give_up_on_a_silent_postgresql_after_15_seconds(postgres: str) -> None:
-    store = await asyncio.to_thread(Store.open, create(postgres))
+    store = await asyncio.to_thread(Database.open, create(postgres))
     known = await store.read(lambda connection: connection.connection.driver_connection.info.get_parameters())  # type: ignore[union-attr]
     assert (known["keepalives_idle"], known["tcp_user_timeout"]) == ("5", "15000")
     await store.close()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.manager import ssh_keys
-from dlspawner.manager.ssh_keys import PublicKey, Rejected, parse
+from dlspawner.manager.ssh_keys import KeyRejected, PublicKey, parse_keys
 
 
 def generated(algorithm: str, comment: str = "laptop", **more: int) -> str:
@@ -58,7 +58,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_accepted_and_understood_by_the_gateways_library(text: str) -> None:
-    parsed = parse(text)
+    parsed = parse_keys(text)
     assert isinstance(parsed, tuple), parsed
     (key,) = parsed
     assert asyncssh.import_public_key(key.key).get_fingerprint() == key.fingerprint
@@ -87,8 +87,8 @@ REJECTED = {
 
 @pytest.mark.parametrize(("text", "sentence"), REJECTED.values(), ids=REJECTED.keys())
 def test_rejected_with_a_sentence(text: str, sentence: str) -> None:
-    parsed = parse(text)
-    assert isinstance(parsed, Rejected)
+    parsed = parse_keys(text)
+    assert isinstance(parsed, KeyRejected)
     assert sentence in " ".join(parsed.sentences)
     assert not parsed.private
 
@@ -105,8 +105,8 @@ def test_rejected_with_a_sentence(text: str, sentence: str) -> None:
     ids=["OpenSSH's", "PEM", "PuTTY's", "after a public key", "too long"],
 )
 def test_a_private_key_is_recognised_and_not_repeated(text: str) -> None:
-    parsed = parse(text)
-    assert isinstance(parsed, Rejected)
+    parsed = parse_keys(text)
+    assert isinstance(parsed, KeyRejected)
     assert parsed.private
     assert "was not stored" in parsed.sentences[0]
     assert text.rsplit(maxsplit=1)[-1] not in " ".join(parsed.sentences).split()
@@ -114,21 +114,21 @@ def test_a_private_key_is_recognised_and_not_repeated(text: str) -> None:
 
 def test_several_keys_are_read_each_once() -> None:
     other = generated("ssh-ed25519", "desk")
-    parsed = parse(f"{ED25519}\n{other}\n{ED25519}")
+    parsed = parse_keys(f"{ED25519}\n{other}\n{ED25519}")
     assert isinstance(parsed, tuple)
     assert [key.name for key in parsed] == ["laptop", "desk"]
 
 
 def test_one_bad_line_refuses_all_and_says_which() -> None:
-    parsed = parse(f"{ED25519}\n\nssh-dss AAAA\nrubbish")
-    assert isinstance(parsed, Rejected)
+    parsed = parse_keys(f"{ED25519}\n\nssh-dss AAAA\nrubbish")
+    assert isinstance(parsed, KeyRejected)
     assert [sentence.partition(":")[0] for sentence in parsed.sentences] == ["Line 3", "Line 4"]
 
 
 def test_the_fingerprint_is_the_one_that_ssh_keygen_prints(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text(ED25519)
     printed = subprocess.run(["ssh-keygen", "-lf", tmp_path / "key.pub"], check=True, capture_output=True, text=True)
-    (key,) = parse(ED25519)
+    (key,) = parse_keys(ED25519)
     assert isinstance(key, PublicKey)
     assert key.fingerprint in printed.stdout.split()
 
@@ -150,6 +150,6 @@ def test_a_comment_becomes_a_name_of_visible_characters(comment: str, name: str)
 
 @given(st.text())
 def test_no_text_breaks_the_parser(text: str) -> None:
-    parse(text)
-    parse(f"ssh-ed25519 {text}")
-    parse(f"ssh-ed25519 {BODY}{text}")
+    parse_keys(text)
+    parse_keys(f"ssh-ed25519 {text}")
+    parse_keys(f"ssh-ed25519 {BODY}{text}")

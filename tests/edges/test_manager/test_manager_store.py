@@ -16,30 +16,30 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from dlspawner.manager import database
-from dlspawner.manager.database import DatabaseProblem
-from dlspawner.manager.ledger import Ledger
+from dlspawner.manager.database import DatabaseUnusable
+from dlspawner.manager.ledger import JobRepository
 from dlspawner.manager.schema import metadata
-from dlspawner.manager.ssh_keys import PublicKey, parse
-from dlspawner.manager.store import Added, Found, Store, StoreUnavailable, TooMany
+from dlspawner.manager.ssh_keys import PublicKey, parse_keys
+from dlspawner.manager.store import AddedKeys, Database, DatabaseUnavailable, FoundKey, TooManyKeys
 from tests.edges.test_manager import databases
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def make_key(name: str = "laptop") -> PublicKey:
-    parsed = parse(asyncssh.generate_private_key("ssh-ed25519", comment=name).export_public_key().decode())
+    parsed = parse_keys(asyncssh.generate_private_key("ssh-ed25519", comment=name).export_public_key().decode())
     assert isinstance(parsed, tuple)
     return parsed[0]
 
 
 @pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Store]:
-    store = await asyncio.to_thread(Store.open, db_url)
+async def store(db_url: str) -> AsyncIterator[Database]:
+    store = await asyncio.to_thread(Database.open, db_url)
     yield store
     await store.close()
 
 
-async def test_a_key_is_kept_as_it_was_added(store: Store) -> None:
+async def test_a_key_is_kept_as_it_was_added(store: Database) -> None:
     key = make_key("laptop")
     await store.add_keys("alice", [key], NOW, limit=50)
     (kept,) = await store.keys("alice")
@@ -52,45 +52,45 @@ async def test_a_key_is_kept_as_it_was_added(store: Store) -> None:
     )
 
 
-async def test_people_see_only_their_own_keys(store: Store) -> None:
+async def test_people_see_only_their_own_keys(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     assert await store.keys("bob") == []
 
 
-async def test_a_key_added_again_is_reported_as_known_and_kept_once(store: Store) -> None:
+async def test_a_key_added_again_is_reported_as_known_and_kept_once(store: Database) -> None:
     key = make_key()
     await store.add_keys("alice", [key], NOW, limit=50)
     again = await store.add_keys("alice", [key], NOW, limit=50)
-    assert isinstance(again, Added)
+    assert isinstance(again, AddedKeys)
     assert [len(again.new), len(again.known), len(await store.keys("alice"))] == [0, 1, 1]
 
 
-async def test_two_people_may_have_the_same_key(store: Store) -> None:
+async def test_two_people_may_have_the_same_key(store: Database) -> None:
     key = make_key()
     for person in ("alice", "alice-admin"):
         added = await store.add_keys(person, [key], NOW, limit=50)
-        assert isinstance(added, Added)
+        assert isinstance(added, AddedKeys)
         assert len(added.new) == 1
 
 
-async def test_more_keys_than_allowed_are_refused_together(store: Store) -> None:
+async def test_more_keys_than_allowed_are_refused_together(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=2)
-    assert await store.add_keys("alice", [make_key(), make_key()], NOW, limit=2) == TooMany(limit=2, present=1)
+    assert await store.add_keys("alice", [make_key(), make_key()], NOW, limit=2) == TooManyKeys(limit=2, present=1)
     assert len(await store.keys("alice")) == 1
 
 
-async def test_the_limit_holds_when_requests_race(store: Store) -> None:
+async def test_the_limit_holds_when_requests_race(store: Database) -> None:
     await asyncio.gather(*(store.add_keys("alice", [make_key()], NOW, limit=3) for _ in range(12)))
     assert len(await store.keys("alice")) == 3
 
 
-async def test_one_key_added_by_racing_requests_is_kept_once(store: Store) -> None:
+async def test_one_key_added_by_racing_requests_is_kept_once(store: Database) -> None:
     key = make_key()
     results = await asyncio.gather(*(store.add_keys("alice", [key], NOW, limit=50) for _ in range(8)))
-    assert sum(len(result.new) for result in results if isinstance(result, Added)) == 1
+    assert sum(len(result.new) for result in results if isinstance(result, AddedKeys)) == 1
 
 
-async def test_only_the_owner_removes_a_key(store: Store) -> None:
+async def test_only_the_owner_removes_a_key(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (key,) = await store.keys("alice")
     assert await store.remove_key("bob", key.id) is None
@@ -98,7 +98,7 @@ async def test_only_the_owner_removes_a_key(store: Store) -> None:
     assert await store.keys("alice") == []
 
 
-async def test_an_id_is_never_given_again(store: Store) -> None:
+async def test_an_id_is_never_given_again(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (first,) = await store.keys("alice")
     await store.remove_key("alice", first.id)
@@ -107,7 +107,7 @@ async def test_an_id_is_never_given_again(store: Store) -> None:
     assert second.id > first.id
 
 
-async def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
+async def test_use_is_noted_at_most_once_a_minute(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (key,) = await store.keys("alice")
     seen = []
@@ -117,37 +117,37 @@ async def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
     assert seen == [NOW, NOW, NOW + timedelta(seconds=60)]
 
 
-async def test_use_of_a_key_that_is_not_theirs_is_not_noted(store: Store) -> None:
+async def test_use_of_a_key_that_is_not_theirs_is_not_noted(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (key,) = await store.keys("alice")
     assert not await store.key_used("bob", key.id, NOW)
     assert (await store.keys("alice"))[0].last_used is None
 
 
-async def test_suggestions_replace_each_other_and_leave_out_what_was_added(store: Store) -> None:
+async def test_suggestions_replace_each_other_and_leave_out_what_was_added(store: Database) -> None:
     old, new, added = make_key("old"), make_key("new"), make_key("added")
-    await store.suggest("alice", "train", [Found(old, "~/.ssh/old.pub")], NOW)
-    await store.suggest("alice", "", [Found(new, "~/.ssh/new.pub"), Found(added, "~/.ssh/added.pub")], NOW)
+    await store.suggest("alice", "train", [FoundKey(old, "~/.ssh/old.pub")], NOW)
+    await store.suggest("alice", "", [FoundKey(new, "~/.ssh/new.pub"), FoundKey(added, "~/.ssh/added.pub")], NOW)
     await store.add_keys("alice", [added], NOW, limit=50)
     assert [(one.name, one.source) for one in await store.suggestions("alice")] == [("new", "~/.ssh/new.pub")]
     assert await store.suggestions("bob") == []
 
 
 async def test_everything_is_there_after_a_restart(db_url: str) -> None:
-    first = await asyncio.to_thread(Store.open, db_url)
+    first = await asyncio.to_thread(Database.open, db_url)
     await first.add_keys("alice", [make_key()], NOW, limit=50)
     await first.close()
-    second = await asyncio.to_thread(Store.open, db_url)
+    second = await asyncio.to_thread(Database.open, db_url)
     assert len(await second.keys("alice")) == 1
     await second.close()
 
 
-async def test_a_failing_database_is_one_exception_of_our_own(store: Store, db_url: str) -> None:
+async def test_a_failing_database_is_one_exception_of_our_own(store: Database, db_url: str) -> None:
     engine = create_engine(db_url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE ssh_keys"))
     engine.dispose()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await store.keys("alice")
 
 
@@ -155,18 +155,18 @@ async def test_a_failing_database_is_one_exception_of_our_own(store: Store, db_u
 async def test_a_manager_that_vanishes_in_a_transaction_keeps_the_lease_from_nobody(postgres: str) -> None:
     """Its connection is open, and says nothing more: a machine without power, or a process that is stopped."""
     url = databases.create(postgres)
-    stand_by, vanished = await asyncio.to_thread(Store.open, url), database.open_engine(url, 1)
-    assert await Ledger(stand_by).take("vanished", 0) == 1
+    stand_by, vanished = await asyncio.to_thread(Database.open, url), database.open_engine(url, 1)
+    assert await JobRepository(stand_by).acquire("vanished", 0) == 1
     with vanished.connect() as connection:
         connection.execute(text("SELECT * FROM leases FOR UPDATE"))
-        assert await Ledger(stand_by).take("stand-by", 8) == 2
+        assert await JobRepository(stand_by).acquire("stand-by", 8) == 2
         connection.invalidate()
     vanished.dispose()
     await stand_by.close()
 
 
 def test_migrations_from_empty_make_exactly_the_tables_the_code_uses(db_url: str) -> None:
-    asyncio.run(Store.open(db_url).close())
+    asyncio.run(Database.open(db_url).close())
     engine = create_engine(db_url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -175,13 +175,13 @@ def test_migrations_from_empty_make_exactly_the_tables_the_code_uses(db_url: str
 
 
 def test_a_database_of_a_newer_version_is_refused_with_a_sentence(db_url: str) -> None:
-    asyncio.run(Store.open(db_url).close())
+    asyncio.run(Database.open(db_url).close())
     engine = create_engine(db_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-    with pytest.raises(DatabaseProblem, match=r"newer version of dlspawner.*9999"):
-        Store.open(db_url)
+    with pytest.raises(DatabaseUnusable, match=r"newer version of dlspawner.*9999"):
+        Database.open(db_url)
 
 
 def test_many_managers_may_start_at_once_on_an_empty_database(db_url: str) -> None:
@@ -204,12 +204,12 @@ def test_many_managers_may_start_at_once_on_an_empty_database(db_url: str) -> No
     ],
 )
 def test_a_wrong_url_is_a_sentence_without_the_password(url: str, sentence: str) -> None:
-    with pytest.raises(DatabaseProblem, match=sentence) as caught:
-        Store.open(url)
+    with pytest.raises(DatabaseUnusable, match=sentence) as caught:
+        Database.open(url)
     assert "secret" not in str(caught.value)
 
 
 def test_a_file_that_is_no_database_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("this is not SQLite" * 100)
-    with pytest.raises(DatabaseProblem, match="not a database"):
-        Store.open(f"sqlite:///{tmp_path / 'x'}")
+    with pytest.raises(DatabaseUnusable, match="not a database"):
+        Database.open(f"sqlite:///{tmp_path / 'x'}")

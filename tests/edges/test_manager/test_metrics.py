@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import stopping
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.job_words import ENDS
 from tests.e2e.people import wait_for
 from tests.edges.test_manager import metrics
@@ -28,8 +28,8 @@ from tests.edges.test_manager.world import World
 DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
 
 
-def value(acting: Acting, name: str, **labels: str) -> float | None:
-    found: float | None = acting.meters.registry.get_sample_value(name, labels)
+def value(acting: LeaderElector, name: str, **labels: str) -> float | None:
+    found: float | None = acting.metrics.registry.get_sample_value(name, labels)
     return found
 
 
@@ -59,8 +59,8 @@ async def test_a_wait_counts_from_submit_until_let_in(office: Office) -> None:
         await ask(acting, holder)
         await ask(acting, waits)
         office.clock.moved += timedelta(minutes=10)
-        await desk(acting).release(holder.job, "alice")
-        await until(lambda: state(acting, waits) is State.STARTING, "it was let in")
+        await desk(acting).release_reservation(holder.job, "alice")
+        await until(lambda: state(acting, waits) is JobState.STARTING, "it was let in")
         labels = {"gpu_type": "gpu", "preemptible": "false"}
         await until(lambda: value(acting, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
         waited = value(acting, "dlspawner_wait_seconds_sum", **labels)
@@ -83,16 +83,16 @@ async def test_a_stop_is_counted_by_its_reason(office: Office, reason: str, name
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
         assert value(acting, name, **labels) == 0, "what may come is there before it has come"
-        await desk(acting).book.turn(lambda turn: stopping.stop(turn, question.job, reason, "Why."))
+        await desk(acting).store.transact(lambda turn: stopping.stop(turn, question.job, reason, "Why."))
         assert value(acting, name, **labels) == 1
 
 
 async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
     async with office.manager() as acting:
-        told = acting.meters.text().decode().splitlines()
+        told = acting.metrics.text().decode().splitlines()
     for series in (
         'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
         'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
@@ -108,11 +108,11 @@ async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypa
         await ask(acting, wants("bob", gpus=8))
 
         async def fails(*_: Any) -> None:
-            raise stopping.StoreUnavailable("away")
+            raise stopping.DatabaseUnavailable("away")
 
         with monkeypatch.context() as patch:
             patch.setattr(acting.ledger, "write", fails)
-            with pytest.raises(stopping.StoreUnavailable):
+            with pytest.raises(stopping.DatabaseUnavailable):
                 await cancelled(acting, "bob")
         assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
         assert await cancelled(acting, "bob")

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.cluster import PODS, Change
-from dlspawner.core.jobs import State
+from dlspawner.cluster import PODS, WatchEvent
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import news
-from dlspawner.manager.news import News
+from dlspawner.manager.news import PodEventQueue
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, until, wants
 from tests.edges.test_manager.queued import reasons, state
 
 LONG = 3600.0  # seconds: nobody waits for so long
 
 
-def change(kind: Any, uid: str, version: int = 0) -> Change:
-    return Change(kind, {"metadata": {"uid": uid}, "version": version} if uid else {})
+def change(kind: Any, uid: str, version: int = 0) -> WatchEvent:
+    return WatchEvent(kind, {"metadata": {"uid": uid}, "version": version} if uid else {})
 
 
 class Noted:
@@ -30,9 +30,11 @@ class Noted:
 
     def __init__(self, free: Collection[str] = (), seconds: float = LONG) -> None:
         self.changes: list[tuple[str, str, int]] = []
-        self.news = News(self.note, lambda one: one.type != "SYNCED" and one.object["metadata"]["uid"] in free, seconds)
+        self.news = PodEventQueue(
+            self.note, lambda one: one.type != "SYNCED" and one.object["metadata"]["uid"] in free, seconds
+        )
 
-    async def note(self, one: Change) -> None:
+    async def note(self, one: WatchEvent) -> None:
         await asyncio.sleep(0)
         uid = one.object["metadata"]["uid"] if one.object else ""
         self.changes.append((one.type, uid, one.object.get("version", 0)))
@@ -73,17 +75,17 @@ async def test_whoever_asks_finds_all_that_was_seen(monkeypatch: pytest.MonkeyPa
     noted = Noted(free="a")
     async with noted.running():
         await noted.news.put(change("ADDED", "a"))
-        await noted.news.caught_up()
+        await noted.news.flush()
 
         assert noted.changes == [("ADDED", "a", 0)]
-        await noted.news.caught_up()
+        await noted.news.flush()
 
 
 async def test_a_database_that_is_away_keeps_nobody_waiting_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(news, "_PATIENCE_SECONDS", 0.05)
     noted = Noted(free="a")  # and nobody writes it down
     await noted.news.put(change("ADDED", "a"))
-    await noted.news.caught_up()
+    await noted.news.flush()
 
     assert not noted.changes
 
@@ -138,7 +140,7 @@ async def test_a_start_is_written_down_once_after_it_was_admitted(office: Office
     async with office.manager() as acting:
         await ask(acting, alice)
         await office.bind(await office.make_pod(alice))
-        await until(lambda: state(acting, alice) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, alice) is JobState.RUNNING, "it runs")
 
         assert await reasons(acting, alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
 
@@ -150,7 +152,7 @@ async def test_the_end_of_a_pod_that_was_never_written_down_ends_its_job_at_once
         await ask(acting, alice)
         pod = await office.make_pod(alice)
         await office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
-        await until(lambda: state(acting, alice) is State.ENDED, "it has ended")
+        await until(lambda: state(acting, alice) is JobState.ENDED, "it has ended")
 
         assert (await reasons(acting, alice))[0] == "admitted"
         assert (await reasons(acting, alice))[-1] == "disappeared"

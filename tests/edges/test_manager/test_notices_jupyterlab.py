@@ -18,7 +18,7 @@ import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from dlspawner.core.jobs import Job
-from dlspawner.manager.notices import CannotKeep, Kind, Notice, post, withdraw
+from dlspawner.manager.notices import CannotKeep, Notice, NoticeKind, post, withdraw
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until
@@ -37,11 +37,11 @@ class Lab:
     url: str
     job: Job
 
-    async def tell(self, kind: Kind = Kind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
-        return await self.served.book.turn(lambda turn: post(turn, self.job, kind, text, **more))
+    async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
+        return await self.served.book.transact(lambda turn: post(turn, self.job, kind, text, **more))
 
     def open(self) -> list[Notice]:
-        return [notice for mine in self.served.book.board._shown.values() for notice in mine.values()]
+        return [notice for mine in self.served.book.notices._shown.values() for notice in mine.values()]
 
     async def ask(self, path: str, method: str = "GET", token: str | None = TOKEN) -> tuple[int, Any]:
         headers = {"Authorization": f"token {token}"} if token else {}
@@ -140,16 +140,16 @@ async def test_a_notice_appears_is_answered_and_goes(lab: Lab, page: Page) -> No
     await until(lambda: not lab.open(), "it is over")
     assert kept == [lab.job.id] * 2
 
-    await lab.tell(Kind.PREEMPTED, "Team vision needs its GPUs.")
+    await lab.tell(NoticeKind.PREEMPTED, "Team vision needs its GPUs.")
     await expect(toast(page, "Team vision")).to_be_visible()
-    await lab.served.book.turn(lambda turn: withdraw(turn, lab.job.id))
+    await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
     await expect(toast(page, "Team vision")).to_have_count(0)
 
 
 @pytest.mark.browser
 async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab, page: Page) -> None:
-    await lab.tell(Kind.IDLE, "Not used.")
-    await lab.tell(Kind.LIFETIME, "Too old.")
+    await lab.tell(NoticeKind.IDLE, "Not used.")
+    await lab.tell(NoticeKind.LIFETIME, "Too old.")
     await toast(page, "Not used.").get_by_role("button", name="Hide notification").click()
     await page.locator(".jp-Notification-Status").click()
     await page.locator(".jp-Notification-List-Item", has_text="Not used.").get_by_title("Dismiss").click()
@@ -160,7 +160,7 @@ async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab
 
 
 async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
-    await lab.tell(Kind.IDLE, "Not used.")
+    await lab.tell(NoticeKind.IDLE, "Not used.")
 
     async def told() -> bool:
         status, answer = await lab.ask("?after=")
@@ -174,8 +174,8 @@ async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
 
 
 async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab) -> None:
-    first = await lab.tell(Kind.IDLE, "Not used.")
-    await until(lambda: lab.served.book.board._readers, "the server follows")
+    first = await lab.tell(NoticeKind.IDLE, "Not used.")
+    await until(lambda: lab.served.book.notices._readers, "the server follows")
     version = ""
 
     async def known() -> bool:
@@ -186,7 +186,7 @@ async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab)
 
     await until(known, "the first one is known")
     waiting = asyncio.create_task(lab.ask(f"?after={version}"))
-    await lab.tell(Kind.LIFETIME, "Too old.")
+    await lab.tell(NoticeKind.LIFETIME, "Too old.")
     _, answer = await waiting
     assert [one["text"] for one in answer["notices"]] == ["Not used.", "Too old."]
     async with (

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.manager.notices import CannotKeep, Kind
+from dlspawner.manager.notices import CannotKeep, NoticeKind
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import until
 from tests.edges.test_manager.test_notices_rest import told
@@ -71,12 +71,12 @@ async def test_a_file_that_breaks_is_told_to_administrators_until_it_is_whole(wo
     file = served.acting.files.teams
     good = file.read_text()
     file.write_text("teams: [")
-    board = served.book.board
-    await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is not None, "administrators are told")
-    await served.book.turn(lambda _: None)  # and it is on the disk, so that readers are told, too
+    board = served.book.notices
+    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+    await served.book.transact(lambda _: None)  # and it is on the disk, so that readers are told, too
     _, text = await read(served, world.token("root-admin"), "keys")
     assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
     assert "cluster.yaml" not in text
     assert "last good version" not in (await read(served, world.token("alice"), "keys"))[1]
     file.write_text(good + "\n")
-    await until(lambda: board.pending(("", Kind.FILE_BROKEN)) is None, "it is taken back")
+    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "it is taken back")

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from dlspawner.core.json_values import time
-from dlspawner.manager.notices import CannotKeep, Kind, Notice, post, post_to_admins
+from dlspawner.manager.notices import CannotKeep, Notice, NoticeKind, post, post_to_admins
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until
 from tests.edges.test_manager.world import World
@@ -35,9 +35,11 @@ async def ask(served: Served, token: str | None, path: str, method: str = "GET")
         return answer.status, await answer.json(content_type=None) if answer.status != 204 else None
 
 
-async def told(served: Served, user: str, server: str = "train", kind: Kind = Kind.IDLE, **more: Any) -> Notice:
+async def told(
+    served: Served, user: str, server: str = "train", kind: NoticeKind = NoticeKind.IDLE, **more: Any
+) -> Notice:
     job = job_of(user, server, number=2 + len(user + server) % 5)
-    return await served.book.turn(lambda turn: post(turn, job, kind, f"about {user}/{server}", **more))
+    return await served.book.transact(lambda turn: post(turn, job, kind, f"about {user}/{server}", **more))
 
 
 WHO: dict[str, Callable[[World], str | None]] = {
@@ -75,7 +77,7 @@ async def test_who_reads_and_answers_what(world: World, served: Served, who: str
     mine = await told(served, "alice")
     await told(served, "alice", "second")
     await told(served, "bob")
-    await served.book.turn(lambda turn: post_to_admins(turn, Kind.FILE_BROKEN, "a file is broken"))
+    await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
     status, answer = await ask(served, token, "notices")
     read = ", ".join(one["text"] for one in answer["notices"]) if status == 200 else str(status)
     answered, _ = await ask(served, token, f"notices/{mine.id}/seen", "POST")
@@ -86,7 +88,7 @@ async def test_who_reads_and_answers_what(world: World, served: Served, who: str
 
 async def test_the_hub_reads_anybodys_and_nobody_elses_token_does(world: World, served: Served) -> None:
     await told(served, "alice")
-    await served.book.turn(lambda turn: post_to_admins(turn, Kind.FILE_BROKEN, "a file is broken"))
+    await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
     path = "users/alice/notices"
     for query, texts in (("", ["about alice/train"]), ("?admin=1", ["about alice/train", "a file is broken"])):
         status, answer = await ask(served, served.hubs_token, path + query)
@@ -122,7 +124,7 @@ async def test_a_notice_is_a_whole_sentence_and_leaves_the_time_open_for_other_t
     world: World, served: Served
 ) -> None:
     end, text = served.manager.now() + timedelta(hours=2), "It will be stopped {when}."
-    await served.book.turn(lambda turn: post(turn, job_of(), Kind.IDLE, text, until=end))
+    await served.book.transact(lambda turn: post(turn, job_of(), NoticeKind.IDLE, text, until=end))
     token = await asyncio.to_thread(world.token, "alice")
     [one] = (await ask(served, token, "notices"))[1]["notices"]
     assert re.fullmatch(r"It will be stopped at \d\d:\d\d UTC, in 2 hours\.", one["sentence"])
@@ -133,7 +135,7 @@ async def test_a_reader_who_waits_is_answered_by_the_change_and_not_before(world
     token = await asyncio.to_thread(world.server_token, "alice", "train")
     _, empty = await ask(served, token, "notices?wait=60")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={empty['version']}&wait=60"))
-    board = served.book.board
+    board = served.book.notices
     await until(lambda: bool(board._readers), "it waits")
     await told(served, "alice", "second")  # wakes the reader of alice's, who sees that it is not about its own server
     await until(lambda: bool(board._readers), "it waits again")
@@ -151,7 +153,7 @@ async def test_a_reader_who_waits_in_vain_gets_the_list_that_it_has(world: World
 
 
 async def test_a_reader_who_goes_away_leaves_nothing_behind(world: World, served: Served) -> None:
-    token, board = await asyncio.to_thread(world.token, "alice"), served.book.board
+    token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
     _, first = await ask(served, token, "notices")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(board._readers), "it waits")
@@ -206,7 +208,7 @@ async def test_keep_alive_beyond_its_cap_is_refused_with_the_sentence(world: Wor
 
 
 async def test_a_manager_that_does_not_act_says_so_to_those_who_wait(world: World, served: Served) -> None:
-    token, board = await asyncio.to_thread(world.token, "alice"), served.book.board
+    token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
     _, first = await ask(served, token, "notices")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(board._readers), "it waits")

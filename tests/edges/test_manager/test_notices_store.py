@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.core.jobs import Job, State
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.desk import ended
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.desk import as_ended
 from dlspawner.manager.notices import (
-    Audience,
-    Board,
-    BoardClosed,
-    Change,
-    Kind,
     Notice,
+    NoticeChange,
+    NoticeKind,
+    NoticeStore,
+    NoticeStoreClosed,
+    Recipient,
+    mark_read,
     post,
     post_to_admins,
-    see,
     version,
     withdraw,
 )
-from dlspawner.manager.records import PodRef, Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.records import JobRecord, PodRef
+from dlspawner.manager.store import DatabaseUnavailable
 from tests.edges.test_manager.noticing import NOW, book_of, job_of, offices
 from tests.edges.test_manager.office import Office, until
 
 LATER = NOW + timedelta(minutes=5)
-ALICE = Audience("alice")
+ALICE = Recipient("alice")
 
 
 @pytest.fixture
@@ -49,32 +49,34 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield made
 
 
-def begin(turn: Turn, job: Job) -> None:
-    turn.write(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), "adopted")
+def begin(turn: Transaction, job: Job) -> None:
+    turn.write(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), "adopted")
 
 
-def shown(book: Book, audience: Audience = ALICE) -> list[tuple[Kind, str]]:
-    return [(notice.kind, notice.cause) for notice in book.board.read(audience, NOW)]
+def shown(book: JobStore, audience: Recipient = ALICE) -> list[tuple[NoticeKind, str]]:
+    return [(notice.kind, notice.cause) for notice in book.notices.read(audience, NOW)]
 
 
 async def test_what_is_posted_with_a_decision_is_there_after_a_restart(office: Office, db_url: str) -> None:
-    job = replace(job_of(), state=State.WAITING_LOGIN)
+    job = replace(job_of(), state=JobState.LOGIN_REQUIRED)
 
-    def decide(turn: Turn) -> Notice:
-        turn.write(Record(job), "waiting-login")
-        return post(turn, job, Kind.WAITING_LOGIN, "Log in again.", cause="refused", until=LATER, keep=True)
+    def decide(turn: Transaction) -> Notice:
+        turn.write(JobRecord(job), "waiting-login")
+        return post(turn, job, NoticeKind.LOGIN_REQUIRED, "Log in again.", cause="refused", until=LATER, keep=True)
 
     async with office.manager() as acting:
-        posted = await book_of(acting).turn(decide)
+        posted = await book_of(acting).transact(decide)
         assert (posted.user, posted.server, posted.until, posted.keep) == ("alice", "train", LATER, True)
     async with office.manager() as other:
-        assert book_of(other).board.read(ALICE, NOW) == (posted,)
+        assert book_of(other).notices.read(ALICE, NOW) == (posted,)
 
 
 async def test_what_administrators_are_told_is_written_down_whole(office: Office, db_url: str) -> None:
     async with office.manager() as acting:
-        posted = await book_of(acting).turn(lambda turn: post_to_admins(turn, Kind.FILE_BROKEN, "Broken.", cause="1"))
-        await book_of(acting).turn(lambda turn: see(turn, posted))
+        posted = await book_of(acting).transact(
+            lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "Broken.", cause="1")
+        )
+        await book_of(acting).transact(lambda turn: mark_read(turn, posted))
         (found,) = await acting.ledger.notices()
         assert found == replace(posted, seen=found.seen)
         assert found.seen is not None
@@ -87,70 +89,81 @@ async def test_the_same_cause_is_told_once_and_another_one_takes_its_place(offic
         book = book_of(acting)
 
         async def told(cause: str, at: datetime) -> Notice:
-            return await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used.", cause=cause, until=at))
+            return await book.transact(
+                lambda turn: post(turn, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
+            )
 
         first, again = await told("50", LATER), await told("50", LATER + timedelta(minutes=1))
         assert again.id == first.id
-        assert [one.until for one in book.board.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
+        assert [one.until for one in book.notices.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
         second = await told("90", LATER)
         assert second.id != first.id
-        assert shown(book) == [(Kind.IDLE, "90")]
+        assert shown(book) == [(NoticeKind.IDLE, "90")]
 
 
 async def test_kinds_stand_beside_each_other_and_are_withdrawn_one_by_one(office: Office) -> None:
     job = job_of()
     async with office.manager() as acting:
         book = book_of(acting)
-        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
-        await book.turn(lambda turn: post(turn, job, Kind.LIFETIME, "Old."))
-        await book.turn(lambda turn: withdraw(turn, job.id, Kind.IDLE))
-        assert shown(book) == [(Kind.LIFETIME, "")]
+        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+        await book.transact(lambda turn: post(turn, job, NoticeKind.LIFETIME, "Old."))
+        await book.transact(lambda turn: withdraw(turn, job.id, NoticeKind.IDLE))
+        assert shown(book) == [(NoticeKind.LIFETIME, "")]
 
 
-STOPS = (Kind.PREEMPTED, Kind.IDLE, Kind.LIFETIME)
+STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
 
 
 @pytest.mark.parametrize(
     ("told", "left"),
     [
-        *[([Kind.GOES_ON, kind], [kind]) for kind in (*STOPS, Kind.QUOTA_LOWERED)],
-        *[([kind, Kind.GOES_ON], [kind]) for kind in STOPS],
-        ([Kind.QUOTA_LOWERED, Kind.GOES_ON], [Kind.QUOTA_LOWERED, Kind.GOES_ON]),
-        ([Kind.PREEMPTED, Kind.LIFETIME], [Kind.PREEMPTED, Kind.LIFETIME]),
-        ([Kind.WAITING_LOGIN, Kind.CANNOT_START], [Kind.CANNOT_START]),
-        ([Kind.CANNOT_START, Kind.WAITING_LOGIN], [Kind.WAITING_LOGIN]),
+        *[([NoticeKind.PREEMPTION_CANCELLED, kind], [kind]) for kind in (*STOPS, NoticeKind.QUOTA_LOWERED)],
+        *[([kind, NoticeKind.PREEMPTION_CANCELLED], [kind]) for kind in STOPS],
+        (
+            [NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTION_CANCELLED],
+            [NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTION_CANCELLED],
+        ),
+        ([NoticeKind.PREEMPTED, NoticeKind.LIFETIME], [NoticeKind.PREEMPTED, NoticeKind.LIFETIME]),
+        ([NoticeKind.LOGIN_REQUIRED, NoticeKind.CANNOT_START], [NoticeKind.CANNOT_START]),
+        ([NoticeKind.CANNOT_START, NoticeKind.LOGIN_REQUIRED], [NoticeKind.LOGIN_REQUIRED]),
     ],
     ids=lambda kinds: " then ".join(kind.value for kind in kinds),
 )
 async def test_no_two_notices_of_a_job_contradict_each_other(
-    office: Office, told: list[Kind], left: list[Kind]
+    office: Office, told: list[NoticeKind], left: list[NoticeKind]
 ) -> None:
     async with office.manager() as acting:
         job = job_of()
-        await book_of(acting).turn(lambda turn: begin(turn, job))
+        await book_of(acting).transact(lambda turn: begin(turn, job))
         for kind in told:
-            await book_of(acting).turn(lambda turn, kind=kind: post(turn, job, kind, "Said."))
+            await book_of(acting).transact(lambda turn, kind=kind: post(turn, job, kind, "Said."))
         assert {kind for kind, _ in shown(book_of(acting))} == set(left)
 
 
 async def test_good_news_are_told_again_after_the_first_are_over(office: Office) -> None:
     async with office.manager() as acting:
         job = job_of()
-        await book_of(acting).turn(lambda turn: begin(turn, job))
-        first = await book_of(acting).turn(lambda turn: post(turn, job, Kind.GOES_ON, "It goes on."))
+        await book_of(acting).transact(lambda turn: begin(turn, job))
+        first = await book_of(acting).transact(
+            lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
+        )
         office.clock.moved += timedelta(minutes=11)
-        again = await book_of(acting).turn(lambda turn: post(turn, job, Kind.GOES_ON, "It goes on."))
+        again = await book_of(acting).transact(
+            lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
+        )
         assert (again.id == first.id, again.posted > first.posted) == (False, True)
-        assert book_of(acting).board.read(ALICE, office.clock()) == (again,)
+        assert book_of(acting).notices.read(ALICE, office.clock()) == (again,)
 
 
 async def test_a_job_that_ends_takes_its_notices_along(office: Office) -> None:
     job = job_of()
     async with office.manager() as acting:
         book = book_of(acting)
-        await book.turn(lambda turn: begin(turn, job))
-        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
-        await book.turn(lambda turn: turn.write(ended(Record(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), "gone"))
+        await book.transact(lambda turn: begin(turn, job))
+        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+        await book.transact(
+            lambda turn: turn.write(as_ended(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), "gone")
+        )
         assert shown(book) == []
 
 
@@ -163,39 +176,39 @@ async def test_a_notice_that_could_not_be_written_was_never_told(
 
         async def fails(*_: object) -> None:
             assert shown(book) == [], "told before it was written"
-            raise StoreUnavailable("the database is away")
+            raise DatabaseUnavailable("the database is away")
 
         with monkeypatch.context() as patched:
             patched.setattr(acting.ledger, "write", fails)
-            with pytest.raises(StoreUnavailable):
-                await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
+            with pytest.raises(DatabaseUnavailable):
+                await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
         assert shown(book) == []
-        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
-        assert shown(book) == [(Kind.IDLE, "")]
+        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+        assert shown(book) == [(NoticeKind.IDLE, "")]
 
 
 async def test_a_turn_that_fails_half_way_has_told_nothing(office: Office) -> None:
     job = job_of()
 
-    def breaks(turn: Turn) -> None:
-        post(turn, job, Kind.IDLE, "Not used.")
+    def breaks(turn: Transaction) -> None:
+        post(turn, job, NoticeKind.IDLE, "Not used.")
         raise ValueError("a fault")
 
     async with office.manager() as acting:
         book = book_of(acting)
         with pytest.raises(ValueError, match="a fault"):
-            await book.turn(breaks)
-        await book.turn(lambda turn: None)
+            await book.transact(breaks)
+        await book.transact(lambda turn: None)
         assert shown(book) == []
-        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "Not used."))
-        assert shown(book) == [(Kind.IDLE, "")]
+        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+        assert shown(book) == [(NoticeKind.IDLE, "")]
 
 
 async def test_a_text_is_one_printable_line_of_bounded_length(office: Office) -> None:
     job = job_of()
     async with office.manager() as acting:
-        posted = await book_of(acting).turn(
-            lambda turn: post(turn, job, Kind.IDLE, "one\r\n\x1b[31mtwo\u202e" + "x" * 1000, cause="c\n" * 500)
+        posted = await book_of(acting).transact(
+            lambda turn: post(turn, job, NoticeKind.IDLE, "one\r\n\x1b[31mtwo\u202e" + "x" * 1000, cause="c\n" * 500)
         )
         assert posted.text.startswith("one [31mtwo x")
         assert (len(posted.text), len(posted.cause), posted.text[-1]) == (500, 200, "…")
@@ -205,30 +218,35 @@ async def test_a_text_is_one_printable_line_of_bounded_length(office: Office) ->
 
 
 def notice(number: int, user: str = "alice", **more: object) -> Notice:
-    values = {"id": str(number), "kind": Kind.IDLE, "cause": "", "text": "x", "posted": NOW, "job": f"j{number}"}
+    values = {"id": str(number), "kind": NoticeKind.IDLE, "cause": "", "text": "x", "posted": NOW, "job": f"j{number}"}
     return Notice(**{**values, "user": user, "server": "train", **more})  # type: ignore[arg-type]
 
 
 def test_who_reads_what() -> None:
-    board = Board()
+    board = NoticeStore()
     board.load(
-        [notice(1), notice(2, server=""), notice(3, "bob"), notice(4, "", server="", job="", kind=Kind.FILE_BROKEN)]
+        [
+            notice(1),
+            notice(2, server=""),
+            notice(3, "bob"),
+            notice(4, "", server="", job="", kind=NoticeKind.CONFIG_INVALID),
+        ]
     )
 
-    def ids(audience: Audience) -> str:
+    def ids(audience: Recipient) -> str:
         return "".join(one.id for one in board.read(audience, NOW))
 
-    assert ids(Audience("alice")) == "12"
-    assert ids(Audience("alice", "train")) == "1"
-    assert ids(Audience("alice", "")) == "2"
-    assert ids(Audience("bob", admin=True)) == "34"
-    assert ids(Audience("eve")) == ids(Audience("")) == ""
-    assert ids(Audience(everything=True)) == "1234"
+    assert ids(Recipient("alice")) == "12"
+    assert ids(Recipient("alice", "train")) == "1"
+    assert ids(Recipient("alice", "")) == "2"
+    assert ids(Recipient("bob", admin=True)) == "34"
+    assert ids(Recipient("eve")) == ids(Recipient("")) == ""
+    assert ids(Recipient(everything=True)) == "1234"
 
 
 def test_good_news_are_over_after_a_while() -> None:
-    board = Board()
-    board.load([notice(1, kind=Kind.GOES_ON)])
+    board = NoticeStore()
+    board.load([notice(1, kind=NoticeKind.PREEMPTION_CANCELLED)])
     assert len(board.read(ALICE, NOW + timedelta(minutes=9))) == 1
     assert board.read(ALICE, NOW + timedelta(minutes=10)) == ()
 
@@ -240,29 +258,29 @@ def test_the_version_of_a_list_is_the_same_in_another_process_and_changes_with_w
 
 
 async def test_of_a_thousand_readers_only_those_who_are_concerned_wake_up() -> None:
-    board = Board()
-    audiences = [Audience(f"user-{number}", "train") for number in range(1000)]
-    gateway = asyncio.create_task(board.changed(Audience(everything=True), 60))
+    board = NoticeStore()
+    audiences = [Recipient(f"user-{number}", "train") for number in range(1000)]
+    gateway = asyncio.create_task(board.changed(Recipient(everything=True), 60))
     readers = [asyncio.create_task(board.changed(audience, 60)) for audience in audiences]
     await asyncio.sleep(0)
-    board.publish([Change(notice(1, "user-7"))])
+    board.publish([NoticeChange(notice(1, "user-7"))])
     await asyncio.wait({gateway, readers[7]})
     assert [number for number, reader in enumerate(readers) if reader.done()] == [7]
     board.close()
     ended = await asyncio.gather(*readers, return_exceptions=True)
-    assert [type(one) for one in ended].count(BoardClosed) == 999
+    assert [type(one) for one in ended].count(NoticeStoreClosed) == 999
 
 
 async def test_a_reader_waits_no_longer_than_it_wants_and_leaves_nothing_behind() -> None:
-    board = Board()
+    board = NoticeStore()
     await board.changed(ALICE, 0.001)
     assert board._readers == {}
 
 
 async def test_readers_learn_that_their_manager_stopped_acting(office: Office) -> None:
     async with office.manager() as acting:
-        board = book_of(acting).board
+        board = book_of(acting).notices
         reader = asyncio.create_task(board.changed(ALICE, 60))
         await until(lambda: bool(board._readers), "it waits")
-    with pytest.raises(BoardClosed):
+    with pytest.raises(NoticeStoreClosed):
         await reader

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.on_servers import OnServers
-from dlspawner.manager.records import OF_POD
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.on_servers import ServerIndex
+from dlspawner.manager.records import EXTERNAL_POD_PREFIX
 from tests.edges.test_manager.noticing import NOW, job_of
 
 OLD, NEW = job_of(number=2), replace(job_of(number=3), submitted=NOW + timedelta(minutes=1))
@@ -15,19 +15,19 @@ OLD, NEW = job_of(number=2), replace(job_of(number=3), submitted=NOW + timedelta
 
 def test_the_newest_job_on_a_server_is_the_first() -> None:
     for jobs in ([OLD, NEW], [NEW, OLD]):
-        assert OnServers(jobs).of("alice", "train") == [NEW, OLD]
-    assert OnServers([OLD]).of("alice", "other") == OnServers([OLD]).of("bob", "train") == []
+        assert ServerIndex(jobs).of("alice", "train") == [NEW, OLD]
+    assert ServerIndex([OLD]).of("alice", "other") == ServerIndex([OLD]).of("bob", "train") == []
 
 
 def test_a_job_is_there_once_as_it_is_now_until_it_has_ended() -> None:
-    found = OnServers([OLD, NEW])
-    stopping = replace(OLD, state=State.STOPPING)
+    found = ServerIndex([OLD, NEW])
+    stopping = replace(OLD, state=JobState.STOPPING)
     found.put(stopping)
     assert found.of("alice", "train") == [NEW, stopping]
     for job in (OLD, NEW, NEW):
-        found.put(replace(job, state=State.ENDED))
+        found.put(replace(job, state=JobState.ENDED))
     assert found.of("alice", "train") == []
 
 
 def test_a_pod_that_is_no_jobs_is_on_no_server() -> None:
-    assert OnServers([replace(OLD, id=f"{OF_POD}1")]).of("alice", "train") == []
+    assert ServerIndex([replace(OLD, id=f"{EXTERNAL_POD_PREFIX}1")]).of("alice", "train") == []

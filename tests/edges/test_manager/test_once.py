@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.locks import Locks
+from dlspawner.manager.locks import NamedLocks
 from dlspawner.manager.rest.once import Answer, Once, OtherRequest
-from dlspawner.manager.store import Store, StoreUnavailable
-from dlspawner.manager.web import Problem
+from dlspawner.manager.store import Database, DatabaseUnavailable
+from dlspawner.manager.web import HttpProblem
 
 NOON = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 DAY, MOMENT = timedelta(hours=24), timedelta(seconds=1)
@@ -21,7 +21,7 @@ DAY, MOMENT = timedelta(hours=24), timedelta(seconds=1)
 class Sender:
     """Somebody who sends requests with one key, at times of their own choice."""
 
-    def __init__(self, store: Store, owner: str = "user alice") -> None:
+    def __init__(self, store: Database, owner: str = "user alice") -> None:
         self.store, self.owner, self.done = store, owner, 0
 
     async def sends(self, at: datetime, request: str = "one") -> int:
@@ -34,19 +34,19 @@ class Sender:
         async def found(since: datetime) -> Answer | None:
             return None
 
-        once = Once(self.store, Locks(), self.owner, lambda: at)
+        once = Once(self.store, NamedLocks(), self.owner, lambda: at)
         answer = await once.carry_out("key", request, work, found)
         return int(str(answer.content["number"]))
 
 
 @pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Store]:
-    store = await asyncio.to_thread(Store.open, db_url)
+async def store(db_url: str) -> AsyncIterator[Database]:
+    store = await asyncio.to_thread(Database.open, db_url)
     yield store
     await store.close()
 
 
-async def test_a_key_stands_for_its_request_for_24_hours_and_is_free_again_after_that(store: Store) -> None:
+async def test_a_key_stands_for_its_request_for_24_hours_and_is_free_again_after_that(store: Database) -> None:
     alice = Sender(store)
     assert await alice.sends(NOON) == 1
     assert await alice.sends(NOON + DAY - MOMENT) == 1
@@ -54,7 +54,7 @@ async def test_a_key_stands_for_its_request_for_24_hours_and_is_free_again_after
     assert await alice.sends(NOON + 2 * DAY) == 2, "its day began anew"
 
 
-async def test_a_day_later_the_key_may_stand_for_another_request(store: Store) -> None:
+async def test_a_day_later_the_key_may_stand_for_another_request(store: Database) -> None:
     alice = Sender(store)
     await alice.sends(NOON)
     with pytest.raises(OtherRequest):
@@ -62,7 +62,7 @@ async def test_a_day_later_the_key_may_stand_for_another_request(store: Store) -
     assert await alice.sends(NOON + DAY + MOMENT, "another") == 2
 
 
-async def test_asking_again_does_not_lengthen_the_day_and_others_keys_have_days_of_their_own(store: Store) -> None:
+async def test_asking_again_does_not_lengthen_the_day_and_others_keys_have_days_of_their_own(store: Database) -> None:
     alice, bob = Sender(store), Sender(store, "user bob")
     await alice.sends(NOON)
     await bob.sends(NOON + DAY / 2)
@@ -75,14 +75,14 @@ async def test_asking_again_does_not_lengthen_the_day_and_others_keys_have_days_
     ("failure", "times"),
     [
         (HubUnavailable("The Hub does not answer."), 1),
-        (StoreUnavailable("The database is away."), 1),
-        (Problem(503, "Another Manager decides."), 1),
-        (Problem(422, "At most 8 GPUs."), 2),
+        (DatabaseUnavailable("The database is away."), 1),
+        (HttpProblem(503, "Another Manager decides."), 1),
+        (HttpProblem(422, "At most 8 GPUs."), 2),
     ],
     ids=["the Hub was away", "the database was away", "another Manager decided", "it was refused"],
 )
 async def test_what_may_have_been_done_is_looked_for_and_not_done_again(
-    store: Store, failure: Exception, times: int
+    store: Database, failure: Exception, times: int
 ) -> None:
     done = 0
 
@@ -96,7 +96,7 @@ async def test_what_may_have_been_done_is_looked_for_and_not_done_again(
     async def found(since: datetime) -> Answer | None:
         return Answer(202, {"number": 1})
 
-    once = Once(store, Locks(), "user alice", lambda: NOON)
+    once = Once(store, NamedLocks(), "user alice", lambda: NOON)
     with pytest.raises(type(failure)):
         await once.carry_out("key", "one", work, found)
     assert (await once.carry_out("key", "one", work, found)).content == {"number": times}

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import Cluster
-from dlspawner.core.jobs import State
+from dlspawner.cluster import KubernetesClient
+from dlspawner.core.jobs import JobState
 from dlspawner.devcluster.api import start
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.activity import Facts
-from dlspawner.manager.book import Book
-from dlspawner.manager.desk import Question
-from dlspawner.manager.notices import Kind
-from dlspawner.manager.owners import NEEDED, Owners, still_alone
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.activity import ActivityRecord
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.notices import NoticeKind
+from dlspawner.manager.owners import NEEDED, OrphanReaper, still_alone
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -42,7 +42,7 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     api = await start(tmp_path / "cluster", 0)
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
     prepare(tmp_path)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
         made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, look_seconds=0.05)
         made.hub.servers = {("alice", ""), ("bob", "")}
@@ -51,16 +51,16 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await api.stop()
 
 
-def book(acting: Acting) -> Book:
-    assert acting.desk is not None
-    return acting.desk.book
+def book(acting: LeaderElector) -> JobStore:
+    assert acting.admission is not None
+    return acting.admission.store
 
 
-async def runs(office: Office, acting: Acting, user: str) -> Question:
+async def runs(office: Office, acting: LeaderElector, user: str) -> AdmissionRequest:
     question = wants(user)
     await ask(acting, question)
     await office.bind(await office.make_pod(question))
-    await until(lambda: book(acting).records[question.job].job.state is State.RUNNING, "it runs")
+    await until(lambda: book(acting).records[question.job].job.state is JobState.RUNNING, "it runs")
     return question
 
 
@@ -107,7 +107,7 @@ async def test_a_hub_that_was_away_meanwhile_begins_the_time_anew(office: Office
         office.hub.servers = set()
         await looks(office, 500)
         assert await leaving(office) == set()
-        assert book(acting).records[job.job].job.state is State.RUNNING
+        assert book(acting).records[job.job].job.state is JobState.RUNNING
 
 
 async def test_a_token_that_may_not_see_servers_stops_nobody_and_administrators_are_told(office: Office) -> None:
@@ -118,11 +118,11 @@ async def test_a_token_that_may_not_see_servers_stops_nobody_and_administrators_
         for _ in range(3):
             await looks(office, 1000)
         assert await leaving(office) == set()
-        notice = book(acting).board.pending(("", Kind.HUB_REFUSES))
+        notice = book(acting).notices.pending(("", NoticeKind.HUB_FORBIDS))
         assert notice is not None
         assert "its token lacks read:servers." in notice.text
         office.hub.servers, office.hub.allows = {("alice", "")}, frozenset(NEEDED)
-        await until(lambda: book(acting).board.pending(("", Kind.HUB_REFUSES)) is None, "it is taken back")
+        await until(lambda: book(acting).notices.pending(("", NoticeKind.HUB_FORBIDS)) is None, "it is taken back")
 
 
 async def test_a_job_that_tells_of_its_kernels_is_somebodys(office: Office) -> None:
@@ -131,7 +131,7 @@ async def test_a_job_that_tells_of_its_kernels_is_somebodys(office: Office) -> N
         office.hub.servers = set()
         for _ in range(4):
             assert acting.culler is not None
-            acting.culler.kernels("alice", "", busy=False, seconds=None)
+            acting.culler.report_kernels("alice", "", busy=False, seconds=None)
             await looks(office, 500)
         assert await leaving(office) == set()
 
@@ -143,8 +143,8 @@ async def test_without_limits_the_manager_looks_for_nobodys_owner(office: Office
         office.hub.servers, seen = set(), office.hub.lists
         hub: Any = office.hub
         nothing: Any = None
-        looking = Owners(book(acting), hub, nothing, lambda _: Facts(), office.clock, 1, 900)
+        looking = OrphanReaper(book(acting), hub, nothing, lambda _: ActivityRecord(), office.clock, 1, 900)
         for _ in range(2):
-            await looking.look()
+            await looking.reap()
             office.clock.moved += timedelta(seconds=1000)
         assert (await leaving(office), office.hub.lists) == (set(), seen)

@@ -19,14 +19,14 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, TimeoutError
 
 from dlspawner.core.endpoints import read_target
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubRefused
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubRejected
 from dlspawner.manager import portal_page, server
-from dlspawner.manager.book import Book
+from dlspawner.manager.book import JobStore
 from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.tail import Mark
-from dlspawner.manager.notices import Kind, post
-from dlspawner.manager.prometheus import Prometheus
+from dlspawner.manager.logs.tail import LogMark
+from dlspawner.manager.notices import NoticeKind, post
+from dlspawner.manager.prometheus import PrometheusClient
 from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, SEEN_ONCE, TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import ask, until, wants
@@ -153,16 +153,16 @@ async def filled(
         ended = await portal.waits(wants("root-admin", gpus=8, server="old"))
         await portal.read("root-admin", f"jobs/{ended.job}/stop", "POST")
         await portal.office.make_node("gpu-2", gpus=4)
-        book: Book = portal.served.book
+        book: JobStore = portal.served.book
         await until(lambda: "gpu-2" in book.nodes, "the node is seen")
         book.put_node(replace(book.nodes["gpu-2"], cordoned=True))
         job = book.records[runs.job].job
-        await book.turn(lambda turn: post(turn, job, Kind.IDLE, "It is unused.", keep=True))
+        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "It is unused.", keep=True))
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
         await prints(portal, ended.job)
         await began_earlier(book, runs.job)
-        portal.served.acting.prometheus = Prometheus(prometheus_url) if prometheus_url else None
+        portal.served.acting.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
         yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
         if portal.served.acting.prometheus is not None:
             await portal.served.acting.prometheus.close()
@@ -177,11 +177,11 @@ async def waits_in_every_state(portal: Portal) -> None:
         await portal.waits(question)
     less = MANY_TEAMS.replace("quota: {gpu: 1}, borrow_limit: 6", "quota: {gpu: 0}, borrow_limit: 0")
     (portal.office.folder / "teams.yaml").write_text(less)
-    looks = portal.served.acting.desk.looks  # type: ignore[union-attr]
-    await until(lambda: looks.never(portal.served.book.records[never.job].job), "it can not start any more")
-    says(portal.office, HubRefused(403, "auth has expired for root-admin, login again"), weary)
+    looks = portal.served.acting.admission.explainer  # type: ignore[union-attr]
+    await until(lambda: looks.inadmissible(portal.served.book.records[never.job].job), "it can not start any more")
+    says(portal.office, HubRejected(403, "auth has expired for root-admin, login again"), weary)
     await give_back()
-    await until(lambda: state(acting, weary) is State.WAITING_LOGIN, "it waits for a login")
+    await until(lambda: state(acting, weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
     portal.hub.starts = None
     for user, name in (("somebody-1", "much"), ("somebody-3", "no"), ("somebody-2", "never")):
         portal.knows(user, name)
@@ -195,16 +195,16 @@ async def prints(portal: Portal, job: str) -> None:
     lines = [f"{number} of the log {'and so on ' * (number % 40)}{'x' * (number % 200)}" for number in range(1000)]
     parts = rows.compressed("\n".join([*lines, "<script>alert(1)</script>", ""]).encode())
     key = ("a-uid", "notebook", 1)
-    reading = rows.Reading(job, "a-pod", key, Mark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
+    reading = rows.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
     await portal.served.manager.store.write(lambda connection: rows.write(connection, [reading], 2**20))
 
 
-async def began_earlier(book: Book, job: str) -> None:
+async def began_earlier(book: JobStore, job: str) -> None:
     """The job has been running for half an hour, as far as anybody knows."""
     started = datetime.now(UTC) - timedelta(minutes=30)
     known = book.records[job]
     earlier = replace(known, job=replace(known.job, started=started))
-    await book.turn(lambda turn: turn.write(earlier, "test"))
+    await book.transact(lambda turn: turn.write(earlier, "test"))
 
 
 async def wrong(page: Page) -> list[str]:
@@ -301,7 +301,7 @@ async def test_pages_without_anything_and_in_trouble_are_accessible(
                 assert (await ask(portal.served.acting, wants(user, server="soon"))).decision == "admit"
                 portal.hub.servers = None
             elif trouble == "not acting":
-                portal.served.acting.desk = None
+                portal.served.acting.admission = None
             for path in addresses(job, f"{user}/soon"):
                 name, says = f"{trouble}-{user}".replace(" ", "-"), said.get(path.split("/")[0], "")
                 found = await look(page, filled, path, name, (f"main:has-text('{says}')", 1))

@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 from playwright.async_api import expect
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import changes
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.changes import Changes, Full, Listener, Share
-from dlspawner.manager.records import Entry, Record
+from dlspawner.manager.changes import EventBus, Listener, ListenerLimit, ListenerShare
+from dlspawner.manager.records import JobEvent, JobRecord
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.test_portal_views import NOW, job
@@ -98,10 +98,10 @@ async def test_a_node_is_news_for_everybody(portal: Portal) -> None:
 async def test_when_this_manager_stops_acting_streams_end_and_new_ones_are_refused(portal: Portal) -> None:
     acting = portal.served.acting
     async with streaming(portal, "alice") as alice:
-        acting.changes.end()
+        acting.event_bus.end()
         async with asyncio.timeout(20):
             assert [event async for event in alice] == []
-    acting.desk = None
+    acting.admission = None
     answer = await portal.read("alice", "api/events")
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     page = await portal.read("alice", "")
@@ -135,16 +135,16 @@ async def test_who_may_not_see_jobs_hears_nothing(portal: Portal, user: str) -> 
 # The fan-out
 
 
-def entry(user: str = "alice", team: str = "vision", number: int = 2) -> Entry:
-    return Entry(Record(job(State.QUEUED, id=f"j-{number}", user=user, team=team)), NOW, "queued")
+def entry(user: str = "alice", team: str = "vision", number: int = 2) -> JobEvent:
+    return JobEvent(JobRecord(job(JobState.QUEUED, id=f"j-{number}", user=user, team=team)), NOW, "queued")
 
 
-def joined(fan_out: Changes, *viewers: Viewer) -> list[Listener]:
-    found = [fan_out.join(viewer, Share("pages", viewer.name)) for viewer in viewers]
+def joined(fan_out: EventBus, *viewers: Viewer) -> list[Listener]:
+    found = [fan_out.subscribe(viewer, ListenerShare("pages", viewer.name)) for viewer in viewers]
     return [one for one in found if isinstance(one, Listener)]
 
 
-async def handed_on(fan_out: Changes, *listeners: Listener) -> list[dict[str, Any]]:
+async def handed_on(fan_out: EventBus, *listeners: Listener) -> list[dict[str, Any]]:
     """What each of them was told, once one was told."""
     task = asyncio.create_task(fan_out.run())
     try:
@@ -163,48 +163,53 @@ VIEWERS = (
 
 
 async def test_everybody_is_told_of_what_they_may_see_and_of_no_more() -> None:
-    fan_out = Changes()
+    fan_out = EventBus()
     listeners = joined(fan_out, *VIEWERS)
-    fan_out.heard([entry(), entry("bob", "language", 3)])
+    fan_out.on_events([entry(), entry("bob", "language", 3)])
     told = await handed_on(fan_out, *listeners)
     assert [[one["id"] for one in news.get("jobs", ())] for news in told] == [["j-2"], ["j-2"], ["j-3"], ["j-2", "j-3"]]
 
 
 async def test_who_does_not_read_costs_no_more_than_who_does() -> None:
-    fan_out = Changes()
+    fan_out = EventBus()
     (listener,) = joined(fan_out, Viewer("root", all=True))
-    fan_out.heard([entry(number=number) for number in range(10_000)])
+    fan_out.on_events([entry(number=number) for number in range(10_000)])
     (news,) = await handed_on(fan_out, listener)
     assert (len(news["jobs"]), news["more"]) == (50, True)
 
 
 async def test_who_is_behind_learns_the_last_of_a_job_and_that_there_is_more() -> None:
-    fan_out = Changes()
+    fan_out = EventBus()
     (listener,) = joined(fan_out, Viewer("vera", frozenset({"vision"})))
     listener.news.put({f"j-{number}": entry(number=number) for number in range(50)})
     again = entry("vera")
-    fan_out.heard([entry(), replace(again, reason="turn"), entry(number=77)])
+    fan_out.on_events([entry(), replace(again, reason="turn"), entry(number=77)])
     (news,) = await handed_on(fan_out, listener)
     told = {one["id"]: (one["user"], one["reason"]) for one in news["jobs"]}
     assert (len(told), told["j-2"], "j-77" in told, news["more"]) == (50, ("vera", "turn"), False, True)
 
 
 async def test_a_change_costs_a_look_at_those_whom_it_concerns(monkeypatch: pytest.MonkeyPatch) -> None:
-    named, fan_out = [0], Changes()
+    named, fan_out = [0], EventBus()
     monkeypatch.setattr(changes, "_named", lambda _: named.__setitem__(0, named[0] + 1) or {})
     monkeypatch.setattr(Viewer, "reaches", lambda *_: pytest.fail("everybody is asked about every job"))
     listeners = joined(fan_out, *(Viewer(f"u{number}") for number in range(200)))
-    fan_out.heard([entry(f"u{number % 400}", number=number) for number in range(4000)])
+    fan_out.on_events([entry(f"u{number % 400}", number=number) for number in range(4000)])
     await handed_on(fan_out, *listeners)
     assert named[0] == 200 * 10
 
 
 async def test_nobody_s_programs_take_the_places_of_pages_and_each_has_an_end() -> None:
-    fan_out = Changes()
-    shares = (Share("pages", "alice"), Share("programs", "alice"), Share("service", "alice"), Share("service", "other"))
+    fan_out = EventBus()
+    shares = (
+        ListenerShare("pages", "alice"),
+        ListenerShare("programs", "alice"),
+        ListenerShare("service", "alice"),
+        ListenerShare("service", "other"),
+    )
     for share in shares:
-        found = [fan_out.join(Viewer("alice"), share) for _ in range(changes.PER_SHARE + 1)]
-        assert found.index(Full.SHARE) == changes.PER_SHARE, share
+        found = [fan_out.subscribe(Viewer("alice"), share) for _ in range(changes.PER_SHARE + 1)]
+        assert found.index(ListenerLimit.SHARE) == changes.PER_SHARE, share
 
 
 async def test_when_everything_is_full_nobody_is_told_to_close_a_page(
@@ -218,11 +223,11 @@ async def test_when_everything_is_full_nobody_is_told_to_close_a_page(
 
 
 async def test_what_nobody_listens_to_is_not_kept() -> None:
-    fan_out = Changes()
-    fan_out.heard([entry()])
+    fan_out = EventBus()
+    fan_out.on_events([entry()])
     assert fan_out._entries == []
     (listener,) = joined(fan_out, Viewer("alice"))
-    fan_out.leave(listener)
+    fan_out.unsubscribe(listener)
     assert fan_out._listeners == {}
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from dlspawner.cluster import EVENTS
 from dlspawner.core.endpoints import read_target
-from dlspawner.core.jobs import State
-from dlspawner.core.template import Endpoint, Protocol
-from dlspawner.hubapi import HubRefused, HubUnavailable
-from dlspawner.manager.book import Turn
-from dlspawner.manager.desk import Question
+from dlspawner.core.jobs import JobState
+from dlspawner.core.template import Endpoint, EndpointProtocol
+from dlspawner.hubapi import HubRejected, HubUnavailable
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.desk import AdmissionRequest
 from tests.edges.test_manager.office import NAMESPACE, ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.world import World
@@ -111,15 +111,15 @@ async def test_a_job_that_starts_says_what_it_waits_for(portal: Portal) -> None:
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
     ledger = portal.served.acting.ledger
-    assert await ledger.happened(["j-222222222222", question.job]) == {question.job: BACK_OFF}
+    assert await ledger.latest_pod_events(["j-222222222222", question.job]) == {question.job: BACK_OFF}
 
-    def waits_again(turn: Turn) -> None:
+    def waits_again(turn: Transaction) -> None:
         record = turn.record(question.job)
         assert record is not None
-        turn.wait_again(record, "turn-over")
+        turn.requeue(record, "turn-over")
 
-    await portal.served.book.turn(waits_again)
-    assert await ledger.happened([question.job]) == {}, "of an earlier start"
+    await portal.served.book.transact(waits_again)
+    assert await ledger.latest_pod_events([question.job]) == {}, "of an earlier start"
 
 
 async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str) -> None:
@@ -163,9 +163,9 @@ async def test_where_terminals_are_recorded_the_ssh_command_says_so(
         assert "Terminals that come in by SSH are recorded here" in await _with_ssh(portal)
 
 
-async def has_ended(portal: Portal, question: Question) -> bool:
-    kept = await portal.served.acting.ledger.kept(question.job)
-    return kept is not None and kept.state is State.ENDED
+async def has_ended(portal: Portal, question: AdmissionRequest) -> bool:
+    kept = await portal.served.acting.ledger.job_history(question.job)
+    return kept is not None and kept.state is JobState.ENDED
 
 
 def offer_tensorboards(portal: Portal) -> None:
@@ -177,7 +177,7 @@ def offer_tensorboards(portal: Portal) -> None:
 def offer_ports(portal: Portal) -> None:
     """The template offers SSH and a page."""
     acting = portal.served.acting
-    endpoints = (Endpoint("ssh", 2222, Protocol.SSH), Endpoint("board", 6006, Protocol.HTTP))
+    endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
     tiny, *others = acting.settings.templates
     acting.settings = replace(acting.settings, templates=(replace(tiny, endpoints=endpoints), *others))
 
@@ -231,7 +231,7 @@ async def test_while_the_hub_is_away_jobs_are_shown_and_the_page_says_so(portal:
 
 
 async def test_a_manager_that_does_not_act_says_so_and_looks_again(portal: Portal) -> None:
-    portal.served.acting.desk = None
+    portal.served.acting.admission = None
     page = await portal.read("alice")
     assert page.status == 503
     assert "does not decide now" in page.body
@@ -303,7 +303,7 @@ async def test_a_job_that_somebody_has_stopped_elsewhere_was_stopped(portal: Por
     assert "Its program has ended" not in page.text
 
 
-@pytest.mark.parametrize("problem", [HubUnavailable("away"), HubRefused(500, "no")], ids=["away", "refused"])
+@pytest.mark.parametrize("problem", [HubUnavailable("away"), HubRejected(500, "no")], ids=["away", "refused"])
 async def test_a_stop_that_the_hub_does_not_carry_out_is_decided_all_the_same(
     portal: Portal, problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +314,7 @@ async def test_a_stop_that_the_hub_does_not_carry_out_is_decided_all_the_same(
     question = await portal.runs(wants("alice", server="train"))
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
     assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={question.job}")
-    assert portal.served.book.records[question.job].job.state is State.STOPPING
+    assert portal.served.book.records[question.job].job.state is JobState.STOPPING
 
 
 async def test_a_job_that_waits_is_cancelled(portal: Portal) -> None:
@@ -331,7 +331,7 @@ async def test_a_team_admin_stops_a_job_and_its_owner_reads_who_did(portal: Port
     question = await portal.runs(wants("alice", server="train"))
     assert (await portal.read("vera", f"jobs/{question.job}/stop", "POST")).status == 303
     record = portal.served.book.records[question.job]
-    assert record.job.state is State.STOPPING
+    assert record.job.state is JobState.STOPPING
     assert "vera has stopped this job. Your files are kept." in (await portal.read("alice")).text
     await until(lambda: portal.hub.stopped, "the Hub is asked")
 
@@ -345,7 +345,7 @@ async def test_others_cannot_touch_a_job_or_tell_that_it_is_there(portal: Portal
     assert (answer.status, answer.text) == (missing.status, missing.text)
     assert answer.status == (404 if user else 403)
     assert portal.hub.stopped == []
-    assert portal.served.book.records[question.job].job.state is State.RUNNING
+    assert portal.served.book.records[question.job].job.state is JobState.RUNNING
 
 
 async def test_a_token_that_may_only_read_stops_nothing(portal: Portal, world: World) -> None:
@@ -359,7 +359,7 @@ async def test_keep_alive_is_the_owners_and_says_what_it_brought(portal: Portal)
     question = await portal.runs(wants("alice", server="train"))
     culler = portal.served.acting.culler
     assert culler is not None
-    await culler.look()
+    await culler.evaluate_all()
     kept = await portal.read("alice", f"jobs/{question.job}/keep", "POST")
     assert (kept.status, "Nothing stops this job for being unused now." in kept.text) == (200, True)
     assert (await portal.read("vera", f"jobs/{question.job}/keep", "POST")).status == 403
@@ -378,14 +378,14 @@ async def test_a_start_that_has_to_wait_goes_to_its_place(portal: Portal) -> Non
 
     async def starts(user: str, server: str) -> None:
         await ask(portal.served.acting, wants(user, server=server))
-        raise HubRefused(429, "It is number 1 in the queue.")
+        raise HubRejected(429, "It is number 1 in the queue.")
 
     portal.hub.starts = starts
     answer = await portal.read("alice", "start", "POST", {"server": "train"})
     assert (answer.status, answer.location) == (303, "/services/jobs/wait/alice/train")
 
 
-async def ended(portal: Portal, gpus: int) -> Question:
+async def ended(portal: Portal, gpus: int) -> AdmissionRequest:
     """A job of alice's server train that was cancelled, whose options the Hub has kept."""
     question = await portal.waits(wants("alice", gpus=gpus, server="train"))
     portal.knows("alice", "train")
@@ -421,12 +421,12 @@ async def test_a_job_that_turned_preemptible_with_its_teams_quota_starts_again_a
     await portal.runs(wants("bob", gpus=8))
     question = await portal.waits(wants("alice", gpus=2, server="train"))
 
-    def turn_it(turn: Turn) -> None:
+    def turn_it(turn: Transaction) -> None:
         record = turn.record(question.job)
         assert record is not None
-        turn.write(replace(record, job=replace(record.job, preemptible=True), yields=turn.now), "turned-preemptible")
+        turn.write(replace(record, job=replace(record.job, preemptible=True), demote_at=turn.now), "turned-preemptible")
 
-    await portal.served.book.turn(turn_it)
+    await portal.served.book.transact(turn_it)
     portal.knows("alice", "train")
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 2}
     assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
@@ -450,14 +450,14 @@ async def test_a_refusal_is_said_although_something_else_waits_for_that_server(p
     await portal.waits(wants("alice", server="train"))
 
     async def starts(user: str, server: str) -> None:
-        raise HubRefused(400, "No such image.")
+        raise HubRejected(400, "No such image.")
 
     portal.hub.starts = starts
     answer = await portal.read("alice", "start", "POST", {"server": "train"})
     assert (answer.status, "No such image." in answer.text) == (409, True)
 
     async def pending(user: str, server: str) -> None:
-        raise HubRefused(400, "alice:train is pending spawn")
+        raise HubRejected(400, "alice:train is pending spawn")
 
     portal.hub.starts = pending
     answer = await portal.read("alice", "start", "POST", {"server": "train"})
@@ -466,7 +466,7 @@ async def test_a_refusal_is_said_although_something_else_waits_for_that_server(p
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(HubRefused(400, f"No such image {HOSTILE}"), 409), (HubUnavailable("The Hub did not answer."), 503)],
+    [(HubRejected(400, f"No such image {HOSTILE}"), 409), (HubUnavailable("The Hub did not answer."), 503)],
     ids=["refused", "away"],
 )
 async def test_what_the_hub_refuses_is_said_in_its_words(portal: Portal, error: Exception, status: int) -> None:

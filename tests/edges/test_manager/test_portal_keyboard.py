@@ -117,7 +117,7 @@ async def test_a_job_is_kept_alive_by_keys_alone(portal: Portal) -> None:
     job = await runs(portal, "alice", "train", gpus=0)  # nobody tells here whether GPUs are used
     culler = portal.served.acting.culler
     assert culler is not None
-    await culler.look()
+    await culler.evaluate_all()
     async with browsing(portal, "alice") as page:
         await opened(page, portal, "")
         await tab_to(page, "button[aria-label='Keep alive: train']")

@@ -13,20 +13,20 @@ import pytest
 from sqlalchemy import event
 
 from dlspawner.core.decisions import Reason
-from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.hubapi import HubRejected, HubUnavailable
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.book import Turn
-from dlspawner.manager.desk import Question
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.desk import AdmissionRequest
 from dlspawner.manager.job_words import ENDS
 from dlspawner.manager.portal import lists
-from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, Telling, listed
+from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, QueuedReason, queued_rows
 from dlspawner.manager.portal_page import NO_JOB
-from dlspawner.manager.records import ended
+from dlspawner.manager.records import as_ended
 from dlspawner.manager.restarts import LATER, NO_OPTIONS, NOT_ENDED, OTHERS
 from dlspawner.manager.starting import BLOCKED, LOG_IN, NOT_FOR_OTHERS
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
-from tests.edges.test_manager.test_portal_views import NOW, State, job
+from tests.edges.test_manager.test_portal_views import NOW, JobState, job
 from tests.edges.test_manager.test_portal_views import world as world_of
 from tests.edges.test_manager.world import World
 
@@ -84,12 +84,12 @@ async def test_an_empty_queue_says_so_and_pages_beyond_the_end_are_empty(portal:
 
 @pytest.mark.parametrize("kind", list(Reason), ids=lambda kind: kind.value)
 def test_what_others_read_of_a_reason_never_says_what_its_person_has(kind: Reason) -> None:
-    waits = job(State.QUEUED)
+    waits = job(JobState.QUEUED)
     world = world_of(waits)
-    telling = Telling(lambda one: "You have 3 jobs.", lambda one: kind)
-    (others,) = listed(world, NOW, Viewer("bob"), [waits], telling)
-    (admins,) = listed(world, NOW, Viewer("vera", frozenset({"vision"})), [waits], telling)
-    (own,) = listed(world, NOW, Viewer("alice"), [waits], telling)
+    telling = QueuedReason(lambda one: "You have 3 jobs.", lambda one: kind)
+    (others,) = queued_rows(world, NOW, Viewer("bob"), [waits], telling)
+    (admins,) = queued_rows(world, NOW, Viewer("vera", frozenset({"vision"})), [waits], telling)
+    (own,) = queued_rows(world, NOW, Viewer("alice"), [waits], telling)
     assert own.why == "You have 3 jobs."
     assert "You" not in others.why
     assert (others.who, others.server, others.job) == ("", "", "")
@@ -180,7 +180,7 @@ async def test_an_administrator_reads_in_the_words_of_rest_why_a_job_does_not_st
     portal.hub.kept["alice", "train"] = {**kept, "gpus": 2}
     assert await refused() == OTHERS.format("GPUs: 2, not 1")
     portal.hub.kept["alice", "train"] = kept
-    portal.hub.starts = lambda *_: fails(HubRefused(403, "Your auth has expired. Login required."))
+    portal.hub.starts = lambda *_: fails(HubRejected(403, "Your auth has expired. Login required."))
     assert await refused() == LOG_IN.format(user="alice")
     portal.hub.starts = lambda *_: fails(HubUnavailable("The Hub does not answer."))
     assert await refused() == "The Hub does not answer."
@@ -207,7 +207,7 @@ async def ended_of_alice(portal: Portal) -> str:
     return question.job
 
 
-async def asks_for(portal: Portal, question: Question) -> None:
+async def asks_for(portal: Portal, question: AdmissionRequest) -> None:
     """What the Hub does on a start."""
     await portal.waits(question)
 
@@ -262,7 +262,7 @@ async def test_a_team_whose_admins_can_approve_nothing_is_not_said_to_need_an_ap
     caps = ("soft: 4, hard: 4", "soft: 2, hard: 4", "soft: 2", "hard: 4", "soft: 1", "hard: 1")
     teams = [f"  team{at}: {{quota: {{gpu: 8}}, admins: [vera], user_caps: {{{one}}}}}" for at, one in enumerate(caps)]
     (portal.office.folder / "teams.yaml").write_text("\n".join(("teams:", *teams)))
-    await until(lambda: portal.served.book.world.team("team5") is not None, "the new teams count")
+    await until(lambda: portal.served.book.cluster_state.team("team5") is not None, "the new teams count")
     page = (await portal.read("vera", "teams")).body
     limits = re.findall(r"Limits of a member</dt>\s*<dd[^>]*>(.*?)</dd>", page, re.DOTALL)
     assert [" ".join(one.split()) for one in limits] == [
@@ -386,12 +386,12 @@ async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_
         return (await portal.read("alice", path)).body, len(statements) - before
 
     async def end_one(id_: str, reason: str, detail: str) -> None:
-        def write(turn: Turn) -> None:
+        def write(turn: Transaction) -> None:
             record = turn.record(id_)
             assert record is not None
-            turn.write(ended(record), reason, detail)
+            turn.write(as_ended(record), reason, detail)
 
-        await book.turn(write)
+        await book.transact(write)
 
     await end_one(ids[0], *ends[0])
     first = (await asked("api/jobs"))[1], (await asked("all"))[1]
@@ -416,7 +416,7 @@ async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_
 async def test_every_job_says_how_it_ended_in_the_words_of_its_page(portal: Portal) -> None:
     for server, reason in (("good", "finished"), ("bad", "failed")):
         book, job = portal.served.book, (await portal.runs(wants("alice", gpus=1, server=server))).job
-        await book.turn(lambda turn, job=job, reason=reason: turn.write(ended(turn.record(job)), reason, ""))  # type: ignore[misc]
+        await book.transact(lambda turn, job=job, reason=reason: turn.write(as_ended(turn.record(job)), reason, ""))  # type: ignore[misc]
         sentence = ENDS[reason].replace(":", ".")
         assert sentence in (await portal.read("alice", f"jobs/{job}")).text
     text = (await portal.read("alice", "all")).text

@@ -8,33 +8,35 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.charge import Charge, PodCharge
+from dlspawner.core.charge import PodRequest, ResourceRequest
 from dlspawner.core.endpoints import Forward
-from dlspawner.core.jobs import Job, State
-from dlspawner.core.model import Amount, Cluster, GpuType, Quota, Team, Teams
-from dlspawner.core.template import Endpoint, Protocol
-from dlspawner.core.world import World
-from dlspawner.hubapi import Server
-from dlspawner.manager.job_words import end
-from dlspawner.manager.lastrows import Ended
-from dlspawner.manager.looks import Look
-from dlspawner.manager.portal.mine import Facts, Port, Row, Shown, latest, rows
-from dlspawner.manager.portal.shares import Share, shares
-from dlspawner.manager.records import PodRef, Record, Stop
+from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
+from dlspawner.core.template import Endpoint, EndpointProtocol
+from dlspawner.core.world import ClusterState
+from dlspawner.hubapi import HubServer
+from dlspawner.manager.job_words import end_sentence
+from dlspawner.manager.lastrows import LastEnd
+from dlspawner.manager.looks import QueueStatus
+from dlspawner.manager.portal.mine import PortLink, RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.portal.shares import QuotaShare, quota_shares
+from dlspawner.manager.records import JobRecord, PodRef, StopReason
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-READY = Server("train", True, None, False, "/user/alice/train/", {"template": "notebook"}, None)
+READY = HubServer("train", True, None, False, "/user/alice/train/", {"template": "notebook"}, None)
 STOPPED = replace(READY, ready=False, stopped=True)
-NAMED = naming.Job("j-2", "alice", "train", "vision", "notebook", 2, ssh_host_key="key", log_dir="/home/alice/runs")
+NAMED = naming.PodIdentity(
+    "j-2", "alice", "train", "vision", "notebook", 2, ssh_host_key="key", log_dir="/home/alice/runs"
+)
 
 
-def job(state: State = State.RUNNING, gpus: int = 2000, **more: object) -> Job:
-    charge = Charge("a100", (PodCharge("nvidia.com/gpu", gpus),))
+def job(state: JobState = JobState.RUNNING, gpus: int = 2000, **more: object) -> Job:
+    charge = ResourceRequest("a100", (PodRequest("nvidia.com/gpu", gpus),))
     made = Job("j-2", "alice", "vision", NOW - timedelta(hours=1), charge, "train", "notebook", state=state)
-    return replace(made, **{"started": NOW if state is State.RUNNING else None, **more})  # type: ignore[arg-type]
+    return replace(made, **{"started": NOW if state is JobState.RUNNING else None, **more})  # type: ignore[arg-type]
 
 
-def facts(record: Record | None = None, **more: object) -> Facts:
+def facts(record: JobRecord | None = None, **more: object) -> RowContext:
     given: dict[str, object] = {
         "user": "alice",
         "titles": {"notebook": "Notebook", "tensorboard": "TensorBoard"},
@@ -46,43 +48,43 @@ def facts(record: Record | None = None, **more: object) -> Facts:
         "teams": {"vision": "Vision"},
         "gateway": ("gate", 2222),
     }
-    return Facts(**{**given, **more})  # type: ignore[arg-type]
+    return RowContext(**{**given, **more})  # type: ignore[arg-type]
 
 
-def row(record: Record | None = None, **more: object) -> Row:
+def row(record: JobRecord | None = None, **more: object) -> ServerRow:
     (found,) = rows(facts(record, **more))
     return found
 
 
-def running(**more: object) -> Record:
-    return Record(job(**more), pods=(PodRef("uid", "pod", True),))  # type: ignore[arg-type]
+def running(**more: object) -> JobRecord:
+    return JobRecord(job(**more), pods=(PodRef("uid", "pod", True),))  # type: ignore[arg-type]
 
 
 def test_a_job_that_runs_has_all_its_ways_in() -> None:
     found = row(running())
-    assert (found.state, found.is_ready, found.can_stop) == (Shown.RUNNING, True, True)
+    assert (found.state, found.is_ready, found.can_stop) == (ServerState.RUNNING, True, True)
     assert found.summary == "Notebook, 2 GPUs of type a100, team Vision"
     assert found.ssh == "ssh -p 2222 alice+train@gate"
     assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
 
 
-OFFERED = (Endpoint("ssh", 2222, Protocol.SSH), Endpoint("board", 6006, Protocol.HTTP))
+OFFERED = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
 BOARD = Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/")
 
 
 @pytest.mark.parametrize(
     ("record", "more", "ports"),
     [
-        (running(), {}, (Port("board", "http", 6006, BOARD),)),
-        (running(), {"gateway": None}, (Port("board", "http", 6006, None),)),
-        (running(), {"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, (Port("board", "http", 6006, None),)),
+        (running(), {}, (PortLink("board", "http", 6006, BOARD),)),
+        (running(), {"gateway": None}, (PortLink("board", "http", 6006, None),)),
+        (running(), {"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, (PortLink("board", "http", 6006, None),)),
         (running(template="gone"), {}, ()),
-        (Record(job(State.STARTING)), {}, ()),
+        (JobRecord(job(JobState.STARTING)), {}, ()),
     ],
     ids=["with SSH", "no gateway", "a job without SSH", "a template that is gone", "it starts"],
 )
 def test_a_job_that_runs_has_the_other_ports_of_its_template(
-    record: Record, more: dict[str, object], ports: tuple[Port, ...]
+    record: JobRecord, more: dict[str, object], ports: tuple[PortLink, ...]
 ) -> None:
     assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
 
@@ -108,41 +110,51 @@ def test_ways_that_are_not_there_are_not_shown(more: dict[str, object], ssh: str
 
 
 def test_a_job_that_waits_says_its_place_and_why() -> None:
-    waits = Record(job(State.QUEUED))
-    look = Look(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
+    waits = JobRecord(job(JobState.QUEUED))
+    look = QueueStatus(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
     found = row(waits, looks={"train": look}, servers={"train": STOPPED})
-    assert (found.state, found.position, found.can_stop) == (Shown.WAITING, 3, True)
+    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 3, True)
     assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
 
 
 @pytest.mark.parametrize(
     ("record", "server", "state", "sentence"),
     [
-        (Record(job(State.STARTING), due=True), STOPPED, Shown.WAITING, "Its turn has come: it is being started."),
         (
-            Record(job(State.WAITING_LOGIN)),
+            JobRecord(job(JobState.STARTING), awaiting_start=True),
             STOPPED,
-            Shown.WAITING,
+            ServerState.WAITING,
+            "Its turn has come: it is being started.",
+        ),
+        (
+            JobRecord(job(JobState.LOGIN_REQUIRED)),
+            STOPPED,
+            ServerState.WAITING,
             "Its turn came, and the Hub wants you to log in again before it starts.",
         ),
         (
-            Record(job(State.STARTING)),
+            JobRecord(job(JobState.STARTING)),
             replace(READY, ready=False, pending="spawn"),
-            Shown.STARTING,
+            ServerState.STARTING,
             "It is being started.",
         ),
         (
-            Record(job(State.RUNNING)),
+            JobRecord(job(JobState.RUNNING)),
             replace(READY, ready=False, pending="spawn"),
-            Shown.RUNNING,
+            ServerState.RUNNING,
             "It runs, and its program does not answer yet.",
         ),
-        (Record(job(State.RUNNING)), READY, Shown.RUNNING, ""),
-        (Record(job(State.STOPPING), stop=Stop("idle", "Not used.")), READY, Shown.STOPPING, "Not used."),
-        (Record(job(State.STOPPING)), READY, Shown.STOPPING, "It is being stopped."),
-        (None, READY, Shown.RUNNING, ""),
-        (None, replace(READY, ready=False, pending="spawn"), Shown.STARTING, "It is being started."),
-        (None, replace(READY, pending="stop"), Shown.STOPPING, "It is being stopped."),
+        (JobRecord(job(JobState.RUNNING)), READY, ServerState.RUNNING, ""),
+        (
+            JobRecord(job(JobState.STOPPING), stop=StopReason("idle", "Not used.")),
+            READY,
+            ServerState.STOPPING,
+            "Not used.",
+        ),
+        (JobRecord(job(JobState.STOPPING)), READY, ServerState.STOPPING, "It is being stopped."),
+        (None, READY, ServerState.RUNNING, ""),
+        (None, replace(READY, ready=False, pending="spawn"), ServerState.STARTING, "It is being started."),
+        (None, replace(READY, pending="stop"), ServerState.STOPPING, "It is being stopped."),
     ],
     ids=[
         "its turn has come",
@@ -157,7 +169,9 @@ def test_a_job_that_waits_says_its_place_and_why() -> None:
         "the Hub stops it",
     ],
 )
-def test_every_state_has_one_word(record: Record | None, server: Server, state: Shown, sentence: str) -> None:
+def test_every_state_has_one_word(
+    record: JobRecord | None, server: HubServer, state: ServerState, sentence: str
+) -> None:
     found = row(record, servers={"train": server})
     assert (found.state, found.sentence) == (state, sentence)
 
@@ -170,14 +184,14 @@ def test_a_job_that_runs_and_is_not_ready_is_not_opened() -> None:
 def test_the_time_beside_a_state_is_one_of_that_state() -> None:
     """A job that was asked for two days ago and stops now does not read “stopping 2 days ago”."""
     old = replace(running().job, submitted=NOW - timedelta(days=2), started=NOW - timedelta(days=1))
-    since = {state: row(Record(replace(old, state=state)), servers={"train": READY}).since for state in State}
-    assert since[State.RUNNING] == old.started
-    assert since[State.QUEUED] == since[State.STARTING] == old.submitted
-    assert since[State.STOPPING] is None
+    since = {state: row(JobRecord(replace(old, state=state)), servers={"train": READY}).since for state in JobState}
+    assert since[JobState.RUNNING] == old.started
+    assert since[JobState.QUEUED] == since[JobState.STARTING] == old.submitted
+    assert since[JobState.STOPPING] is None
 
 
 def test_a_stopped_server_says_how_its_last_job_ended() -> None:
-    last = Ended("j-1", NOW, "gone", "", Stop("idle", "It was stopped because it was not used for 2 h."))
+    last = LastEnd("j-1", NOW, "gone", "", StopReason("idle", "It was stopped because it was not used for 2 h."))
     found = row(servers={"train": STOPPED}, ended={"train": last})
     assert (found.sentence, found.since) == ("It was stopped because it was not used for 2 h.", NOW)
     assert row(servers={"train": READY}, ended={"train": last}).sentence == ""
@@ -190,71 +204,72 @@ def test_a_stopped_server_says_how_its_last_job_ended() -> None:
 def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[str, object]) -> None:
     known = replace(STOPPED, name=server, user_options=options)
     assert rows(facts(servers={server: known})) == ()
-    ended = {server: Ended("j-1", NOW, "gone", "", None)}
+    ended = {server: LastEnd("j-1", NOW, "gone", "", None)}
     assert len(rows(facts(servers={server: known}, ended=ended))) == 1
 
 
-@pytest.mark.parametrize("state", [State.QUEUED, State.WAITING_APPROVAL, State.WAITING_LOGIN])
-def test_who_may_not_start_jobs_reads_that_and_no_place(state: State) -> None:
-    waits = Record(job(state))
-    look = Look(waits.job, state.value, 3, 5, "Vera can approve it.", ())
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PENDING_APPROVAL, JobState.LOGIN_REQUIRED])
+def test_who_may_not_start_jobs_reads_that_and_no_place(state: JobState) -> None:
+    waits = JobRecord(job(state))
+    look = QueueStatus(waits.job, state.value, 3, 5, "Vera can approve it.", ())
     found = row(waits, looks={"train": look}, servers={"train": STOPPED}, blocked=True)
-    assert (found.state, found.position, found.can_stop) == (Shown.WAITING, 0, True)
+    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 0, True)
     assert found.sentence == "You can not start jobs here; ask an administrator why."
     assert row(running(), blocked=True).sentence == ""
 
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_a_log_is_offered_of_what_had_a_pod(has_run: bool) -> None:
-    found = row(servers={"train": STOPPED}, ended={"train": Ended("j-1", NOW, "gone", "", None, has_run)})
+    found = row(servers={"train": STOPPED}, ended={"train": LastEnd("j-1", NOW, "gone", "", None, has_run)})
     assert found.has_run is has_run
 
 
 def test_what_runs_comes_first_and_then_the_names() -> None:
     servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
-    ended = {name: Ended("j-1", NOW, "gone", "", None) for name in ("b", "a")}
+    ended = {name: LastEnd("j-1", NOW, "gone", "", None) for name in ("b", "a")}
     assert [one.server for one in rows(facts(running(), servers=servers, ended=ended))] == ["train", "a", "b"]
 
 
 def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
-    leaves = Record(job(State.STOPPING, id="j-1"))
-    stays = Record(job(State.QUEUED, submitted=NOW - timedelta(days=1)))
-    others = Record(replace(job(), id="j-3", user="bob"))
-    pod = Record(replace(job(), id="pod-1"))
+    leaves = JobRecord(job(JobState.STOPPING, id="j-1"))
+    stays = JobRecord(job(JobState.QUEUED, submitted=NOW - timedelta(days=1)))
+    others = JobRecord(replace(job(), id="j-3", user="bob"))
+    pod = JobRecord(replace(job(), id="pod-1"))
     assert latest({"1": leaves, "2": stays, "3": others, "4": pod}, "alice") == {"train": stays}
 
 
 @pytest.mark.parametrize(
     ("reason", "detail", "stop", "sentence"),
     [
-        ("gone", "", Stop("idle", "Not used."), "Not used."),
+        ("gone", "", StopReason("idle", "Not used."), "Not used."),
         ("gone", "", None, "It was stopped."),
         ("disappeared", "", None, "Its pod is gone: whether it had ended or was removed was not seen."),
-        ("disappeared", "", Stop("idle", "Not used."), "Not used."),
+        ("disappeared", "", StopReason("idle", "Not used."), "Not used."),
         ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
         ("start-refused", "", None, "Its turn came, and the Hub refused to start it."),
         ("failed", "exit code 3.", None, "Its program has failed: exit code 3."),
-        ("failed", "exit code 3.", Stop("idle", "Not used."), "Not used."),
+        ("failed", "exit code 3.", StopReason("idle", "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),
         ("denied", "", None, "It was denied."),
         ("replaced", "by j-3", None, "Another request for the same server took its place."),
         ("of a later version", "secret", None, "It has ended."),
     ],
 )
-def test_an_end_has_a_sentence(reason: str, detail: str, stop: Stop | None, sentence: str) -> None:
-    assert end(reason, detail, stop) == sentence
+def test_an_end_has_a_sentence(reason: str, detail: str, stop: StopReason | None, sentence: str) -> None:
+    assert end_sentence(reason, detail, stop) == sentence
 
 
 # Quotas
 
 KINDS = tuple(
-    GpuType(name, name.upper(), "nvidia.com/gpu", Amount(1000, 2**30), 8, (("type", name),)) for name in ("a100", "t4")
+    GpuType(name, name.upper(), "nvidia.com/gpu", CpuMemory(1000, 2**30), 8, (("type", name),))
+    for name in ("a100", "t4")
 )
-VISION = Team("vision", "Vision", quota=(Quota("a100", 4),))
+VISION = Team("vision", "Vision", quota=(TeamQuota("a100", 4),))
 
 
-def world(*jobs: Job, teams: Teams | None = None) -> World:
-    made = World(Cluster(KINDS, Amount(1000, 1), Amount(1000, 1)), teams or Teams((VISION,)))
+def world(*jobs: Job, teams: TeamsConfig | None = None) -> ClusterState:
+    made = ClusterState(ClusterConfig(KINDS, CpuMemory(1000, 1), CpuMemory(1000, 1)), teams or TeamsConfig((VISION,)))
     for one in jobs:
         made.put(one)
     return made
@@ -262,7 +277,7 @@ def world(*jobs: Job, teams: Teams | None = None) -> World:
 
 def test_a_team_sees_what_is_charged_what_is_borrowed_and_what_is_free() -> None:
     jobs = (job(gpus=3000), job(id="j-3", preemptible=True, gpus=1000))
-    (found,) = shares(world(*jobs), (VISION,))
+    (found,) = quota_shares(world(*jobs), (VISION,))
     assert (found.title, found.kind, found.quota) == ("Vision", "A100", 4000)
     assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
     assert found.bars == (60.0, 20.0, 20.0)
@@ -281,10 +296,10 @@ def test_a_team_sees_what_is_charged_what_is_borrowed_and_what_is_free() -> None
 def test_bars_say_the_same_as_their_words(
     quota: int | None, guaranteed: int, borrowed: int, sentence: str, bars: tuple[float, float, float]
 ) -> None:
-    found = Share("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
+    found = QuotaShare("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
     assert (found.sentence, found.bars) == (sentence, bars)
 
 
 def test_types_that_a_team_neither_has_nor_uses_are_left_out() -> None:
-    assert [one.gpu_type for one in shares(world(), (VISION,))] == ["a100"]
-    assert shares(world(teams=Teams((Team("vision"),))), (Team("vision"),)) == ()
+    assert [one.gpu_type for one in quota_shares(world(), (VISION,))] == ["a100"]
+    assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == ()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS, Cluster
-from dlspawner.core.jobs import Job, State
+from dlspawner.cluster import PODS, KubernetesClient
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.devcluster.api import start
-from dlspawner.hubapi import HubRefused, HubUnavailable
+from dlspawner.hubapi import HubRejected, HubUnavailable
 from dlspawner.manager import stopping
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.notices import Kind
-from dlspawner.manager.records import CANCELLED, Record, waiting
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.notices import NoticeKind
+from dlspawner.manager.records import CANCELLED, JobRecord, as_queued
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
@@ -34,7 +34,7 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     api = await start(tmp_path / "cluster", 0)
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
     prepare(tmp_path)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
         made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, hub=StoppingHub(cluster=cluster))
         await made.make_node()
@@ -47,25 +47,25 @@ def hub_of(office: Office) -> StoppingHub:
     return office.hub
 
 
-def record(acting: Acting, job: str) -> Record | None:
-    return acting.desk.book.records.get(job) if acting.desk else None
+def record(acting: LeaderElector, job: str) -> JobRecord | None:
+    return acting.admission.store.records.get(job) if acting.admission else None
 
 
-async def reasons(acting: Acting, job: str) -> list[str]:
-    assert acting.desk is not None
-    await acting.desk.book.turn(lambda _: None)  # what is known by now is written down before it
+async def reasons(acting: LeaderElector, job: str) -> list[str]:
+    assert acting.admission is not None
+    await acting.admission.store.transact(lambda _: None)  # what is known by now is written down before it
     return [reason for _, _, reason in await acting.ledger.events(job)]
 
 
 @pytest.mark.parametrize(("asked", "yields"), [(True, None), (False, datetime.now(UTC))], ids=["asked", "turned"])
 def test_what_waits_again_is_what_its_person_has_asked_for(asked: bool, yields: datetime | None) -> None:
-    job = Job("j", "alice", "a", datetime.now(UTC), preemptible=True, state=State.STARTING, nodes=("n1",))
-    found = waiting(Record(job, yields=yields, turns=1))
+    job = Job("j", "alice", "a", datetime.now(UTC), preemptible=True, state=JobState.STARTING, nodes=("n1",))
+    found = as_queued(JobRecord(job, demote_at=yields, start_attempts=1))
 
-    assert (found.job.preemptible, found.yields, found.job.nodes) == (asked, None, ())
+    assert (found.job.preemptible, found.demote_at, found.job.nodes) == (asked, None, ())
 
 
-async def run(office: Office, acting: Acting, user: str = "alice") -> str:
+async def run(office: Office, acting: LeaderElector, user: str = "alice") -> str:
     """A job of this person's that runs."""
     question = wants(user)
     await ask(acting, question)
@@ -74,15 +74,15 @@ async def run(office: Office, acting: Acting, user: str = "alice") -> str:
 
     def runs() -> bool:
         found = record(acting, job)
-        return found is not None and found.job.state is State.RUNNING
+        return found is not None and found.job.state is JobState.RUNNING
 
     await until(runs, "it runs")
     return job
 
 
-async def decide(acting: Acting, job: str, reason: str = "idle") -> bool:
-    assert acting.desk is not None
-    return await acting.desk.book.turn(lambda turn: stopping.stop(turn, job, reason, SENTENCE))
+async def decide(acting: LeaderElector, job: str, reason: str = "idle") -> bool:
+    assert acting.admission is not None
+    return await acting.admission.store.transact(lambda turn: stopping.stop(turn, job, reason, SENTENCE))
 
 
 async def test_a_stop_is_an_event_with_its_reason_and_its_sentence_stays(office: Office) -> None:
@@ -94,7 +94,7 @@ async def test_a_stop_is_an_event_with_its_reason_and_its_sentence_stays(office:
         found = await acting.ledger.find(job)
     assert found is not None
     assert found.stop is not None
-    assert (found.stop.reason, found.stop.sentence) == ("idle", SENTENCE)
+    assert (found.stop.code, found.stop.message) == ("idle", SENTENCE)
     assert hub_of(office).asked == [("alice", "")]
 
 
@@ -114,7 +114,7 @@ async def test_a_reservation_without_a_pod_is_not_stopped(office: Office) -> Non
         assert not await decide(acting, question.job)
 
 
-@pytest.mark.parametrize("trouble", [HubUnavailable("It is away."), HubRefused(400, "alice is pending spawn")])
+@pytest.mark.parametrize("trouble", [HubUnavailable("It is away."), HubRejected(400, "alice is pending spawn")])
 async def test_a_hub_that_cannot_now_is_asked_until_it_does(office: Office, trouble: Exception) -> None:
     hub_of(office).troubles = [trouble] * 3  # type: ignore[list-item]  # both are HubErrors
     async with office.manager() as acting:
@@ -134,7 +134,7 @@ async def test_a_cancelled_job_that_seems_to_be_stopped_by_somebody_is_stopped_w
 
 
 async def test_a_job_that_the_hub_does_not_know_loses_its_pod(office: Office) -> None:
-    hub_of(office).troubles = [HubRefused(404, "No such user")]
+    hub_of(office).troubles = [HubRejected(404, "No such user")]
     async with office.manager() as acting:
         job = await run(office, acting)
         await decide(acting, job)
@@ -154,7 +154,7 @@ async def test_a_job_that_the_hub_does_not_know_loses_its_pod(office: Office) ->
 async def test_a_hub_that_never_allows_it_is_asked_once_and_the_pod_ends_and_administrators_are_told(
     office: Office, status: int
 ) -> None:
-    hub_of(office).troubles = [HubRefused(status, "Action is not authorized with current scopes")] * 100  # type: ignore[assignment]
+    hub_of(office).troubles = [HubRejected(status, "Action is not authorized with current scopes")] * 100  # type: ignore[assignment]
     async with office.manager() as acting:
         job = await run(office, acting)
         await decide(acting, job)
@@ -164,8 +164,8 @@ async def test_a_hub_that_never_allows_it_is_asked_once_and_the_pod_ends_and_adm
             return bool(pod["metadata"].get("deletionTimestamp"))
 
         await until(leaves, "its pod is asked to end")
-        assert acting.desk is not None
-        notice = acting.desk.book.board.pending(("", Kind.HUB_REFUSES))
+        assert acting.admission is not None
+        notice = acting.admission.store.notices.pending(("", NoticeKind.HUB_FORBIDS))
         assert notice is not None
         assert "It says: Action is not authorized with current scopes" in notice.text
         assert hub_of(office).asked == [("alice", "")]
@@ -190,8 +190,8 @@ async def test_one_who_was_stopped_for_others_waits_again_if_that_was_asked_for(
         before = record(acting, job)
         assert before is not None
         wish = replace(before, job=replace(before.job, requeue=True))
-        assert acting.desk is not None
-        await acting.desk.book.turn(lambda turn: turn.write(wish, "wish"))
+        assert acting.admission is not None
+        await acting.admission.store.transact(lambda turn: turn.write(wish, "wish"))
         await decide(acting, job, stopping.PREEMPTED)
 
         async def requeued() -> bool:
@@ -213,14 +213,14 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
         await ask(acting, question)
         before = record(acting, question.job)
         assert before is not None
-        asked = before.job.charge.pods[0].cpu_milli
+        asked = before.job.request.pods[0].cpu_milli
         pod = pod_of(question)
         pod["spec"]["overhead"] = {"cpu": "250m"}
         await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
 
         def held() -> int:
             found = record(acting, question.job)
-            return found.job.charge.pods[0].cpu_milli if found and found.job.state is State.RUNNING else 0
+            return found.job.request.pods[0].cpu_milli if found and found.job.state is JobState.RUNNING else 0
 
         await until(lambda: held() == asked + 250, "it runs, and is charged for the overhead")
         await decide(acting, question.job, stopping.PREEMPTED)
@@ -232,7 +232,7 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
         assert (await ask(acting, question)).decision == "admit"
         after = record(acting, question.job)
         assert after is not None
-        assert (after.job.submitted, after.job.charge) == (before.job.submitted, before.job.charge)
+        assert (after.job.submitted, after.job.request) == (before.job.submitted, before.job.request)
 
 
 async def test_an_idle_job_never_waits_again(office: Office) -> None:
@@ -240,8 +240,8 @@ async def test_an_idle_job_never_waits_again(office: Office) -> None:
         job = await run(office, acting)
         before = record(acting, job)
         assert before is not None
-        assert acting.desk is not None
+        assert acting.admission is not None
         wish = replace(before, job=replace(before.job, requeue=True))
-        await acting.desk.book.turn(lambda turn: turn.write(wish, "wish"))
+        await acting.admission.store.transact(lambda turn: turn.write(wish, "wish"))
         await decide(acting, job, "idle")
         await until(lambda: record(acting, job) is None, "it has ended")

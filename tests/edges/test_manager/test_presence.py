@@ -10,9 +10,9 @@ import pytest
 from playwright.async_api import expect
 
 from dlspawner.client.service import Service
-from dlspawner.hubapi import HubApi, HubUnavailable
+from dlspawner.hubapi import HubClient, HubUnavailable
 from dlspawner.manager import presence
-from dlspawner.manager.presence import Presence
+from dlspawner.manager.presence import HubHealth
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.test_portal_away import MEANT
@@ -73,7 +73,7 @@ async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest
         assert (await asyncio.to_thread(service.get, "jobs"))["items"] == []
     assert capsys.readouterr().err.count(NO_HUB) == 1
     portal.hub.servers = known
-    await until(lambda: not portal.served.acting.presence.away, "it is back")
+    await until(lambda: not portal.served.acting.hub_health.unreachable, "it is back")
     await asyncio.to_thread(service.get, "jobs")
     await fails(portal)
     await asyncio.to_thread(service.get, "jobs")
@@ -82,19 +82,19 @@ async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest
 
 async def test_a_hub_that_answers_is_not_asked_whether_it_does() -> None:
     told, asked = [0], asyncio.Semaphore(0)
-    watch = Presence(lambda: told.__setitem__(0, told[0] + 1))
+    watch = HubHealth(lambda: told.__setitem__(0, told[0] + 1))
 
     async def ask() -> None:
         asked.release()
-        watch.heard(True)
+        watch.on_answer(True)
 
     task = asyncio.create_task(watch.run(ask))
     for _ in range(3):
-        watch.heard(True)
+        watch.on_answer(True)
     assert told == [0]
     assert asked.locked()
-    watch.heard(False)
-    watch.heard(False)
+    watch.on_answer(False)
+    watch.on_answer(False)
     assert told == [1]
     await asyncio.wait_for(asked.acquire(), 30)
     assert told == [2]
@@ -103,12 +103,12 @@ async def test_a_hub_that_answers_is_not_asked_whether_it_does() -> None:
 
 async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
     heard: list[bool] = []
-    async with wired(world.hub_port) as wire, HubApi(f"{wire.url}/hub/api", "none", deadline_seconds=5) as hub:
-        hub.heard = heard.append
-        await hub.greet()
+    async with wired(world.hub_port) as wire, HubClient(f"{wire.url}/hub/api", "none", deadline_seconds=5) as hub:
+        hub.on_answer = heard.append
+        await hub.check_reachable()
         assert heard == [True]
         await wire.cut()
-        asking = asyncio.create_task(hub.greet())
+        asking = asyncio.create_task(hub.check_reachable())
         await until(lambda: heard[-1] is False, "it is told before all tries are over")
         await wire.mend()
         await asking

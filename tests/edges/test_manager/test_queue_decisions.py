@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubFailed, HubRefused, HubUnavailable
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.job_words import end
-from dlspawner.manager.notices import Audience, Kind
-from dlspawner.manager.records import MOST_TURNS
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubFailed, HubRejected, HubUnavailable
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.job_words import end_sentence
+from dlspawner.manager.notices import NoticeKind, Recipient
+from dlspawner.manager.records import MAX_START_ATTEMPTS
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
 
@@ -37,7 +37,7 @@ async def test_turns_come_in_the_order_of_the_queue_and_small_jobs_pass(office: 
         await ask(acting, wants("holder", gpus=6))
         assert (await ask(acting, big)).decision == "wait"
         assert (await ask(acting, small)).decision == "admit"
-        assert [place.position for place in desk(acting).waiting("big")] == [1]
+        assert [place.position for place in desk(acting).pending("big")] == [1]
 
 
 async def test_place_and_id_survive_a_restart(office: Office, db_url: str) -> None:
@@ -46,12 +46,12 @@ async def test_place_and_id_survive_a_restart(office: Office, db_url: str) -> No
         await full(acting)
         for question in questions:
             await ask(acting, question)
-        before = {one.job: one.job for q in questions for one in desk(acting).waiting(q.user)}
-        places = {q.user: desk(acting).waiting(q.user)[0].position for q in questions}
+        before = {one.job: one.job for q in questions for one in desk(acting).pending(q.user)}
+        places = {q.user: desk(acting).pending(q.user)[0].position for q in questions}
     async with office.manager() as other:
-        after = {one.job: one.job for q in questions for one in desk(other).waiting(q.user)}
+        after = {one.job: one.job for q in questions for one in desk(other).pending(q.user)}
         assert after == before
-        assert {q.user: desk(other).waiting(q.user)[0].position for q in questions} == places
+        assert {q.user: desk(other).pending(q.user)[0].position for q in questions} == places
 
 
 async def test_a_turn_that_was_given_before_a_restart_goes_on_after_it(office: Office, db_url: str) -> None:
@@ -97,7 +97,7 @@ async def test_a_hub_that_is_away_for_long_costs_no_place(office: Office) -> Non
         await ask(acting, waits)
         says(office, HubUnavailable("gone"), waits)
         await give_back()
-        for number in range(MOST_TURNS + 1):
+        for number in range(MAX_START_ATTEMPTS + 1):
 
             async def over(number: int = number) -> bool:
                 return (await reasons(acting, waits)).count("turn-over") > number
@@ -107,8 +107,8 @@ async def test_a_hub_that_is_away_for_long_costs_no_place(office: Office) -> Non
             await until(over, "the turn is over")
         plays(office, acting, waits)
         await until(lambda: told(acting, waits), "the Hub is there")
-        await desk(acting).release(waits.job, "alice", passes=True)
-        assert state(acting, waits) is State.QUEUED, "this is the first start that came to nothing"
+        await desk(acting).release_reservation(waits.job, "alice", passes=True)
+        assert state(acting, waits) is JobState.QUEUED, "this is the first start that came to nothing"
 
 
 async def test_a_start_that_the_hub_fails_at_ends_after_few_tries_and_holds_nothing_between_them(
@@ -127,14 +127,14 @@ async def test_a_start_that_the_hub_fails_at_ends_after_few_tries_and_holds_noth
 
             await until(failing, "the Hub has failed")
             assert (await ask(acting, other)).decision == "admit", "others pass"
-            await desk(acting).release(other.job, other.user)
+            await desk(acting).release_reservation(other.job, other.user)
             other = replace(other, job=wants().job)
             office.clock.moved += timedelta(minutes=3)
-        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        await until(lambda: state(acting, waits) is JobState.ENDED, "it has ended")
         assert (await reasons(acting, waits))[-2:] == ["turn", "start-failed"]
         assert len(office.hub.started) == 3
-        last = (await acting.ledger.ended("alice"))[""]
-        assert "administrator finds why in the Hub's log" in end(last.reason, last.detail, last.stop)
+        last = (await acting.ledger.last_ends("alice"))[""]
+        assert "administrator finds why in the Hub's log" in end_sentence(last.reason, last.detail, last.stop)
 
 
 async def test_a_start_that_failed_once_goes_on_in_a_hub_that_is_well_again(office: Office) -> None:
@@ -164,10 +164,10 @@ async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserv
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(429, "Too many servers are active"), waits)
+        says(office, HubRejected(429, "Too many servers are active"), waits)
         await give_back()
         await until(lambda: office.hub.started, "the Hub has said that it is full")
-        for number in range(1, MOST_TURNS + 2):
+        for number in range(1, MAX_START_ATTEMPTS + 2):
             office.clock.moved += timedelta(seconds=61)
 
             async def over(number: int = number) -> bool:
@@ -175,22 +175,25 @@ async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserv
 
             await until(over, "the turn is over, a later one at once")
             assert (await ask(acting, other)).decision == "admit", "others pass"
-            await desk(acting).release(other.job, other.user)
+            await desk(acting).release_reservation(other.job, other.user)
             other = replace(other, job=wants().job)
         plays(office, acting, waits)
         office.clock.moved += timedelta(seconds=61)
         await until(lambda: told(acting, waits), "the Hub has room")
-        await desk(acting).release(waits.job, "alice", passes=True)
-        assert state(acting, waits) is State.QUEUED, "this is the first start that came to nothing"
+        await desk(acting).release_reservation(waits.job, "alice", passes=True)
+        assert state(acting, waits) is JobState.QUEUED, "this is the first start that came to nothing"
 
 
 @pytest.mark.parametrize(
     "said",
-    [HubRefused(403, "auth has expired for alice, login again"), HubRefused(400, "alice's authentication has expired")],
+    [
+        HubRejected(403, "auth has expired for alice, login again"),
+        HubRejected(400, "alice's authentication has expired"),
+    ],
     ids=["403", "400"],
 )
 async def test_where_the_hub_wants_a_fresh_login_the_job_holds_nothing_and_goes_on_after_it(
-    office: Office, said: HubRefused
+    office: Office, said: HubRejected
 ) -> None:
     waits, other = wants(), wants("bob")
     async with office.manager() as acting:
@@ -199,9 +202,9 @@ async def test_where_the_hub_wants_a_fresh_login_the_job_holds_nothing_and_goes_
         first = record(acting, waits)
         says(office, said, waits)
         await give_back()
-        await until(lambda: state(acting, waits) is State.WAITING_LOGIN, "it waits for a login")
+        await until(lambda: state(acting, waits) is JobState.LOGIN_REQUIRED, "it waits for a login")
         assert (await ask(acting, replace(other, pods=wants(gpus=8).pods))).decision == "admit", "it holds nothing"
-        await desk(acting).release(other.job, "bob")
+        await desk(acting).release_reservation(other.job, "bob")
         assert (await ask(acting, waits)).decision == "admit"
         found = record(acting, waits)
         assert first is not None
@@ -212,19 +215,19 @@ async def test_where_the_hub_wants_a_fresh_login_the_job_holds_nothing_and_goes_
 async def test_who_waits_for_a_login_in_vain_reads_that_alone_until_the_quota_is_raised_again(office: Office) -> None:
     waits = wants()
 
-    def notices(acting: Acting) -> list[Kind]:
-        return [one.kind for one in desk(acting).book.board.read(Audience(user="alice"), office.clock())]
+    def notices(acting: LeaderElector) -> list[NoticeKind]:
+        return [one.kind for one in desk(acting).store.notices.read(Recipient(user="alice"), office.clock())]
 
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(403, "auth has expired for alice, login again"), waits)
+        says(office, HubRejected(403, "auth has expired for alice, login again"), waits)
         await give_back()
-        await until(lambda: notices(acting) == [Kind.WAITING_LOGIN], "it waits for a login")
+        await until(lambda: notices(acting) == [NoticeKind.LOGIN_REQUIRED], "it waits for a login")
         office.set_quota(0)
-        await until(lambda: notices(acting) == [Kind.CANNOT_START], "it waits in vain")
+        await until(lambda: notices(acting) == [NoticeKind.CANNOT_START], "it waits in vain")
         office.set_quota(8)
-        await until(lambda: notices(acting) == [Kind.WAITING_LOGIN], "it does not any more")
+        await until(lambda: notices(acting) == [NoticeKind.LOGIN_REQUIRED], "it does not any more")
 
 
 async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
@@ -232,7 +235,7 @@ async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(429, "Too many users trying to log in right now."), waits)
+        says(office, HubRejected(429, "Too many users trying to log in right now."), waits)
         await give_back()
         await until(lambda: len(office.hub.started) > 1, "it was asked twice")
         plays(office, acting, waits)
@@ -248,7 +251,7 @@ async def test_a_full_hub_takes_those_who_are_due_in_the_order_of_their_turns(of
         nonlocal room
         if not room:
             room = 1  # one of the others runs by now
-            raise HubRefused(429, "Too many users trying to log in right now.")
+            raise HubRejected(429, "Too many users trying to log in right now.")
         room -= 1
         taken.append(user)
         await ask(acting, by_user[user])
@@ -269,13 +272,13 @@ async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_rea
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(400, "The image is not allowed."), waits)
+        says(office, HubRejected(400, "The image is not allowed."), waits)
         await give_back()
-        await until(lambda: office.hub.started and state(acting, waits) is State.QUEUED, "it is asked again")
+        await until(lambda: office.hub.started and state(acting, waits) is JobState.QUEUED, "it is asked again")
         assert texts(acting, office) == []
         office.clock.moved += timedelta(seconds=6)
         await until(lambda: any(one.startswith(never) for one in texts(acting, office)), "its person reads why")
-        assert desk(acting).looks.why(desk(acting).book.records[waits.job].job, office.clock()) == (
+        assert desk(acting).explainer.why(desk(acting).store.records[waits.job].job, office.clock()) == (
             "The image is not allowed."
         )
         assert await reasons(acting, waits) == ["queued", "turn", "start-refused", "turn", "start-refused"]
@@ -283,7 +286,7 @@ async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_rea
 
         office.clock.moved += timedelta(minutes=5)
         await until(lambda: len(office.hub.started) == 3, "the Hub is asked again after a while")
-        await until(lambda: state(acting, waits) is State.QUEUED, "it keeps its place")
+        await until(lambda: state(acting, waits) is JobState.QUEUED, "it keeps its place")
         assert len(texts(acting, office)) == 1, "it is told once"
         plays(office, acting, waits)
         office.set_quota(7)
@@ -292,9 +295,9 @@ async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_rea
         assert texts(acting, office) == []
 
 
-def texts(acting: Acting, office: Office) -> list[str]:
+def texts(acting: LeaderElector, office: Office) -> list[str]:
     """What alice reads."""
-    return [one.text for one in desk(acting).book.board.read(Audience(user="alice"), office.clock())]
+    return [one.text for one in desk(acting).store.notices.read(Recipient(user="alice"), office.clock())]
 
 
 async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office: Office) -> None:
@@ -307,15 +310,15 @@ async def test_whose_team_is_another_one_by_now_reads_what_that_one_lacks(office
 
         async def starts(_user: str, _server: str) -> None:
             """Its spawner asks for the team that its person is in now."""
-            raise HubRefused(403, (await ask(acting, replace(waits, team="speech"))).sentences[0])
+            raise HubRejected(403, (await ask(acting, replace(waits, team="speech"))).sentences[0])
 
         office.hub.starts = starts
         await give_back()
         await until(lambda: len(office.hub.started) == 1, "its turn has come")
-        await until(lambda: state(acting, waits) is State.QUEUED, "it is over")
+        await until(lambda: state(acting, waits) is JobState.QUEUED, "it is over")
         office.clock.moved += timedelta(seconds=6)
         await until(lambda: any("Team Speech has no quota" in one for one in texts(acting, office)), "it is told")
-        assert state(acting, waits) is State.QUEUED
+        assert state(acting, waits) is JobState.QUEUED
 
 
 @pytest.mark.parametrize(
@@ -332,10 +335,10 @@ async def test_a_request_that_is_refused_leaves_what_waits_there_as_it_is(office
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        before = desk(acting).book.records[waits.job]
+        before = desk(acting).store.records[waits.job]
         answer = await ask(acting, replace(wants(gpus=4), **more, job=waits.job))
         assert answer.decision == "refuse"
-        assert desk(acting).book.records[waits.job] == before
+        assert desk(acting).store.records[waits.job] == before
         assert await reasons(acting, waits) == ["queued"]
         plays(office, acting, waits)
         await give_back()
@@ -349,14 +352,16 @@ async def test_who_is_refused_by_files_that_the_hub_has_read_before_us_keeps_the
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(400, "Team must be one of default; you chose “vision”."), waits)
+        says(office, HubRejected(400, "Team must be one of default; you chose “vision”."), waits)
         await give_back()
         await until(lambda: office.hub.started, "the Hub has refused it")
         teams.write_text("teams: {default: {quota: {gpu: 8}}}\n")
-        await until(lambda: "vision" not in {one.name for one in desk(acting).book.world.teams.teams}, "it is read")
+        await until(
+            lambda: "vision" not in {one.name for one in desk(acting).store.cluster_state.teams.teams}, "it is read"
+        )
         office.clock.moved += timedelta(seconds=6)
         await asyncio.sleep(1.5)  # and longer than anything that gives turns
-        assert state(acting, waits) is State.QUEUED
+        assert state(acting, waits) is JobState.QUEUED
         assert office.hub.started == [("alice", "")]
 
 
@@ -373,14 +378,16 @@ async def test_whose_team_is_removed_while_the_hub_is_asked_reads_it_although_th
 
         async def starts(_user: str, _server: str) -> None:
             teams.write_text("teams: {default: {quota: {gpu: 8}}}\n")
-            await until(lambda: "vision" not in {one.name for one in desk(acting).book.world.teams.teams}, "it is read")
-            raise HubRefused(400, "Team must be one of default; you chose “vision”.")
+            await until(
+                lambda: "vision" not in {one.name for one in desk(acting).store.cluster_state.teams.teams}, "it is read"
+            )
+            raise HubRejected(400, "Team must be one of default; you chose “vision”.")
 
         office.hub.starts = starts
         await give_back()
         never = "It cannot start as things are: There is no team “vision” any more; choose another one."
         await until(lambda: any(one.startswith(never) for one in texts(acting, office)), "it is told")
-        assert state(acting, waits) is State.QUEUED
+        assert state(acting, waits) is JobState.QUEUED
 
 
 async def test_a_person_who_starts_it_just_then_is_not_in_the_way(office: Office) -> None:
@@ -392,7 +399,7 @@ async def test_a_person_who_starts_it_just_then_is_not_in_the_way(office: Office
 
         async def starts(user: str, server: str) -> None:
             office.hub.pending.add((user, server))
-            raise HubRefused(400, "alice is pending spawn")
+            raise HubRejected(400, "alice is pending spawn")
 
         office.hub.starts = starts
         await give_back()
@@ -407,7 +414,7 @@ async def test_a_hub_that_tells_nothing_of_the_person_is_asked_again(office: Off
         give_back = await full(acting)
         await ask(acting, waits)
         plays(office, acting, waits)
-        office.hub.refusals = [HubRefused(403, "Action is not authorized with current scopes")]
+        office.hub.refusals = [HubRejected(403, "Action is not authorized with current scopes")]
         await give_back()
         await until(lambda: told(acting, waits), "it has started after all")
 
@@ -419,7 +426,7 @@ async def test_a_server_that_was_removed_is_not_started(office: Office) -> None:
         await ask(acting, waits)
         office.hub.servers = set()
         await give_back()
-        await until(lambda: state(acting, waits) is State.ENDED, "it has ended")
+        await until(lambda: state(acting, waits) is JobState.ENDED, "it has ended")
         assert (await reasons(acting, waits))[-1] == "no-server"
         assert office.hub.started == []
 
@@ -468,8 +475,8 @@ async def test_what_waits_is_replaced_by_a_new_job_of_the_same_server(office: Of
         await full(acting)
         await ask(acting, old)
         await ask(acting, new)
-        assert state(acting, old) is State.ENDED
-        assert [place.job.id for place in desk(acting).waiting("alice")] == [new.job]
+        assert state(acting, old) is JobState.ENDED
+        assert [place.job.id for place in desk(acting).pending("alice")] == [new.job]
 
 
 async def test_nobody_new_gets_what_somebody_waits_for(office: Office) -> None:
@@ -481,7 +488,7 @@ async def test_nobody_new_gets_what_somebody_waits_for(office: Office) -> None:
         assert answer.decision == "wait"
         found = record(acting, waits)
         assert found is not None
-        assert found.due
+        assert found.awaiting_start
 
 
 @pytest.mark.slow
@@ -538,14 +545,14 @@ async def test_a_cancel_while_the_hub_is_told_to_start_the_job_is_not_undone_by_
 
         async def starts(user: str, server: str) -> None:
             assert await cancelled(acting)
-            assert desk(acting).waiting(user, server) == [], "so that the Hub makes a new id"
+            assert desk(acting).pending(user, server) == [], "so that the Hub makes a new id"
             heard.append((await ask(acting, wants())).decision)
 
         office.hub.starts = starts
         await give_back()
         await until(lambda: heard, "the Hub has asked")
         assert heard == ["refuse"]
-        assert desk(acting).book.records == {}
+        assert desk(acting).store.records == {}
         assert (await ask(acting, wants())).decision == "admit", "its person starts it later"
 
 
@@ -554,11 +561,11 @@ async def test_where_it_waits_for_a_login_it_can_be_cancelled(office: Office) ->
     async with office.manager() as acting:
         give_back = await full(acting)
         await ask(acting, waits)
-        says(office, HubRefused(403, "auth has expired for alice, login again"), waits)
+        says(office, HubRejected(403, "auth has expired for alice, login again"), waits)
         await give_back()
-        await until(lambda: state(acting, waits) is State.WAITING_LOGIN, "the Hub wants a login")
+        await until(lambda: state(acting, waits) is JobState.LOGIN_REQUIRED, "the Hub wants a login")
         assert await cancelled(acting)
-        assert state(acting, waits) is State.ENDED
+        assert state(acting, waits) is JobState.ENDED
 
 
 async def test_who_was_let_in_can_cancel_and_holds_its_gpus_until_no_pod_can_come(office: Office) -> None:
@@ -573,7 +580,7 @@ async def test_who_was_let_in_can_cancel_and_holds_its_gpus_until_no_pod_can_com
         assert (await ask(acting, wants("new", gpus=8))).decision == "wait", "a pod may be on its way"
         assert (await ask(acting, waits)).decision == "refuse", "no pod after this"
         office.clock.moved += timedelta(seconds=70)
-        await until(lambda: state(acting, waits) is State.ENDED, "it is over")
+        await until(lambda: state(acting, waits) is JobState.ENDED, "it is over")
         assert ("alice", "") in office.hub.stopped
 
 
@@ -586,10 +593,10 @@ async def test_a_start_that_kubernetes_could_not_make_just_now_waits_on(office: 
         plays(office, acting, waits, never)
         await give_back()
         await until(lambda: told(acting, waits, never), "both")
-        await desk(acting).release(waits.job, "alice", passes=True)
-        await desk(acting).release(never.job, "never")
-        assert state(acting, waits) is State.QUEUED
-        assert state(acting, never) is State.ENDED
+        await desk(acting).release_reservation(waits.job, "alice", passes=True)
+        await desk(acting).release_reservation(never.job, "never")
+        assert state(acting, waits) is JobState.QUEUED
+        assert state(acting, never) is JobState.ENDED
 
 
 async def test_a_reservation_of_the_queue_that_nobody_used_becomes_a_place_again(office: Office) -> None:

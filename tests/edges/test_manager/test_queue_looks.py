@@ -8,9 +8,9 @@ import pytest
 
 from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Alternative
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.looks import Look
-from dlspawner.manager.notices import Audience, Kind
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.looks import QueueStatus
+from dlspawner.manager.notices import NoticeKind, Recipient
 from tests.core.worlds import queues
 from tests.edges.test_manager.asking import set_caps
 from tests.edges.test_manager.office import Office, ask, until, wants
@@ -32,13 +32,13 @@ OTHER = Alternative("v100", 4 * GPU, False)
 def test_only_fewer_gpus_of_the_same_kind_keep_the_place(
     advice: tuple[Alternative, ...], keeps: bool, loses: bool
 ) -> None:
-    look = Look(queues("j", "a", 4), "queued", 1, 1, "", advice)
+    look = QueueStatus(queues("j", "a", 4), "queued", 1, 1, "", advice)
     assert (look.keeps_place, look.loses_place) == (keeps, loses)
 
 
-def told(office: Office, acting: Acting) -> list[tuple[Kind, str]]:
-    assert acting.desk is not None
-    found = acting.desk.book.board.read(Audience(user="alice"), office.clock())
+def told(office: Office, acting: LeaderElector) -> list[tuple[NoticeKind, str]]:
+    assert acting.admission is not None
+    found = acting.admission.store.notices.read(Recipient(user="alice"), office.clock())
     return [(one.kind, one.text) for one in found]
 
 
@@ -49,12 +49,12 @@ async def test_why_a_job_waits_is_found_out_once_until_something_changes(
     async with office.manager() as acting:
         await ask(acting, wants("holder", gpus=8))
         await ask(acting, waits)
-        assert acting.desk is not None
-        book, looks, why = acting.desk.book, acting.desk.looks, acting.desk.looks.why
+        assert acting.admission is not None
+        book, looks, why = acting.admission.store, acting.admission.explainer, acting.admission.explainer.why
         monkeypatch.setattr(looks, "why", lambda job, now: asked.append(job.id) or why(job, now))
 
         def place() -> tuple[int, str]:
-            return looks.place(book.records[waits.job].job, book.now())
+            return looks.position(book.records[waits.job].job, book.now())
 
         first = place()
         assert (first, place(), asked) == (first, first, [waits.job])
@@ -77,10 +77,10 @@ async def test_who_was_blocked_meanwhile_reads_that_they_may_not_start_jobs(
         teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
         await until(lambda: told(office, acting) != [], "she is told")
         [(kind, text)] = told(office, acting)
-        assert kind is Kind.CANNOT_START
+        assert kind is NoticeKind.CANNOT_START
         assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in text
-        assert acting.desk is not None
-        look = acting.desk.looks.look(acting.desk.book.records[waits.job])
+        assert acting.admission is not None
+        look = acting.admission.explainer.explain(acting.admission.store.records[waits.job])
         assert look.sentence == "You can not start jobs here; ask an administrator why."
 
 
@@ -93,7 +93,7 @@ async def test_who_waits_for_more_than_a_lowered_quota_is_told_until_it_is_raise
         office.set_quota(4)
         await until(lambda: told(office, acting) != [], "she is told")
         [(kind, text)] = told(office, acting)
-        assert kind is Kind.CANNOT_START
+        assert kind is NoticeKind.CANNOT_START
         assert re.search("has a quota of 4 GPUs of type gpu; you asked for 8.* It keeps its place", text)
     office.set_quota(8)
     async with office.manager() as acting:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.manager import starts
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import full, plays, reasons, record, state, told
@@ -58,9 +58,9 @@ async def test_who_never_waited_gives_the_gpus_back(office: Office) -> None:
             return "start-lost" in await reasons(acting, question)
 
         await until(lost, "the Hub starts no such server")
-        assert state(acting, question) is State.STARTING, "a request for its pod may be on its way"
+        assert state(acting, question) is JobState.STARTING, "a request for its pod may be on its way"
         office.clock.moved += AFTER_ALL_REQUESTS
-        await until(lambda: state(acting, question) is State.ENDED, "it has ended")
+        await until(lambda: state(acting, question) is JobState.ENDED, "it has ended")
         assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
 
 

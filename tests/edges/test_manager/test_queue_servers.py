@@ -9,28 +9,31 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.charge import Charge
-from dlspawner.core.jobs import State
-from dlspawner.hubapi import HubRefused
+from dlspawner.core.charge import ResourceRequest
+from dlspawner.core.jobs import JobState
+from dlspawner.hubapi import HubRejected
 from dlspawner.manager import starts
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Turn
-from dlspawner.manager.desk import Question
-from dlspawner.manager.records import MOST_TURNS, Stop
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.records import MAX_START_ATTEMPTS, StopReason
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
 
 
-async def stop_for_others(acting: Acting, question: Question, turns: int = 0) -> None:
+async def stop_for_others(acting: LeaderElector, question: AdmissionRequest, turns: int = 0) -> None:
     """It has to leave, and would wait again."""
-    book = desk(acting).book
+    book = desk(acting).store
 
-    def stops(turn: Turn) -> None:
+    def stops(turn: Transaction) -> None:
         found = book.records[question.job]
-        leaving = replace(found.job, state=State.STOPPING)
-        turn.write(replace(found, job=leaving, turns=turns, stop=Stop("preempted", "Others need it.")), "preempted")
+        leaving = replace(found.job, state=JobState.STOPPING)
+        turn.write(
+            replace(found, job=leaving, start_attempts=turns, stop=StopReason("preempted", "Others need it.")),
+            "preempted",
+        )
 
-    await book.turn(stops)
+    await book.transact(stops)
 
 
 def add_template(office: Office, name: str) -> None:
@@ -51,9 +54,9 @@ async def test_what_expires_does_not_wait_again_where_its_person_has_asked_for_a
         office.hub.servers = None
         assert (await ask(acting, second)).decision == "wait"
         office.clock.moved += timedelta(seconds=70)
-        await until(lambda: state(acting, first) is State.ENDED, "it has expired")
+        await until(lambda: state(acting, first) is JobState.ENDED, "it has expired")
         assert (await reasons(acting, first))[-1] == "replaced"
-        assert [place.job.id for place in desk(acting).waiting("alice")] == [second.job]
+        assert [place.job.id for place in desk(acting).pending("alice")] == [second.job]
 
 
 async def test_what_was_not_created_does_not_wait_again_where_its_person_has_asked_for_another_job(
@@ -67,9 +70,9 @@ async def test_what_was_not_created_does_not_wait_again_where_its_person_has_ask
         await give_back()
         await until(lambda: told(acting, first), "the Hub may make its pod")
         assert (await ask(acting, second)).decision == "wait"
-        await desk(acting).release(first.job, "alice", passes=True)
-        assert state(acting, first) is State.ENDED
-        assert [place.job.id for place in desk(acting).waiting("alice")] == [second.job]
+        await desk(acting).release_reservation(first.job, "alice", passes=True)
+        assert state(acting, first) is JobState.ENDED
+        assert [place.job.id for place in desk(acting).pending("alice")] == [second.job]
 
 
 async def test_who_was_stopped_for_others_does_not_wait_again_where_another_job_runs(office: Office) -> None:
@@ -78,11 +81,11 @@ async def test_who_was_stopped_for_others_does_not_wait_again_where_another_job_
         await ask(acting, old)
         pod = await office.make_pod(old)
         await office.bind(pod)
-        await until(lambda: state(acting, old) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, old) is JobState.RUNNING, "it runs")
         await stop_for_others(acting, old)
         assert (await ask(acting, new)).decision == "admit"
         await office.delete(pod, grace=0)
-        await until(lambda: state(acting, old) is State.ENDED, "it is gone for good")
+        await until(lambda: state(acting, old) is JobState.ENDED, "it is gone for good")
         assert (await reasons(acting, old))[-1] == "replaced"
         assert told(acting, new)
 
@@ -95,16 +98,16 @@ async def test_of_two_jobs_that_a_database_has_waiting_for_one_server_the_newest
         await full(acting)
         for question in (first, second):
             await ask(acting, question)
-        book = desk(acting).book
+        book = desk(acting).store
 
-        def moves(turn: Turn) -> None:
+        def moves(turn: Transaction) -> None:
             found = book.records[first.job]
             turn.write(replace(found, job=replace(found.job, user="bob")), "moved")
 
-        await book.turn(moves)
+        await book.transact(moves)
     async with office.manager() as other:
-        assert state(other, first) is State.ENDED
-        assert [place.job.id for place in desk(other).waiting("bob")] == [second.job]
+        assert state(other, first) is JobState.ENDED
+        assert [place.job.id for place in desk(other).pending("bob")] == [second.job]
 
 
 async def test_a_turn_ends_after_its_deadline_although_the_hub_hangs(office: Office) -> None:
@@ -190,18 +193,18 @@ async def test_what_waits_for_a_server_where_another_job_runs_ends_at_its_turn(o
     async with office.manager() as acting:
         await ask(acting, runs)
         await office.bind(await office.make_pod(runs))
-        await until(lambda: state(acting, runs) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, runs) is JobState.RUNNING, "it runs")
         await ask(acting, wants("holder", gpus=4))
         await ask(acting, waits)
         office.hub.servers = {("alice", ""), ("bob", "")}
-        book = desk(acting).book
+        book = desk(acting).store
 
-        def moves(turn: Turn) -> None:
+        def moves(turn: Transaction) -> None:
             found = book.records[waits.job]
-            turn.write(replace(found, job=replace(found.job, user="alice", charge=Charge())), "moved")
+            turn.write(replace(found, job=replace(found.job, user="alice", request=ResourceRequest())), "moved")
 
-        await book.turn(moves)
-        await until(lambda: state(acting, waits) is State.ENDED, "its turn has come")
+        await book.transact(moves)
+        await until(lambda: state(acting, waits) is JobState.ENDED, "its turn has come")
         assert (await reasons(acting, waits))[-1] == "runs-already"
 
 
@@ -213,13 +216,13 @@ async def test_a_job_that_was_stopped_for_others_ten_times_still_waits_after_a_s
         await ask(acting, question)
         pod = await office.make_pod(question)
         await office.bind(pod)
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
-        await stop_for_others(acting, question, turns=MOST_TURNS)
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+        await stop_for_others(acting, question, turns=MAX_START_ATTEMPTS)
         plays(office, acting, question)
         await office.delete(pod, grace=0)
         await until(lambda: told(acting, question), "its turn has come again")
-        await desk(acting).release(question.job, "alice", passes=True)
-        assert state(acting, question) is State.QUEUED
+        await desk(acting).release_reservation(question.job, "alice", passes=True)
+        assert state(acting, question) is JobState.QUEUED
 
 
 async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
@@ -231,14 +234,14 @@ async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
         give_back = await full(acting)
         for question in (waits, stays):
             await ask(acting, question)
-        says(office, HubRefused(403, "auth has expired for alice, login again"), waits, stays)
+        says(office, HubRejected(403, "auth has expired for alice, login again"), waits, stays)
         await give_back()
         both = (waits, stays)
-        await until(lambda: all(state(acting, one) is State.WAITING_LOGIN for one in both), "both wait for a login")
+        await until(lambda: all(state(acting, one) is JobState.LOGIN_REQUIRED for one in both), "both wait for a login")
         office.hub.servers = {("bob", "")}
-        await until(lambda: state(acting, waits) is State.ENDED, "nobody can log in any more")
+        await until(lambda: state(acting, waits) is JobState.ENDED, "nobody can log in any more")
         assert (await reasons(acting, waits))[-1] == "no-server"
-        assert state(acting, stays) is State.WAITING_LOGIN
+        assert state(acting, stays) is JobState.LOGIN_REQUIRED
 
 
 async def test_nobody_leaves_for_a_person_who_was_removed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +254,9 @@ async def test_nobody_leaves_for_a_person_who_was_removed(office: Office, monkey
         for question in (*gone, stays):
             await ask(acting, question)
         office.hub.servers = {("bob", "")}
-        await until(lambda: all(state(acting, one) is State.ENDED for one in gone), "what they waited for has ended")
+        await until(lambda: all(state(acting, one) is JobState.ENDED for one in gone), "what they waited for has ended")
         assert {(await reasons(acting, one))[-1] for one in gone} == {"no-server"}
-        assert state(acting, stays) is State.QUEUED
+        assert state(acting, stays) is JobState.QUEUED
 
 
 async def test_a_job_that_is_stopped_for_others_and_would_wait_again_can_be_cancelled(office: Office) -> None:
@@ -262,10 +265,10 @@ async def test_a_job_that_is_stopped_for_others_and_would_wait_again_can_be_canc
         await ask(acting, question)
         pod = await office.make_pod(question)
         await office.bind(pod)
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await stop_for_others(acting, question)
         assert await cancelled(acting)
         assert not await cancelled(acting), "there is nothing any more"
         await office.delete(pod, grace=0)
-        await until(lambda: state(acting, question) is State.ENDED, "it is gone for good")
+        await until(lambda: state(acting, question) is JobState.ENDED, "it is gone for good")
         assert (await reasons(acting, question))[-3:] == ["preempted", "cancelled", "gone"]

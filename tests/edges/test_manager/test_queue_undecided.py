@@ -9,27 +9,27 @@ import pytest
 
 from dlspawner.core import quota
 from dlspawner.core.decisions import Admit, Preempt, Refuse
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.core.limits import Blocked
-from dlspawner.core.world import World
-from dlspawner.manager.acting import Acting
+from dlspawner.core.world import ClusterState
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.hopeless import UNDECIDED
-from dlspawner.manager.notices import Audience
+from dlspawner.manager.notices import Recipient
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, plays, record, state, told
 
 
-def read(office: Office, acting: Acting, user: str) -> list[str]:
-    return [one.text for one in desk(acting).book.board.read(Audience(user), office.clock())]
+def read(office: Office, acting: LeaderElector, user: str) -> list[str]:
+    return [one.text for one in desk(acting).store.notices.read(Recipient(user), office.clock())]
 
 
 async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty, other, later = wants("alice"), wants("bob"), wants("carol")
-    faults, real = [0], quota.decide
+    faults, real = [0], quota.evaluate
 
-    def decide(job: Job, world: World, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+    def decide(job: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
         if job.id == faulty.job:
             faults[0] += 1
             raise ZeroDivisionError("a fault of ours")
@@ -48,12 +48,12 @@ async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
             await ask(acting, later)
             await until(lambda: told(acting, later), "so has who came later")
             await until(lambda: faults[0] >= 3, "it is decided again")
-            assert state(acting, faulty) is State.QUEUED
+            assert state(acting, faulty) is JobState.QUEUED
             assert read(office, acting, "alice") == [UNDECIDED]
             assert not read(office, acting, "bob")
             waits = record(acting, faulty)
             assert waits is not None
-            assert desk(acting).looks.look(waits).sentence == UNDECIDED, "its page says it, too"
+            assert desk(acting).explainer.explain(waits).sentence == UNDECIDED, "its page says it, too"
         errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
         assert [faulty.job in one.getMessage() and bool(one.exc_info) for one in errors] == [True], "logged once"
         await until(lambda: told(acting, faulty), "it starts once it can be decided")

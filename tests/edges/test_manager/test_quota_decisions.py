@@ -9,27 +9,27 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.cluster import NODES, PODS, NotFound
+from dlspawner.cluster import NODES, PODS, ObjectNotFound
 from dlspawner.core import naming
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Turn
-from dlspawner.manager.desk import Question
-from dlspawner.manager.ledger import Fenced, Ledger
-from dlspawner.manager.store import Store, StoreUnavailable
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import Transaction
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.ledger import JobRepository, NotLeader
+from dlspawner.manager.store import Database, DatabaseUnavailable
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, settled, until, wants
 from tests.edges.test_manager.queued import desk, is_due, plays, told
 
 pytestmark = pytest.mark.real
 
 
-def states(acting: Acting) -> dict[str, State]:
+def states(acting: LeaderElector) -> dict[str, JobState]:
     """Every live job and where it stands."""
-    assert acting.desk is not None
-    return {job: record.job.state for job, record in acting.desk.book.records.items()}
+    assert acting.admission is not None
+    return {job: record.job.state for job, record in acting.admission.store.records.items()}
 
 
-async def became(acting: Acting, job: str, *reasons: str) -> None:
+async def became(acting: LeaderElector, job: str, *reasons: str) -> None:
     """All that became of a job is this; it is written down a moment after it has been decided."""
 
     async def written() -> bool:
@@ -121,9 +121,9 @@ async def test_gpus_are_free_when_the_pod_is_gone_and_not_when_its_deletion_was_
         await ask(acting, question)
         pod = await office.make_pod(question)
         await office.bind(pod)
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
         await office.delete(pod)
-        await until(lambda: states(acting)[question.job] is State.STOPPING, "it stops")
+        await until(lambda: states(acting)[question.job] is JobState.STOPPING, "it stops")
         assert (await ask(acting, wants("bob"))).decision == "wait"
         await office.delete(pod, grace=0)
         await until(lambda: question.job not in states(acting), "it is gone")
@@ -157,8 +157,8 @@ async def test_what_the_hub_gives_back_is_free_at_once(office: Office) -> None:
     question = wants(gpus=8)
     async with office.manager() as acting:
         await ask(acting, question)
-        assert acting.desk is not None
-        await acting.desk.release(question.job, "alice")
+        assert acting.admission is not None
+        await acting.admission.release_reservation(question.job, "alice")
         assert (await ask(acting, wants("bob"))).decision == "admit"
 
 
@@ -167,12 +167,12 @@ async def test_a_reservation_expires_although_another_jobs_pod_says_to_be_its(of
     async with office.manager() as acting:
         await ask(acting, runs)
         await office.bind(await office.make_pod(runs))
-        await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[runs.job] is JobState.RUNNING, "it runs")
         await ask(acting, question)
         claims = {"metadata": {"labels": {naming.JOB_LABEL: question.job}}}
         await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
         office.clock.moved += timedelta(seconds=70)
-        await until(lambda: states(acting) == {runs.job: State.RUNNING}, "it has expired")
+        await until(lambda: states(acting) == {runs.job: JobState.RUNNING}, "it has expired")
 
 
 async def test_a_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
@@ -196,7 +196,7 @@ async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
         more = replace(question, pods=wants(gpus=6).pods)
         forged = await office.make_pod(more, name="forged", labels=labels(question))
         await office.bind(forged)
@@ -211,7 +211,7 @@ async def test_a_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_
             return (await ask(acting, carol)).decision == "admit"
 
         await until(starts, "bob has one of six")
-        assert states(acting)[question.job] is State.RUNNING
+        assert states(acting)[question.job] is JobState.RUNNING
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
 
@@ -226,7 +226,7 @@ async def test_a_pod_that_is_made_before_the_hubs_own_and_says_to_be_it_is_stopp
             await ask(acting, holder)
             assert (await ask(acting, question)).decision == "wait"
             plays(office, acting, question)
-            await desk(acting).release(holder.job, "holder")
+            await desk(acting).release_reservation(holder.job, "holder")
             await until(lambda: told(acting, question), "it may have a pod")
         else:
             assert (await ask(acting, question)).decision == "admit"
@@ -237,29 +237,29 @@ async def test_a_pod_that_is_made_before_the_hubs_own_and_says_to_be_it_is_stopp
             await starts_beside_what_is_forged(office, acting, question)
 
 
-async def starts_beside_what_is_forged(office: Office, acting: Acting, question: Question) -> None:
+async def starts_beside_what_is_forged(office: Office, acting: LeaderElector, question: AdmissionRequest) -> None:
     for name, nonce in (("without", ""), ("another", "guessed")):
         await office.bind(await office.make_pod(replace(question, nonce=nonce), name=name))
         await stopped(office, name)
     pod = await office.make_pod(question)
     await office.bind(pod)
-    await until(lambda: states(acting).get(question.job) is State.RUNNING, "it runs")
+    await until(lambda: states(acting).get(question.job) is JobState.RUNNING, "it runs")
     for name in ("without", "another"):
         await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
-    await until(lambda: states(acting) == {question.job: State.RUNNING}, "nobody else holds anything")
+    await until(lambda: states(acting) == {question.job: JobState.RUNNING}, "nobody else holds anything")
     assert "deletionTimestamp" not in (await office.pods())[pod["metadata"]["name"]]["metadata"]
 
 
 async def test_a_copy_of_the_hubs_pod_that_the_next_manager_sees_first_is_stopped(office: Office) -> None:
     secret = wants().nonce
-    question = wants(nonce=naming.bound(secret, f"{NAMESPACE}/jupyter-alice"))
+    question = wants(nonce=naming.sign(secret, f"{NAMESPACE}/jupyter-alice"))
     async with office.manager() as acting:
         assert (await ask(acting, question)).decision == "admit"
     for name in ("jupyter-alice", "a-copy"):  # lists are by name
         await office.bind(await office.make_pod(replace(question, nonce=secret), name=name))
     async with office.manager() as acting:
         await stopped(office, "a-copy")
-        await until(lambda: states(acting).get(question.job) is State.RUNNING, "it runs")
+        await until(lambda: states(acting).get(question.job) is JobState.RUNNING, "it runs")
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
 
@@ -268,7 +268,7 @@ async def test_a_job_of_a_hub_that_tells_no_nonce_is_its_pods(office: Office) ->
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
 
 
 async def test_another_start_cannot_use_what_was_admitted(office: Office) -> None:
@@ -291,8 +291,8 @@ async def test_a_pod_that_is_no_job_is_left_alone_and_takes_room(office: Office)
     async with office.manager() as acting:
         pod = await office.make_pod(wants(gpus=7), name="other", labels={}, annotations={})
         await office.bind(pod)
-        assert acting.desk is not None
-        book = acting.desk.book
+        assert acting.admission is not None
+        book = acting.admission.store
         await until(lambda: book.nodes["gpu-1"].others.gpus, "it is seen")
         assert (await ask(acting, wants("bob", gpus=2))).reason == "no-node"
         assert (await ask(acting, wants("bob"))).decision == "admit"
@@ -305,7 +305,7 @@ async def stopped(office: Office, name: str) -> None:
     async def asked() -> bool:
         try:
             pod = await office.cluster.get(PODS, name, NAMESPACE)
-        except NotFound:
+        except ObjectNotFound:
             return True
         return "deletionTimestamp" in pod["metadata"]
 
@@ -332,23 +332,25 @@ async def test_a_stray_that_has_ended_and_is_still_there_is_not_taken_for_the_jo
             await starts_beside_its_stray(office, acting, holder, waits)
 
 
-async def starts_beside_its_stray(office: Office, acting: Acting, holder: Question, waits: Question) -> None:
+async def starts_beside_its_stray(
+    office: Office, acting: LeaderElector, holder: AdmissionRequest, waits: AdmissionRequest
+) -> None:
     plays(office, acting, waits)
-    await desk(acting).release(holder.job, "holder")
+    await desk(acting).release_reservation(holder.job, "holder")
     await until(lambda: told(acting, waits), "it may have a pod")
     await office.finish("stray", 137, "Error")  # what its node still has to say
     pod = await office.make_pod(waits)
     await office.bind(pod)
-    await until(lambda: states(acting).get(waits.job) is State.RUNNING, "it runs")
+    await until(lambda: states(acting).get(waits.job) is JobState.RUNNING, "it runs")
     await office.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
     await office.cluster.patch(PODS, pod["metadata"]["name"], {"metadata": {"annotations": {"seen": "yes"}}}, NAMESPACE)
     await settled(acting)
-    assert states(acting) == {waits.job: State.RUNNING}
+    assert states(acting) == {waits.job: JobState.RUNNING}
     assert "deletionTimestamp" not in (await office.pods())[pod["metadata"]["name"]]["metadata"]
 
 
-def labels(question: Question) -> dict[str, str]:
-    job = naming.Job(question.job, question.user, "", "default", "tiny", 1)
+def labels(question: AdmissionRequest) -> dict[str, str]:
+    job = naming.PodIdentity(question.job, question.user, "", "default", "tiny", 1)
     return naming.job_labels(job)
 
 
@@ -358,10 +360,10 @@ async def test_after_a_restart_what_went_meanwhile_is_free_and_what_runs_is_held
         for question in (stays, goes):
             await ask(acting, question)
             await office.bind(await office.make_pod(question))
-        await until(lambda: set(states(acting).values()) == {State.RUNNING}, "both run")
+        await until(lambda: set(states(acting).values()) == {JobState.RUNNING}, "both run")
     await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
     async with office.manager() as acting:
-        assert states(acting) == {stays.job: State.RUNNING}
+        assert states(acting) == {stays.job: JobState.RUNNING}
         assert (await ask(acting, wants("carol", gpus=5))).decision == "wait"
         assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"
 
@@ -371,7 +373,7 @@ async def test_jobs_that_the_hub_has_made_without_asking_go_on_and_are_charged(o
     await office.bind(await office.make_pod(before))
     async with office.manager() as acting:
         await office.bind(await office.make_pod(meanwhile))  # by a Hub that has not been restarted yet
-        both = dict.fromkeys([before.job, meanwhile.job], State.RUNNING)
+        both = dict.fromkeys([before.job, meanwhile.job], JobState.RUNNING)
         await until(lambda: states(acting) == both, "both are counted")
         assert (await ask(acting, wants("carol", gpus=4))).decision == "wait"
         await became(acting, before.job, "adopted")
@@ -383,31 +385,31 @@ async def test_without_any_quota_nothing_is_stopped(office: Office) -> None:
         await ask(acting, wants(gpus=0))
         question = wants("bob")
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting).get(question.job) is State.RUNNING, "it is counted")
+        await until(lambda: states(acting).get(question.job) is JobState.RUNNING, "it is counted")
         assert "deletionTimestamp" not in (await office.pods())["jupyter-bob"]["metadata"]
 
 
 async def test_one_manager_acts_and_the_other_takes_over_when_it_stops(office: Office, db_url: str) -> None:
     async with office.manager() as first, office.manager(waits=False) as second:
         await ask(first, wants(gpus=8))
-        before = first.desk
+        before = first.admission
         assert before is not None
-        assert second.desk is None
-        await first.ledger.give_up(first.holder)
-        await until(lambda: second.desk is not None, "it has taken over")
+        assert second.admission is None
+        await first.ledger.release(first.identity)
+        await until(lambda: second.admission is not None, "it has taken over")
         assert (await ask(second, wants("bob"))).decision == "wait"
-        with pytest.raises(Fenced):  # whether or not it knows by now, of what it wrote itself
-            await before.ask(wants("carol", gpus=0))
+        with pytest.raises(NotLeader):  # whether or not it knows by now, of what it wrote itself
+            await before.review(wants("carol", gpus=0))
 
 
 async def test_a_manager_that_died_is_replaced_when_its_lease_has_expired(office: Office, db_url: str) -> None:
-    store = await asyncio.to_thread(Store.open, office.db_url)
-    epoch = await Ledger(store).take("dead", 1)
+    store = await asyncio.to_thread(Database.open, office.db_url)
+    epoch = await JobRepository(store).acquire("dead", 1)
     async with office.manager() as acting:
         assert (await ask(acting, wants())).decision == "admit"
-        assert await Ledger(store).take("dead", 1) is None
-        with pytest.raises(Fenced):
-            await Ledger(store).write(epoch or 0, [])
+        assert await JobRepository(store).acquire("dead", 1) is None
+        with pytest.raises(NotLeader):
+            await JobRepository(store).write(epoch or 0, [])
     await store.close()
 
 
@@ -422,7 +424,7 @@ async def test_a_change_of_the_quota_counts_and_a_broken_file_does_not(
         assert (await ask(acting, wants(gpus=4))).decision == "admit"
         assert (await ask(acting, later)).reason == "team-quota", "four, of a node's eight"
         office.set_quota(5)
-        await until(lambda: states(acting)[later.job] is State.STARTING, "it is read")
+        await until(lambda: states(acting)[later.job] is JobState.STARTING, "it is read")
         assert (await ask(acting, wants("carol"))).reason == "team-quota"
 
 
@@ -430,13 +432,13 @@ async def test_a_cordoned_node_takes_nothing_new(office: Office) -> None:
     question = wants()
     async with office.manager() as acting:
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        assert acting.desk is not None
-        book = acting.desk.book
+        assert acting.admission is not None
+        book = acting.admission.store
         await until(lambda: book.nodes["gpu-1"].cordoned, "it is seen")
         answer = await ask(acting, question)
         assert (answer.decision, answer.reason) == ("wait", "no-node")
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
-        await until(lambda: states(acting)[question.job] is State.STARTING, "it is open again")
+        await until(lambda: states(acting)[question.job] is JobState.STARTING, "it is open again")
 
 
 async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_nothing_is_lost(office: Office) -> None:
@@ -446,10 +448,10 @@ async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_noth
         await ask(acting, question)
         pod = await office.make_pod(question)
         await office.bind(pod)
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE job_events RENAME TO away"))
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(DatabaseUnavailable):
             await ask(acting, wants("bob"))
         await office.delete(pod, grace=0)
         with engine.begin() as connection:
@@ -462,22 +464,22 @@ async def test_while_the_database_is_away_nobody_is_admitted_and_afterwards_noth
 
 async def test_who_asks_a_manager_that_has_stopped_acting_is_told_so(office: Office) -> None:
     async with office.manager() as acting:
-        desk = acting.desk
+        desk = acting.admission
         assert desk is not None
-    with pytest.raises(Fenced):
-        await desk.book.turn(lambda turn: turn.now)
+    with pytest.raises(NotLeader):
+        await desk.store.transact(lambda turn: turn.now)
 
 
 async def test_a_write_that_was_on_its_way_when_its_manager_began_anew_changes_nothing(
     office: Office, db_url: str
 ) -> None:
-    store = await asyncio.to_thread(Store.open, office.db_url)
-    ledger = Ledger(store)
-    before = await ledger.take("me", 30)
-    after = await ledger.take("me", 30)
+    store = await asyncio.to_thread(Database.open, office.db_url)
+    ledger = JobRepository(store)
+    before = await ledger.acquire("me", 30)
+    after = await ledger.acquire("me", 30)
     assert (before, after) == (1, 2)
     assert not await ledger.renew(1, 30)
-    with pytest.raises(Fenced):
+    with pytest.raises(NotLeader):
         await ledger.write(1, [])
     await store.close()
 
@@ -485,19 +487,19 @@ async def test_a_write_that_was_on_its_way_when_its_manager_began_anew_changes_n
 async def test_what_a_team_has_used_lately_survives_a_restart(office: Office, db_url: str) -> None:
     async with office.manager() as acting:
         await ask(acting, wants(gpus=8))
-        assert acting.desk is not None
-        book = acting.desk.book
-        await book.turn(Turn.keep_usage)
+        assert acting.admission is not None
+        book = acting.admission.store
+        await book.transact(Transaction.persist_usage)
         office.clock.moved += timedelta(seconds=10)
-        await book.turn(Turn.keep_usage)
-        used = book.world.usage["default"]
+        await book.transact(Transaction.persist_usage)
+        used = book.cluster_state.usage["default"]
         assert used.amount >= 8000 * 9.9
     async with office.manager() as acting:
-        assert acting.desk is not None
-        assert acting.desk.book.world.usage["default"] == used
+        assert acting.admission is not None
+        assert acting.admission.store.cluster_state.usage["default"] == used
 
 
-def two_pods(user: str = "alice") -> Question:
+def two_pods(user: str = "alice") -> AdmissionRequest:
     """A job of two pods with four GPUs each; on two nodes of eight they may be together or apart."""
     return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
 
@@ -509,22 +511,22 @@ async def test_a_job_of_several_pods_holds_a_node_for_each_and_is_free_when_the_
     await office.make_node("gpu-2")
     question = two_pods()
     async with office.manager() as acting:
-        assert acting.desk is not None
-        book = acting.desk.book
+        assert acting.admission is not None
+        book = acting.admission.store
         assert (await ask(acting, question)).decision == "admit"
         first = await office.make_pod(question, name="pod-1")
         await office.bind(first, "gpu-1")
         await until(lambda: "gpu-1" in book.records[question.job].job.nodes, "the first is bound")
-        assert states(acting)[question.job] is State.STARTING, "one of two runs"
+        assert states(acting)[question.job] is JobState.STARTING, "one of two runs"
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
         second = await office.make_pod(question, name="pod-2")
         await office.bind(second, "gpu-2")
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "both run")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "both run")
         assert set(book.records[question.job].job.nodes) == {"gpu-1", "gpu-2"}
-        assert book.world.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
+        assert book.cluster_state.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
     async with office.manager() as acting:
-        assert states(acting) == {question.job: State.RUNNING}
+        assert states(acting) == {question.job: JobState.RUNNING}
         await office.delete(first, grace=0)
         for user in ("bob", "dave"):
             assert (await ask(acting, wants(user, gpus=4))).decision == "admit", "of sixteen eight are free"
@@ -539,10 +541,12 @@ async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(offic
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question, name="pod-1"))
-        await until(lambda: acting.desk and acting.desk.book.records[question.job].seen, "one is seen")
+        await until(lambda: acting.admission and acting.admission.store.records[question.job].seen, "one is seen")
         assert (await ask(acting, wants("bob"))).decision == "wait"
         office.clock.moved += timedelta(seconds=66)
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "the other one is not waited for any more")
+        await until(
+            lambda: states(acting)[question.job] is JobState.RUNNING, "the other one is not waited for any more"
+        )
         assert (await ask(acting, wants("bob", gpus=4))).decision == "admit"
 
 
@@ -553,8 +557,8 @@ async def test_what_pods_of_other_namespaces_hold_of_a_node_is_not_free(office: 
     system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}
     await office.cluster.create(PODS, system, "kube-system")
     async with office.manager() as acting:
-        assert acting.desk is not None
-        book = acting.desk.book
+        assert acting.admission is not None
+        book = acting.admission.store
         await until(lambda: book.nodes["gpu-1"].others.cpu_milli, "it is seen")
         assert (await ask(acting, wants())).decision == "admit"
         assert (await ask(acting, wants("bob"))).reason == "no-node", "the node's CPU is used up"
@@ -571,12 +575,12 @@ async def test_when_the_clock_jumps_what_is_held_stays_held_and_reservations_las
     async with office.manager() as acting:
         assert (await ask(acting, runs)).decision == "admit"
         await office.bind(await office.make_pod(runs))
-        await until(lambda: states(acting)[runs.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[runs.job] is JobState.RUNNING, "it runs")
         assert (await ask(acting, reserved)).decision == "admit"
         office.clock.jumped = jump
         await until(lambda: "the machine's clock has jumped" in caplog.text, "it is noticed")
-        await until(lambda: acting.desk is not None, "it acts again")
-        assert states(acting) == {runs.job: State.RUNNING, reserved.job: State.STARTING}
+        await until(lambda: acting.admission is not None, "it acts again")
+        assert states(acting) == {runs.job: JobState.RUNNING, reserved.job: JobState.STARTING}
         assert (await ask(acting, wants("carol"))).decision == "wait"
         assert 0 < (await ask(acting, reserved)).seconds <= 60
         office.clock.moved += timedelta(seconds=70)
@@ -585,8 +589,8 @@ async def test_when_the_clock_jumps_what_is_held_stays_held_and_reservations_las
 
 
 async def test_a_lease_that_a_wrong_clock_wrote_holds_nobody_up(office: Office) -> None:
-    store = await asyncio.to_thread(Store.open, office.db_url)
-    assert await Ledger(store).take("dead", 86400) == 1
+    store = await asyncio.to_thread(Database.open, office.db_url)
+    assert await JobRepository(store).acquire("dead", 86400) == 1
     async with office.manager() as acting:
         assert (await ask(acting, wants())).decision == "admit"
     await store.close()

@@ -11,34 +11,34 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import PODS, Change, Cluster, Kind
+from dlspawner.cluster import PODS, KubernetesClient, ResourceKind, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.manager import reconcile, sight
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Book, Turn
-from dlspawner.manager.ledger import Fenced
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.records import PodRef, Record, ended
-from dlspawner.manager.store import StoreRefused
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import JobStore, Transaction
+from dlspawner.manager.ledger import NotLeader
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.records import JobRecord, PodRef, as_ended
+from dlspawner.manager.store import DatabaseRejected
 from tests.core.worlds import CLUSTER
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, settled, until, wants
 from tests.edges.test_manager.test_quota_decisions import stopped
 
 
-def book_of(acting: Acting) -> Book:
-    assert acting.desk is not None
-    return acting.desk.book
+def book_of(acting: LeaderElector) -> JobStore:
+    assert acting.admission is not None
+    return acting.admission.store
 
 
-def states(acting: Acting) -> dict[str, State]:
+def states(acting: LeaderElector) -> dict[str, JobState]:
     return {job: record.job.state for job, record in book_of(acting).records.items()}
 
 
 async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(office: Office, db_url: str) -> None:
     jobs = [wants(user, gpus=2) for user in ("alice", "bob")]
-    running = dict.fromkeys((one.job for one in jobs), State.RUNNING)
+    running = dict.fromkeys((one.job for one in jobs), JobState.RUNNING)
     async with office.manager() as acting:
         for question in jobs:
             await ask(acting, question)
@@ -59,14 +59,16 @@ async def test_a_manager_that_looked_at_a_wrong_namespace_once_stops_nobody(offi
 async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is_there(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question, watch = wants(gpus=6), Cluster.watch
+    question, watch = wants(gpus=6), KubernetesClient.watch
 
-    async def wrong_once(cluster: Cluster, kind: Kind, *where: Any, **more: Any) -> AsyncIterator[Change]:
+    async def wrong_once(
+        cluster: KubernetesClient, kind: ResourceKind, *where: Any, **more: Any
+    ) -> AsyncIterator[WatchEvent]:
         async for change in watch(cluster, kind, *where, **more):
             yield change
             if ((change.object.get("metadata") or {}).get("annotations") or {}).get("list") == "wrong":
-                yield Change("DELETED", change.object)
-                yield Change("ADDED", change.object)
+                yield WatchEvent("DELETED", change.object)
+                yield WatchEvent("ADDED", change.object)
 
     async def reasons() -> list[str]:
         return [reason for _, _, reason in await acting.ledger.events(question.job)]
@@ -74,12 +76,12 @@ async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is
     async def found() -> bool:
         return "found-again" in await reasons()
 
-    monkeypatch.setattr(Cluster, "watch", wrong_once)
+    monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
     monkeypatch.setattr(reconcile, "_KNOWN_SECONDS", 1)
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
         await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
         await until(found, "it is found again")
         forgotten = asyncio.Event()
@@ -88,7 +90,7 @@ async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is
         await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
         await until_it_is_seen(office, acting)
         assert not any(job.startswith("pod-") for job in states(acting))
-        assert states(acting)[question.job] is State.RUNNING
+        assert states(acting)[question.job] is JobState.RUNNING
 
 
 def label(job: str | None) -> dict[str, Any]:
@@ -101,19 +103,19 @@ async def test_a_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(off
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
         await office.cluster.patch(PODS, "jupyter-alice", label(None), NAMESPACE)
         await until_it_is_seen(office, acting)
-        assert states(acting)[question.job] is State.RUNNING
+        assert states(acting)[question.job] is JobState.RUNNING
         assert (await ask(acting, wants("bob", gpus=2))).decision == "admit", "the node has two more"
 
 
-async def until_it_is_seen(office: Office, acting: Acting) -> None:
+async def until_it_is_seen(office: Office, acting: LeaderElector) -> None:
     """What was changed before has come to the Manager: a later pod's reservation has."""
     later = wants("later", gpus=0)
     await ask(acting, later)
     await office.bind(await office.make_pod(later))
-    await until(lambda: states(acting)[later.job] is State.RUNNING, "the later one runs")
+    await until(lambda: states(acting)[later.job] is JobState.RUNNING, "the later one runs")
 
 
 @pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
@@ -124,11 +126,11 @@ async def test_a_manager_that_finds_a_pod_without_its_own_label_keeps_its_job(
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: states(acting)[question.job] is State.RUNNING, "it runs")
+        await until(lambda: states(acting)[question.job] is JobState.RUNNING, "it runs")
     await office.cluster.patch(PODS, "jupyter-alice", label(claims), NAMESPACE)
     await office.make_node("gpu-2")
     async with office.manager() as acting:
-        assert states(acting) == {question.job: State.RUNNING}
+        assert states(acting) == {question.job: JobState.RUNNING}
         assert (await ask(acting, wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
         await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
         await until(lambda: question.job not in states(acting), "it has ended with its pod")
@@ -140,7 +142,7 @@ async def test_the_pods_of_a_database_that_was_lost_go_on(office: Office) -> Non
         await ask(acting, other)  # the Hub asks
     await office.bind(await office.make_pod(mine))
     async with office.manager() as acting:
-        assert states(acting)[mine.job] is State.RUNNING
+        assert states(acting)[mine.job] is JobState.RUNNING
         assert (await ask(acting, wants("bob"))).decision == "wait"
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
@@ -151,15 +153,15 @@ async def test_pods_that_were_made_while_there_were_no_limits_go_on_when_there_a
         await ask(acting, wants("carol", gpus=0))
         limits = (office.folder / "teams.yaml").read_text()
         (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
-        world = book_of(acting).world
+        world = book_of(acting).cluster_state
         await until(lambda: not world.teams.has_quota, "the limits are gone")
         (office.folder / "teams.yaml").write_text(limits)
         await until(lambda: world.teams.has_quota, "they are back, and the Hub has not read them yet")
         await office.bind(await office.make_pod(before))
-        await until(lambda: states(acting).get(before.job) is State.RUNNING, "it is counted")
+        await until(lambda: states(acting).get(before.job) is JobState.RUNNING, "it is counted")
     async with office.manager() as acting:  # and the Hub still has not
         await office.bind(await office.make_pod(meanwhile))
-        both = dict.fromkeys((before.job, meanwhile.job), State.RUNNING)
+        both = dict.fromkeys((before.job, meanwhile.job), JobState.RUNNING)
         await until(lambda: both.items() <= states(acting).items(), "both go on")
         assert not any("deletionTimestamp" in pod["metadata"] for pod in (await office.pods()).values())
 
@@ -191,7 +193,7 @@ async def test_a_pod_whose_names_are_too_long_for_the_database_is_charged_and_st
 def test_what_no_job_may_have_is_counted_all_the_same_once_it_is_there() -> None:
     resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
     question = replace(wants(), pods=({"spec": {"containers": [{"name": "c", "resources": resources}]}},))
-    found = sight.held(sight.read_pod(with_uid(pod_of(question)), Namespaces("jobs")), CLUSTER, None)
+    found = sight.pod_request(sight.read_pod(with_uid(pod_of(question)), JobNamespaces("jobs")), CLUSTER, None)
     assert (found.gpu_type, found.gpus, found.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
 
 
@@ -221,7 +223,7 @@ def test_a_program_that_failed_is_told_from_one_that_was_stopped(
     pod = with_uid(pod_of(wants()))
     pod = {**pod, "metadata": {**pod["metadata"], **deletion}}
     pod["status"] = {"phase": "Failed", "containerStatuses": statuses}
-    assert sight.read_pod(pod, Namespaces("jobs")).failure == failure
+    assert sight.read_pod(pod, JobNamespaces("jobs")).failure == failure
 
 
 def with_uid(pod: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +236,7 @@ async def test_a_question_that_the_database_never_takes_fails_alone(office: Offi
         bad = replace(wants("bob"), server="\ud800", job="j-" + "a" * 12)
         questions = [*good[:2], bad, *good[2:]]
         answers = await asyncio.gather(*(ask(acting, one) for one in questions), return_exceptions=True)
-        assert isinstance(answers.pop(2), StoreRefused)
+        assert isinstance(answers.pop(2), DatabaseRejected)
         assert [one.decision for one in answers if not isinstance(one, BaseException)] == ["admit"] * 4
         await settled(acting)
         assert set(states(acting)) == {one.job for one in good}
@@ -245,15 +247,15 @@ async def test_after_a_fault_within_a_turn_nobody_sees_what_it_had_written(offic
     async with office.manager() as acting:
         await ask(acting, alice)
 
-        def half(turn: Turn) -> None:
+        def half(turn: Transaction) -> None:
             record = turn.record(alice.job)
             assert record is not None
-            turn.write(ended(record), "gone")
+            turn.write(as_ended(record), "gone")
             raise ZeroDivisionError
 
         book = book_of(acting)
         found = await asyncio.gather(
-            book.turn(half), book.turn(lambda turn: alice.job in turn.book.records), return_exceptions=True
+            book.transact(half), book.transact(lambda turn: alice.job in turn.store.records), return_exceptions=True
         )
         assert isinstance(found[0], ZeroDivisionError)
         assert found[1] is True
@@ -266,9 +268,9 @@ async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
 ) -> None:
     question = wants(gpus=8)
     office.reservation_seconds = 1
-    listed = Cluster.list
+    listed = KubernetesClient.list
 
-    async def late(self: Cluster, *args: Any, **more: Any) -> list[dict[str, Any]]:
+    async def late(self: KubernetesClient, *args: Any, **more: Any) -> list[dict[str, Any]]:
         """The pod comes and goes while this list is on its way."""
         if not more.get("labels") or "came" in seen:
             return await listed(self, *args, **more)
@@ -283,7 +285,7 @@ async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
     seen: set[str] = set()
     async with office.manager() as acting:
         await ask(acting, question)
-        monkeypatch.setattr(Cluster, "list", late)
+        monkeypatch.setattr(KubernetesClient, "list", late)
         await until(lambda: "came" in seen, "the reservation is over")
         assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
         assert question.job not in states(acting)
@@ -292,11 +294,11 @@ async def test_a_list_that_is_older_than_the_end_of_a_pod_gives_it_nothing_back(
 async def test_a_stray_pod_whose_end_nobody_saw_holds_nothing_any_more(office: Office) -> None:
     async with office.manager() as acting:
 
-        def charged(turn: Turn) -> None:
-            job = Job("pod-u", "", "default", turn.now, state=State.RUNNING, nodes=("gpu-1",))
-            turn.write(Record(job, pods=(PodRef("u", "nobody-has-this-pod"),)), "uncovered")
+        def charged(turn: Transaction) -> None:
+            job = Job("pod-u", "", "default", turn.now, state=JobState.RUNNING, nodes=("gpu-1",))
+            turn.write(JobRecord(job, pods=(PodRef("u", "nobody-has-this-pod"),)), "uncovered")
 
-        await book_of(acting).turn(charged)
+        await book_of(acting).transact(charged)
         await until(lambda: "pod-u" not in states(acting), "Kubernetes has no such pod")
 
 
@@ -317,14 +319,14 @@ async def test_a_manager_that_stops_in_order_logs_no_fault_of_what_it_stops(
     """Whoever waits for a turn learns at that moment that there are none any more."""
     begun = asyncio.Event()
 
-    async def act(_acting: Acting, _epoch: int) -> None:
+    async def act(_acting: LeaderElector, _epoch: int) -> None:
         begun.set()
         try:
             await asyncio.sleep(3600)
         finally:
-            raise Fenced("this Manager has stopped acting")
+            raise NotLeader("this Manager has stopped acting")
 
-    monkeypatch.setattr(Acting, "_act", act)
+    monkeypatch.setattr(LeaderElector, "_act", act)
     async with office.manager(waits=False):
         await asyncio.wait_for(begun.wait(), 60)
     gc.collect()

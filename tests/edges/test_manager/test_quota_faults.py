@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import NODES, PODS, Cluster
-from dlspawner.core.jobs import State
+from dlspawner.cluster import NODES, PODS, KubernetesClient
+from dlspawner.core.jobs import JobState
 from dlspawner.devcluster.api import start
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Book
-from dlspawner.manager.desk import Answer, Question
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import JobStore
+from dlspawner.manager.desk import AdmissionRequest, AdmissionResponse
 from tests import faults
 from tests.edges.test_manager import quota
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
@@ -25,7 +25,7 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     api = await start(tmp_path / "cluster", 0)
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
     prepare(tmp_path)
-    async with await Cluster.connect(api.kubeconfig) as cluster:
+    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
         made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster)
         await made.make_node()
@@ -33,32 +33,32 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await api.stop()
 
 
-def book_of(acting: Acting) -> Book:
-    assert acting.desk is not None
-    return acting.desk.book
+def book_of(acting: LeaderElector) -> JobStore:
+    assert acting.admission is not None
+    return acting.admission.store
 
 
-def held(acting: Acting) -> int:
+def held(acting: LeaderElector) -> int:
     """Milli-GPUs that jobs hold, whatever their team is."""
-    return sum(record.job.charge.gpus for record in book_of(acting).records.values() if record.job.holds)
+    return sum(record.job.request.gpus for record in book_of(acting).records.values() if record.job.holds)
 
 
-async def running(office: Office, acting: Acting, question: Question) -> None:
+async def running(office: Office, acting: LeaderElector, question: AdmissionRequest) -> None:
     """A job that is admitted and runs."""
     assert (await ask(acting, question)).decision == "admit"
     await office.bind(await office.make_pod(question))
     records = book_of(acting).records
-    await until(lambda: records[question.job].job.state is State.RUNNING, "it runs")
+    await until(lambda: records[question.job].job.state is JobState.RUNNING, "it runs")
 
 
-def with_gpus(text: str) -> Question:
+def with_gpus(text: str) -> AdmissionRequest:
     """Somebody's manifest that asks for this many GPUs, in these very words."""
     made = wants("bob")
     container = {"name": "notebook", "resources": {"limits": {quota.GPU: text}}}
     return replace(made, pods=({"spec": {"containers": [container]}},))
 
 
-def said(answer: Answer) -> str:
+def said(answer: AdmissionResponse) -> str:
     return " ".join(answer.sentences)
 
 
@@ -95,7 +95,7 @@ async def test_a_quota_that_is_lowered_below_what_runs_stops_nobody_and_lets_nob
     async with office.manager() as acting:
         await running(office, acting, job)
         office.set_quota(2)
-        await until(lambda: book_of(acting).world.quota("default", "gpu") == 2000, "it is read")
+        await until(lambda: book_of(acting).cluster_state.quota("default", "gpu") == 2000, "it is read")
         answer = await ask(acting, wants("bob"))
         assert answer.decision == "wait"
         assert "Team Everybody uses 6 of its 2 GPUs of type gpu" in said(answer)
@@ -120,7 +120,7 @@ async def test_the_jobs_of_a_team_that_is_removed_go_on_and_are_counted(office: 
     async with office.manager() as acting:
         await running(office, acting, job)
         teams.write_text(quota.TEAMS % 8)
-        await until(lambda: book_of(acting).world.team("vision") is None, "it is read")
+        await until(lambda: book_of(acting).cluster_state.team("vision") is None, "it is read")
         assert (await ask(acting, replace(wants("bob"), team="vision"))).reason == "unknown-team"
         assert (await ask(acting, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
         assert (await ask(acting, wants("carol", gpus=4))).decision == "admit"

@@ -17,8 +17,8 @@ import pytest
 import requests
 from sqlalchemy import Engine, create_engine, select
 
-from dlspawner.cluster import Cluster
-from dlspawner.core.link import link_token
+from dlspawner.cluster import KubernetesClient
+from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.app import Manager
 from dlspawner.manager.schema import job_events, leases
 from tests.contract.conftest import Server
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     there, over = threading.Event(), threading.Event()
 
     async def furnish() -> None:
-        async with await Cluster.connect(server.kubeconfig) as cluster:
+        async with await KubernetesClient.connect(server.kubeconfig) as cluster:
             await make_namespace(cluster)
             await Office(made, "", cluster).make_node()
             there.set()
@@ -97,7 +97,7 @@ def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> request
         "namespace": NAMESPACE,
         "pods": list(question.pods),
     }
-    headers = {"Authorization": f"token {changes.pop('token', link_token('secret-token'))}"}
+    headers = {"Authorization": f"token {changes.pop('token', derive_hub_token('secret-token'))}"}
     path = f"{url}/services/jobs/api/jobs/{question.job}"
     return requests.put(path, json={**body, **changes}, headers=headers, timeout=30)
 
@@ -202,6 +202,6 @@ def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_p
 
 def test_the_hubs_home_page_does_not_wait_for_a_manager_without_files(folder: Path, tmp_path: Path) -> None:
     with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}", "--log-level=INFO") as (url, _):
-        headers = {"Authorization": f"token {link_token('secret-token')}"}
+        headers = {"Authorization": f"token {derive_hub_token('secret-token')}"}
         told = requests.get(f"{url}/services/jobs/api/users/alice/notices", headers=headers, timeout=30)
         assert (told.status_code, told.json()) == (200, {"notices": []})

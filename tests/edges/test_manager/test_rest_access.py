@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.core.link import link_token
+from dlspawner.core.link import derive_hub_token
 from tests.edges.test_manager import rest
 from tests.edges.test_manager.addresses import PREFIX, addresses
 from tests.edges.test_manager.office import wants
@@ -291,7 +291,7 @@ def test_the_hub_alone_may(targets: Targets, address: str) -> None:
     assert set(MAY[address]) == {403}
     method, _, path = address.partition(" ")
     places = {"id": targets.old, "user": "alice"}
-    token = link_token("manager-token")
+    token = derive_hub_token("manager-token")
     answer = targets.hub.ask_with(token, method, path.removeprefix("api/").format(**places), BY_THE_HUB[address])
     assert answer.ok, answer.text
 

@@ -9,66 +9,73 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import Job, State
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import Job, JobState
 from dlspawner.manager.access import Viewer
 from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.kept import Filter, Kept, Place
-from dlspawner.manager.ledger import Ledger
-from dlspawner.manager.records import Entry, Record, Stop
-from dlspawner.manager.store import Store
+from dlspawner.manager.kept import JobCursor, JobFilter, JobHistory
+from dlspawner.manager.ledger import JobRepository
+from dlspawner.manager.records import JobEvent, JobRecord, StopReason
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.test_upgrades import row, write_0004
 
 BEGIN = datetime(2031, 5, 1, tzinfo=UTC)
 ALL = Viewer("", all=True)
-CHARGE = Charge("gpu", (PodCharge("nvidia.com/gpu", 1000, 50, 2**20),))
+CHARGE = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**20),))
 
 
 def job(number: int, minutes: int = 0, **more: object) -> Job:
     made = Job(f"j-{number:012d}", "alice", "vision", BEGIN + timedelta(minutes=minutes), CHARGE, template="tiny")
-    return replace(made, **{"state": State.RUNNING, **more})  # type: ignore[arg-type]
+    return replace(made, **{"state": JobState.RUNNING, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture
-async def ledger(db_url: str) -> AsyncIterator[Ledger]:
-    store = Store.open(db_url)
-    made = Ledger(store)
-    assert await made.take("tests", 60) == 1
+async def ledger(db_url: str) -> AsyncIterator[JobRepository]:
+    store = Database.open(db_url)
+    made = JobRepository(store)
+    assert await made.acquire("tests", 60) == 1
     yield made
     await store.close()
 
 
-async def write(ledger: Ledger, *jobs: Job, reason: str = "running") -> None:
-    await ledger.write(1, [Entry(Record(one), BEGIN, reason, new=True) for one in jobs])
+async def write(ledger: JobRepository, *jobs: Job, reason: str = "running") -> None:
+    await ledger.write(1, [JobEvent(JobRecord(one), BEGIN, reason, new=True) for one in jobs])
 
 
 async def turn_pages(
-    ledger: Ledger, viewer: Viewer = ALL, wanted: Filter | None = None, size: int = 2, meanwhile: Sequence[Job] = ()
+    ledger: JobRepository,
+    viewer: Viewer = ALL,
+    wanted: JobFilter | None = None,
+    size: int = 2,
+    meanwhile: Sequence[Job] = (),
 ) -> list[str]:
     found: list[str] = []
     after, new = None, list(meanwhile)
-    while page := await ledger.page(viewer, wanted or Filter(), after, size):
+    while page := await ledger.page(viewer, wanted or JobFilter(), after, size):
         found += [one.id for one in page]
-        after = Place(page[-1].submitted, page[-1].id)
+        after = JobCursor(page[-1].submitted, page[-1].id)
         if new:
             await write(ledger, new.pop())
     return found
 
 
-async def test_pages_tell_every_job_once_although_new_ones_come(ledger: Ledger) -> None:
+async def test_pages_tell_every_job_once_although_new_ones_come(ledger: JobRepository) -> None:
     known = [job(number, minutes=number // 3) for number in range(10)]  # three at a time have the same submit time
     await write(ledger, *known)
     later = [job(100 + number, minutes=60 + number) for number in range(5)]
     assert await turn_pages(ledger, meanwhile=later) == [one.id for one in known[::-1]]
 
 
-async def test_what_is_kept_of_a_job_is_what_was_written(ledger: Ledger) -> None:
-    notice, charge = BEGIN + timedelta(hours=2), Charge("gpu", (PodCharge("nvidia.com/gpu", 2000, 50, 2**20),) * 2)
+async def test_what_is_kept_of_a_job_is_what_was_written(ledger: JobRepository) -> None:
+    notice, charge = (
+        BEGIN + timedelta(hours=2),
+        ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 2000, 50, 2**20),) * 2),
+    )
     one = job(1, 7, server="train", priority=3, preemptible=True, requeue=True, started=BEGIN, notice=notice)
-    one = replace(one, charge=charge, nodes=("gpu-1", None), state=State.STOPPING)
-    await ledger.write(1, [Entry(Record(one, stop=Stop("idle", "Idle.")), BEGIN, "idle", new=True)])
-    expected = Kept(
+    one = replace(one, request=charge, nodes=("gpu-1", None), state=JobState.STOPPING)
+    await ledger.write(1, [JobEvent(JobRecord(one, stop=StopReason("idle", "Idle.")), BEGIN, "idle", new=True)])
+    expected = JobHistory(
         id=one.id,
         user="alice",
         server="train",
@@ -77,7 +84,7 @@ async def test_what_is_kept_of_a_job_is_what_was_written(ledger: Ledger) -> None
         priority=3,
         preemptible=True,
         requeue=True,
-        state=State.STOPPING,
+        state=JobState.STOPPING,
         reason="idle",
         gpu_type="gpu",
         gpus_milli=4000,
@@ -88,15 +95,15 @@ async def test_what_is_kept_of_a_job_is_what_was_written(ledger: Ledger) -> None
         started=BEGIN,
         ended=None,
         notice=notice,
-        stop=Stop("idle", "Idle."),
+        stop=StopReason("idle", "Idle."),
         stopped=BEGIN,
     )
-    assert await ledger.kept(one.id) == expected
-    assert await ledger.page(ALL, Filter(), None, 2) == [expected]
-    assert await ledger.some([one.id]) == [expected]
+    assert await ledger.job_history(one.id) == expected
+    assert await ledger.page(ALL, JobFilter(), None, 2) == [expected]
+    assert await ledger.find_many([one.id]) == [expected]
 
 
-async def test_only_what_somebody_may_see_is_told(ledger: Ledger) -> None:
+async def test_only_what_somebody_may_see_is_told(ledger: JobRepository) -> None:
     mine, teams, others = job(1), job(2, user="bob", team="language"), job(3, user="carl")
     pod = replace(job(4), id="pod-4")
     await write(ledger, mine, teams, others, pod)
@@ -106,58 +113,58 @@ async def test_only_what_somebody_may_see_is_told(ledger: Ledger) -> None:
 
 
 FILTERS = {
-    "everything": (Filter(), {1, 2, 3}),
-    "a user": (Filter(user="bob"), {2}),
-    "a server": (Filter(server="train"), {3}),
-    "the default server": (Filter(server=""), {1, 2}),
-    "a team": (Filter(team="vision"), {1, 3}),
-    "a template": (Filter(template="custom"), {3}),
-    "a GPU type": (Filter(gpu_type="gpu"), {1, 3}),
-    "no GPUs": (Filter(gpu_type=""), {2}),
-    "preemptible": (Filter(preemptible=True), {3}),
-    "not preemptible": (Filter(preemptible=False), {1, 2}),
-    "some states": (Filter(states=frozenset({State.ENDED, State.QUEUED})), {2}),
-    "since then": (Filter(since=BEGIN + timedelta(minutes=2)), {2, 3}),
-    "until then": (Filter(until=BEGIN + timedelta(minutes=2)), {1}),
-    "several": (Filter(team="vision", preemptible=False), {1}),
+    "everything": (JobFilter(), {1, 2, 3}),
+    "a user": (JobFilter(user="bob"), {2}),
+    "a server": (JobFilter(server="train"), {3}),
+    "the default server": (JobFilter(server=""), {1, 2}),
+    "a team": (JobFilter(team="vision"), {1, 3}),
+    "a template": (JobFilter(template="custom"), {3}),
+    "a GPU type": (JobFilter(gpu_type="gpu"), {1, 3}),
+    "no GPUs": (JobFilter(gpu_type=""), {2}),
+    "preemptible": (JobFilter(preemptible=True), {3}),
+    "not preemptible": (JobFilter(preemptible=False), {1, 2}),
+    "some states": (JobFilter(states=frozenset({JobState.ENDED, JobState.QUEUED})), {2}),
+    "since then": (JobFilter(since=BEGIN + timedelta(minutes=2)), {2, 3}),
+    "until then": (JobFilter(until=BEGIN + timedelta(minutes=2)), {1}),
+    "several": (JobFilter(team="vision", preemptible=False), {1}),
 }
 
 
 @pytest.mark.parametrize(("wanted", "numbers"), FILTERS.values(), ids=FILTERS)
-async def test_a_filter_finds(ledger: Ledger, wanted: Filter, numbers: set[int]) -> None:
+async def test_a_filter_finds(ledger: JobRepository, wanted: JobFilter, numbers: set[int]) -> None:
     await write(
         ledger,
         job(1, minutes=1),
-        job(2, minutes=2, user="bob", team="language", charge=Charge(), state=State.ENDED),
+        job(2, minutes=2, user="bob", team="language", charge=ResourceRequest(), state=JobState.ENDED),
         job(3, minutes=3, server="train", template="custom", preemptible=True),
     )
     assert {int(one[2:]) for one in await turn_pages(ledger, wanted=wanted)} == numbers
 
 
-async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: Ledger) -> None:
+async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: JobRepository) -> None:
     one = job(1)
     await write(ledger, one)
-    stopping = Record(replace(one, state=State.STOPPING), stop=Stop("idle", "Nobody used it."))
+    stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason("idle", "Nobody used it."))
     at = BEGIN + timedelta(hours=1)
-    ends = replace(stopping, job=replace(one, state=State.ENDED))
-    await ledger.write(1, [Entry(stopping, at, "idle", "Nobody used it.")])
-    await ledger.write(1, [Entry(ends, at + timedelta(minutes=1), "gone")])
-    kept = await ledger.kept(one.id)
+    ends = replace(stopping, job=replace(one, state=JobState.ENDED))
+    await ledger.write(1, [JobEvent(stopping, at, "idle", "Nobody used it.")])
+    await ledger.write(1, [JobEvent(ends, at + timedelta(minutes=1), "gone")])
+    kept = await ledger.job_history(one.id)
     assert kept is not None
-    assert (kept.stop, kept.stopped, kept.reason) == (Stop("idle", "Nobody used it."), at, "gone")
+    assert (kept.stop, kept.stopped, kept.reason) == (StopReason("idle", "Nobody used it."), at, "gone")
     assert kept.ended == at + timedelta(minutes=1)
     told = [(event.reason, event.state, event.detail) for event in await ledger.history(one.id)]
     assert told == [
-        ("running", State.RUNNING, ""),
-        ("idle", State.STOPPING, "Nobody used it."),
-        ("gone", State.ENDED, ""),
+        ("running", JobState.RUNNING, ""),
+        ("idle", JobState.STOPPING, "Nobody used it."),
+        ("gone", JobState.ENDED, ""),
     ]
 
 
 async def test_an_upgraded_database_knows_the_reasons_of_earlier_jobs(db_url: str) -> None:
     questions = [wants("alice"), wants("bob")]
     at = "2031-05-01 00:00:00.000000"
-    write_0004(db_url, [row(one, State.ENDED, None, at) for one in questions])
+    write_0004(db_url, [row(one, JobState.ENDED, None, at) for one in questions])
     engine = open_engine(db_url, 1)
     with engine.begin() as connection:
         insert = "INSERT INTO job_events (job, at, state, reason, detail) VALUES (:job, :at, 'ended', :reason, '')"
@@ -165,7 +172,7 @@ async def test_an_upgraded_database_knows_the_reasons_of_earlier_jobs(db_url: st
             connection.execute(text(insert), {"job": questions[0].job, "at": at, "reason": reason})
     upgrade(engine)
     engine.dispose()
-    store = Store.open(db_url)
-    found = {one.id: one.reason for one in await Ledger(store).page(ALL, Filter(), None, 10)}
+    store = Database.open(db_url)
+    found = {one.id: one.reason for one in await JobRepository(store).page(ALL, JobFilter(), None, 10)}
     await store.close()
     assert found == {questions[0].job: "gone", questions[1].job: ""}

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.desk import Question
+from dlspawner.manager.desk import AdmissionRequest
 from dlspawner.manager.job_words import NO_NAME
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
@@ -60,7 +60,7 @@ async def test_a_name_that_no_job_gets_is_refused_before_the_hub_is_asked(portal
     assert (status, asked) == (503, [server]), "the Hub has a server of this name"
 
 
-def is_away(portal: Portal, asks: Question | None = None) -> None:
+def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
     """The Hub does not answer, after it has asked for this job."""
 
     async def starts(user: str, server: str) -> None:
@@ -110,7 +110,10 @@ async def test_a_job_whose_turn_came_meanwhile_is_no_answer_either(portal: Porta
     portal.hub.starts = starts
     await portal.office.delete({"metadata": {"name": f"jupyter-{first.user}"}}, grace=0)
     record = portal.served.book.records
-    await until(lambda: record[older.job].job.state is State.STARTING and not record[older.job].due, "its turn came")
+    await until(
+        lambda: record[older.job].job.state is JobState.STARTING and not record[older.job].awaiting_start,
+        "its turn came",
+    )
     assert (await submit(portal, 1, KEY))[0] == 409
 
 

@@ -8,26 +8,28 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from dlspawner.core.estimates import Estimate
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.core.model import PRIORITIES
-from dlspawner.core.template import Endpoint, Protocol, Template
+from dlspawner.core.template import Endpoint, EndpointProtocol, Template
 from dlspawner.manager import job_words, query
-from dlspawner.manager.kept import Event, Kept, Place
-from dlspawner.manager.records import Stop
+from dlspawner.manager.kept import JobCursor, JobHistory, JobTransition
+from dlspawner.manager.records import StopReason
 from dlspawner.manager.rest import view
 
 AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
-KEPT = Kept(
-    *("j-aaaaaaaaaaaa", "alice", "train", "vision", "tiny", 10, False, False, State.RUNNING, "running"),
+KEPT = JobHistory(
+    *("j-aaaaaaaaaaaa", "alice", "train", "vision", "tiny", 10, False, False, JobState.RUNNING, "running"),
     *("gpu", 1500, 250, 2**30, ("n1", None), AT, AT, None, None),
 )
-SSH = Template("tiny", "Tiny", endpoints=(Endpoint("ssh", 2222, Protocol.SSH), Endpoint("api", 80, Protocol.TCP)))
-SETTING = view.Setting("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH})
+SSH = Template(
+    "tiny", "Tiny", endpoints=(Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("api", 80, EndpointProtocol.TCP))
+)
+SETTING = view.ViewContext("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH})
 
 
 def test_amounts_are_numbers_and_times_are_utc() -> None:
     local = replace(KEPT, submitted=AT.astimezone(timezone(timedelta(hours=9))))
-    told = view.job(local, SETTING)
+    told = view.job_view(local, SETTING)
     assert (told["gpus"], told["cpu"], told["memory_bytes"]) == (1.5, 0.25, 2**30)
     assert (told["submitted"], told["ended"]) == ("2031-05-01T12:30:00Z", None)
     assert told["nodes"] == ["n1", None]
@@ -35,7 +37,7 @@ def test_amounts_are_numbers_and_times_are_utc() -> None:
 
 @pytest.mark.parametrize(("level", "name"), [(100, "prod"), (10, "test"), (7, "7")])
 def test_a_priority_is_a_name_and_of_a_level_that_is_gone_its_number(level: int, name: str) -> None:
-    assert view.job(replace(KEPT, priority=level), SETTING)["priority"] == name
+    assert view.job_view(replace(KEPT, priority=level), SETTING)["priority"] == name
 
 
 SSH_COMMANDS = {
@@ -48,60 +50,75 @@ SSH_COMMANDS = {
 
 @pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
 def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> None:
-    found = view.endpoints(replace(KEPT, user=user, server=server), SETTING)
+    found = view.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
     assert found[1]["command"] == command
 
 
 def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
-    [page, ssh, tcp] = view.endpoints(replace(KEPT, user="a b", server="x/y"), SETTING)
+    [page, ssh, tcp] = view.endpoint_views(replace(KEPT, user="a b", server="x/y"), SETTING)
     assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
     api = {"name": "api", "protocol": "tcp", "port": 80}
     command = "ssh -p 2222 -L 8080:localhost:80 'a b+x/y@gate.example'"
     assert (ssh["login"], tcp) == ("a b+x/y", {**api, "forward": command, "address": "localhost:8080"})
-    assert view.endpoints(KEPT, replace(SETTING, gateway=None))[2] == api
+    assert view.endpoint_views(KEPT, replace(SETTING, gateway=None))[2] == api
     alone = Template("tiny", "Tiny", endpoints=SSH.endpoints[1:])
-    assert view.endpoints(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
-    assert view.endpoints(replace(KEPT, template="gone"), SETTING)[1:] == []
+    assert view.endpoint_views(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
+    assert view.endpoint_views(replace(KEPT, template="gone"), SETTING)[1:] == []
 
 
 WHYS = {
-    "who waits hears what the queue says": (replace(KEPT, state=State.QUEUED), view.Live("No GPU.", 3), "No GPU."),
-    "who is stopped hears why": (replace(KEPT, state=State.STOPPING, stop=Stop("idle", "Idle.")), None, "Idle."),
-    "who was stopped hears why": (replace(KEPT, state=State.ENDED, stop=Stop("idle", "Idle.")), None, "Idle."),
-    "an end has words": (replace(KEPT, state=State.ENDED, reason="cancelled"), None, "It was cancelled before it ran."),
-    "an end for a new reason": (replace(KEPT, state=State.ENDED, reason="new"), None, "It has ended."),
-    "who is started hears so": (replace(KEPT, state=State.STARTING), None, job_words.GOING),
-    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=State.STOPPING), None, job_words.ENDING),
+    "who waits hears what the queue says": (
+        replace(KEPT, state=JobState.QUEUED),
+        view.LiveStatus("No GPU.", 3),
+        "No GPU.",
+    ),
+    "who is stopped hears why": (
+        replace(KEPT, state=JobState.STOPPING, stop=StopReason("idle", "Idle.")),
+        None,
+        "Idle.",
+    ),
+    "who was stopped hears why": (replace(KEPT, state=JobState.ENDED, stop=StopReason("idle", "Idle.")), None, "Idle."),
+    "an end has words": (
+        replace(KEPT, state=JobState.ENDED, reason="cancelled"),
+        None,
+        "It was cancelled before it ran.",
+    ),
+    "an end for a new reason": (replace(KEPT, state=JobState.ENDED, reason="new"), None, "It has ended."),
+    "who is started hears so": (replace(KEPT, state=JobState.STARTING), None, job_words.GOING),
+    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=JobState.STOPPING), None, job_words.ENDING),
     "who runs needs no words": (KEPT, None, ""),
 }
 
 
 @pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
-def test_why(kept: Kept, live: view.Live | None, why: str) -> None:
-    assert view.job(kept, SETTING, live)["why"] == why
+def test_why(kept: JobHistory, live: view.LiveStatus | None, why: str) -> None:
+    assert view.job_view(kept, SETTING, live)["why"] == why
 
 
 def test_an_estimate_says_what_it_comes_from() -> None:
-    known = view.Live("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
-    assert view.job(replace(KEPT, state=State.QUEUED), SETTING, known)["estimate"] == {
+    known = view.LiveStatus("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
+    assert view.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)["estimate"] == {
         "from": "2031-05-01T12:30:00Z",
         "to": "2031-05-01T13:30:00Z",
         "basis": "an estimate from how long 12 such jobs ran",
     }
-    assert view.job(KEPT, SETTING)["estimate"] is None
+    assert view.job_view(KEPT, SETTING)["estimate"] is None
 
 
 def test_events_do_not_name_other_peoples_jobs() -> None:
-    found = [Event(AT, State.QUEUED, "promised", "victims=j-x"), Event(AT, State.ENDED, "cancelled", "by alice")]
-    assert [one["detail"] for one in view.events(found, all_details=False)] == ["", "by alice"]
-    assert [one["detail"] for one in view.events(found, all_details=True)] == ["victims=j-x", "by alice"]
+    found = [
+        JobTransition(AT, JobState.QUEUED, "promised", "victims=j-x"),
+        JobTransition(AT, JobState.ENDED, "cancelled", "by alice"),
+    ]
+    assert [one["detail"] for one in view.event_views(found, all_details=False)] == ["", "by alice"]
+    assert [one["detail"] for one in view.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]
 
 
 def test_a_cursor_leads_back_to_its_place() -> None:
-    place = Place(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
+    place = JobCursor(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
     assert query.read_after({"cursor": [query.cursor(place)]}) == place
 
 
 def test_live_is_every_state_but_the_last() -> None:
-    assert query.read_filter({"state": ["live"]}).states == set(State) - {State.ENDED}
-    assert query.read_filter({"state": ["live", "ended"]}).states == set(State)
+    assert query.read_filter({"state": ["live"]}).states == set(JobState) - {JobState.ENDED}
+    assert query.read_filter({"state": ["live", "ended"]}).states == set(JobState)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.charge import Charge, PodCharge, charge
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.records import Record
-from dlspawner.manager.sight import look, read_pod
+from dlspawner.core.charge import PodRequest, ResourceRequest, request_of
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.records import JobRecord
+from dlspawner.manager.sight import observe, read_pod
 from tests.core.worlds import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.
@@ -44,7 +44,7 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
 def test_an_end_is_the_programs_or_the_deletions(
     code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool
 ) -> None:
-    found = read_pod(pod(code, at, metadata), Namespaces("jobs"))
+    found = read_pod(pod(code, at, metadata), JobNamespaces("jobs"))
     assert (found.over, found.failure, found.stopped) == (True, failure, stopped)
 
 
@@ -80,11 +80,11 @@ ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
 def test_what_the_cluster_adds_to_a_pod_is_held_on_its_node(
     asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]
 ) -> None:
-    reserved = charge([{"spec": asked}], CLUSTER)
-    assert isinstance(reserved, Charge)
-    record = Record(queues("j", "a", charge=reserved))
+    reserved = request_of([{"spec": asked}], CLUSTER)
+    assert isinstance(reserved, ResourceRequest)
+    record = JobRecord(queues("j", "a", charge=reserved))
     metadata = {"name": "p", "uid": "u", "namespace": "jobs"}
-    found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, Namespaces("jobs"))
-    _, after = look(record, found, CLUSTER, node("n1"), NOW)
+    found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, JobNamespaces("jobs"))
+    _, after = observe(record, found, CLUSTER, node("n1"), NOW)
     before = reserved.pods[0]
-    assert after.job.charge.pods == (PodCharge(before.resource, before.gpus, *held, before.placement),)
+    assert after.job.request.pods == (PodRequest(before.resource, before.gpus, *held, before.placement),)

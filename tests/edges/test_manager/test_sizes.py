@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlspawner.cluster import NODES
 from dlspawner.core.nodes import Node, Taint
 from dlspawner.manager import sizerows, sizes
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.database import open_engine, upgrade
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk
@@ -22,13 +22,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "_EVERY_SECONDS", 0.05)
 
 
-async def is_written(acting: Acting, *names: str) -> bool:
+async def is_written(acting: LeaderElector, *names: str) -> bool:
     return (await acting.ledger.read(sizerows.read)).keys() == {*names}
 
 
-async def lose(office: Office, acting: Acting, name: str = "gpu-1") -> None:
+async def lose(office: Office, acting: LeaderElector, name: str = "gpu-1") -> None:
     await office.cluster.delete(NODES, name)
-    await until(lambda: name not in desk(acting).book.world.rooms, "it is gone")
+    await until(lambda: name not in desk(acting).store.cluster_state.rooms, "it is gone")
 
 
 async def test_what_fitted_on_a_node_that_was_lost_waits_after_a_takeover_as_before(
@@ -77,14 +77,14 @@ async def test_a_node_that_is_back_as_it_was_is_remembered_no_more(office: Offic
         await lose(office, acting)
     await office.make_node()
     async with office.manager() as other:
-        assert not desk(other).book.world.away.rooms
+        assert not desk(other).store.cluster_state.away.rooms
 
 
 async def test_what_is_read_anew_within_an_epoch_is_remembered_as_well(office: Office) -> None:
     await office.make_node("small", gpus=4)
     async with office.manager() as acting:
         await lose(office, acting)
-        await desk(acting).book.load()
+        await desk(acting).store.load()
         assert (await ask(acting, wants(gpus=8))).decision == "wait"
 
 

@@ -10,17 +10,17 @@ import pytest
 
 from dlspawner.cluster import PODS
 from dlspawner.core import naming
-from dlspawner.core.approval import Kind, Need
-from dlspawner.core.jobs import Job, Permissions, State
-from dlspawner.core.model import Special
+from dlspawner.core.approval import ApprovalKind, RequiredApproval
+from dlspawner.core.jobs import Job, JobState, Permissions
+from dlspawner.core.model import SpecialPermission
 from dlspawner.manager.access import Viewer
-from dlspawner.manager.acting import Acting
+from dlspawner.manager.acting import LeaderElector
 from dlspawner.manager.approval.words import ONLY_HUB, may_decide
-from dlspawner.manager.approvals import Request, made
-from dlspawner.manager.desk import ELSEWHERE, NO_PLACE, Question
-from dlspawner.manager.namespaces import Namespaces
-from dlspawner.manager.notices import Audience
-from dlspawner.manager.records import PodRef, Record, read_pods, write_pods
+from dlspawner.manager.approvals import ApprovalRequest, new_request
+from dlspawner.manager.desk import NO_SPECIAL_NAMESPACE, WRONG_NAMESPACE, AdmissionRequest
+from dlspawner.manager.namespaces import JobNamespaces
+from dlspawner.manager.notices import Recipient
+from dlspawner.manager.records import JobRecord, PodRef, read_pods, write_pods
 from dlspawner.manager.stopping import stop
 from tests.edges.test_manager.asking import asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, settled, until, wants
@@ -37,13 +37,15 @@ async def second(office: Office) -> Office:
     return office
 
 
-def special(user: str = "alice", gpus: int = 1, **more: Any) -> Question:
-    return wants(user, gpus, **{"namespace": SECOND, "special": (Special.ROOT,), "image": "example.org/x:1", **more})
+def special(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
+    return wants(
+        user, gpus, **{"namespace": SECOND, "special": (SpecialPermission.ROOT,), "image": "example.org/x:1", **more}
+    )
 
 
-def records(acting: Acting) -> dict[str, Record]:
-    assert acting.desk is not None
-    return acting.desk.book.records
+def records(acting: LeaderElector) -> dict[str, JobRecord]:
+    assert acting.admission is not None
+    return acting.admission.store.records
 
 
 async def staying(office: Office, namespace: str) -> set[str]:
@@ -93,9 +95,9 @@ async def test_a_job_there_is_stopped_by_a_manager_that_has_not_seen_it_start(se
 
     second.hub.stop_server = stopped  # type: ignore[method-assign]  # the Hub has no such server
     async with second.manager() as acting:
-        assert acting.desk is not None
+        assert acting.admission is not None
         assert records(acting)[runs.job].seen[0].namespace == SECOND
-        await acting.desk.book.turn(lambda turn: stop(turn, runs.job, "test", "It is over."))
+        await acting.admission.store.transact(lambda turn: stop(turn, runs.job, "test", "It is over."))
 
         async def swept() -> bool:
             return not await staying(second, SECOND)
@@ -122,12 +124,14 @@ async def test_pods_that_are_no_jobs_are_neighbours_there_as_well(second: Office
 @pytest.mark.parametrize(
     ("question", "sentence"),
     [
-        pytest.param(special(namespace=NAMESPACE), NO_PLACE, id="special, where ordinary jobs are"),
-        pytest.param(special(namespace="elsewhere"), NO_PLACE, id="special, where nobody looks"),
-        pytest.param(wants(namespace=SECOND), ELSEWHERE, id="ordinary, where special jobs are"),
+        pytest.param(special(namespace=NAMESPACE), NO_SPECIAL_NAMESPACE, id="special, where ordinary jobs are"),
+        pytest.param(special(namespace="elsewhere"), NO_SPECIAL_NAMESPACE, id="special, where nobody looks"),
+        pytest.param(wants(namespace=SECOND), WRONG_NAMESPACE, id="ordinary, where special jobs are"),
     ],
 )
-async def test_a_job_in_the_wrong_namespace_is_refused(second: Office, question: Question, sentence: str) -> None:
+async def test_a_job_in_the_wrong_namespace_is_refused(
+    second: Office, question: AdmissionRequest, sentence: str
+) -> None:
     async with second.manager() as acting:
         answer = await ask(acting, question)
         assert (answer.decision, answer.reason, answer.sentences) == ("refuse", "other-namespace", (sentence,))
@@ -137,14 +141,14 @@ async def test_a_job_in_the_wrong_namespace_is_refused(second: Office, question:
 async def test_without_a_second_namespace_there_are_no_special_permissions(office: Office, namespace: str) -> None:
     async with office.manager() as acting:
         answer = await ask(acting, special(namespace=namespace))
-        assert (answer.decision, answer.sentences) == ("refuse", (NO_PLACE,))
+        assert (answer.decision, answer.sentences) == ("refuse", (NO_SPECIAL_NAMESPACE,))
 
 
 def test_what_is_kept_of_a_pod_reads_as_before_there_was_a_second_namespace() -> None:
-    where = Namespaces("jobs", "jobs-special")
-    assert [where.short(one) for one in where.all] == ["", "jobs-special"]
-    assert [where.full(kept) for kept in ("", "jobs-special")] == ["jobs", "jobs-special"]
-    assert (where.elsewhere, Namespaces("jobs").elsewhere) == (
+    where = JobNamespaces("jobs", "jobs-special")
+    assert [where.to_key(one) for one in where.all] == ["", "jobs-special"]
+    assert [where.from_key(kept) for kept in ("", "jobs-special")] == ["jobs", "jobs-special"]
+    assert (where.elsewhere, JobNamespaces("jobs").elsewhere) == (
         "metadata.namespace!=jobs,metadata.namespace!=jobs-special",
         "metadata.namespace!=jobs",
     )
@@ -157,7 +161,7 @@ def test_what_is_kept_of_a_pod_reads_as_before_there_was_a_second_namespace() ->
 # Approval
 
 
-def switch_on(office: Office, *permissions: Special) -> None:
+def switch_on(office: Office, *permissions: SpecialPermission) -> None:
     """Special permissions in cluster.yaml."""
     text = (office.folder / "cluster.yaml").read_text().partition("special_permissions:")[0]
     names = ", ".join(one.value for one in permissions)
@@ -167,17 +171,17 @@ def switch_on(office: Office, *permissions: Special) -> None:
 @pytest.fixture
 def hub_admin(second: Office) -> Office:
     """The same office where root and host paths are switched on."""
-    switch_on(second, Special.ROOT, Special.HOST_PATHS)
+    switch_on(second, SpecialPermission.ROOT, SpecialPermission.HOST_PATHS)
     return second
 
 
-async def waits_for_word(acting: Acting, question: Question) -> Request:
+async def waits_for_word(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest:
     answer = await ask(acting, question)
     assert (answer.decision, answer.reason) == ("wait", "approval"), answer
-    assert state(acting, question) is State.WAITING_APPROVAL
+    assert state(acting, question) is JobState.PENDING_APPROVAL
     request = asked(acting, question)
     assert request is not None
-    assert request.kind is Kind.SPECIAL
+    assert request.kind is ApprovalKind.SPECIAL
     return request
 
 
@@ -209,14 +213,14 @@ async def test_what_a_hub_admin_approves_starts_and_who_when_and_why_is_kept(hub
         (kept,) = await written(acting, question)
         assert (kept.standing.value, kept.by, kept.reason) == ("approved", "root-admin", "To install a driver.")
         assert kept.at is not None
-        assert acting.desk is not None
-        shown = acting.desk.book.board.read(Audience("alice"), hub_admin.clock())
+        assert acting.admission is not None
+        shown = acting.admission.store.notices.read(Recipient("alice"), hub_admin.clock())
         assert [one.kind.value for one in shown] == ["approved"]
 
 
 async def test_a_copy_in_the_ordinary_namespace_of_a_pod_there_is_stopped(hub_admin: Office) -> None:
     copied = special(gpus=0)
-    question = replace(copied, nonce=naming.bound(copied.nonce, f"{SECOND}/jupyter-alice"))
+    question = replace(copied, nonce=naming.sign(copied.nonce, f"{SECOND}/jupyter-alice"))
     async with hub_admin.manager() as acting:
         request = await waits_for_word(acting, question)
         plays(hub_admin, acting, question)
@@ -237,7 +241,7 @@ async def test_what_is_denied_makes_nothing(hub_admin: Office, db_url: str) -> N
     async with hub_admin.manager() as acting:
         request = await waits_for_word(acting, question := special())
         assert await decides(acting, request, yes=False, by="root-admin", why="Use the image with the driver.")
-        assert state(acting, question) is State.ENDED
+        assert state(acting, question) is JobState.ENDED
         assert await standings(acting, question) == ["denied"]
         assert (await ask(acting, question)).decision == "refuse"
         assert await staying(hub_admin, SECOND) == set()
@@ -249,8 +253,8 @@ async def test_an_approval_is_for_one_job_and_a_restart_asks_again(hub_admin: Of
         plays(hub_admin, acting, first)
         await decides(acting, request, by="root-admin")
         await until(lambda: told(acting, first), "the Hub was told")
-        assert acting.desk is not None
-        await acting.desk.release(first.job, "alice")
+        assert acting.admission is not None
+        await acting.admission.release_reservation(first.job, "alice")
         second = await waits_for_word(acting, special())
         assert second.id != request.id
 
@@ -259,8 +263,8 @@ async def test_an_approval_is_for_one_job_and_a_restart_asks_again(hub_admin: Of
     "change",
     [
         pytest.param({"image": "example.org/other:1"}, id="another image"),
-        pytest.param({"special": (Special.ROOT, Special.HOST_PATHS)}, id="one permission more"),
-        pytest.param({"special": (Special.HOST_PATHS,)}, id="another permission"),
+        pytest.param({"special": (SpecialPermission.ROOT, SpecialPermission.HOST_PATHS)}, id="one permission more"),
+        pytest.param({"special": (SpecialPermission.HOST_PATHS,)}, id="another permission"),
     ],
 )
 @pytest.mark.parametrize("decided", [False, True], ids=["while it waits", "when it was approved"])
@@ -272,12 +276,12 @@ async def test_who_asks_for_something_else_needs_another_word(
         request = await waits_for_word(acting, question := special())
         if decided:
             assert await decides(acting, request, by="root-admin")
-            assert state(acting, question) is State.QUEUED
+            assert state(acting, question) is JobState.QUEUED
         changed = replace(question, **change)
         again = await waits_for_word(acting, changed)
         assert again.id != request.id
         assert not await decides(acting, request, by="root-admin"), "that was for something else"
-        assert state(acting, question) is State.WAITING_APPROVAL
+        assert state(acting, question) is JobState.PENDING_APPROVAL
 
 
 async def test_whoever_asks_again_for_the_same_keeps_request_and_approval(hub_admin: Office) -> None:
@@ -287,7 +291,7 @@ async def test_whoever_asks_again_for_the_same_keeps_request_and_approval(hub_ad
         assert await waits_for_word(acting, question) == request
         await decides(acting, request, by="root-admin")
         assert (await ask(acting, question)).reason != "approval"
-        assert state(acting, question) is State.QUEUED
+        assert state(acting, question) is JobState.QUEUED
 
 
 async def test_it_survives_a_restart_of_the_manager_at_every_step(hub_admin: Office, db_url: str) -> None:
@@ -302,13 +306,15 @@ async def test_it_survives_a_restart_of_the_manager_at_every_step(hub_admin: Off
         await decides(acting, request, by="root-admin")
         await settled(acting)
     async with hub_admin.manager() as acting:
-        assert records(acting)[question.job].job.special == Permissions((Special.ROOT,), "example.org/x:1", True)
+        assert records(acting)[question.job].job.special == Permissions(
+            (SpecialPermission.ROOT,), "example.org/x:1", True
+        )
         plays(hub_admin, acting, question)
         await until(lambda: told(acting, question), "the Hub was told")
 
 
 async def test_what_is_switched_off_is_approved_for_nobody(hub_admin: Office) -> None:
-    switch_on(hub_admin, Special.HOST_PATHS)
+    switch_on(hub_admin, SpecialPermission.HOST_PATHS)
     async with hub_admin.manager() as acting:
         answer = await ask(acting, special())
         assert (answer.decision, answer.reason) == ("refuse", "not-allowed")
@@ -318,14 +324,14 @@ async def test_what_is_switched_off_is_approved_for_nobody(hub_admin: Office) ->
 async def test_a_soft_cap_and_a_special_permission_need_both_words(hub_admin: Office) -> None:
     set_caps(hub_admin)
     async with hub_admin.manager() as acting:
-        assert acting.desk is not None
+        assert acting.admission is not None
         await ask(acting, question := special(gpus=3))
-        waiting = acting.desk.book.requests[question.job]
-        assert {one.kind for one in waiting} == {Kind.SOFT_CAP, Kind.SPECIAL}
+        waiting = acting.admission.store.requests[question.job]
+        assert {one.kind for one in waiting} == {ApprovalKind.SOFT_CAP, ApprovalKind.SPECIAL}
         for one in waiting:
-            assert state(acting, question) is State.WAITING_APPROVAL
+            assert state(acting, question) is JobState.PENDING_APPROVAL
             await decides(acting, one, by="root-admin")
-        assert state(acting, question) is not State.WAITING_APPROVAL
+        assert state(acting, question) is not JobState.PENDING_APPROVAL
 
 
 async def test_without_any_limit_special_permissions_are_approved_all_the_same(hub_admin: Office) -> None:
@@ -334,9 +340,9 @@ async def test_without_any_limit_special_permissions_are_approved_all_the_same(h
         await waits_for_word(acting, special())
 
 
-SOMEBODY = made(
+SOMEBODY = new_request(
     Job("j", "alice", "default", datetime(2026, 1, 1, tzinfo=UTC)),
-    Need(Kind.SPECIAL, "Special permissions (root)", "", ""),
+    RequiredApproval(ApprovalKind.SPECIAL, "Special permissions (root)", "", ""),
     datetime(2026, 1, 1, tzinfo=UTC),
 )
 

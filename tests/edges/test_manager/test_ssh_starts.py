@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from dlspawner.core.template import Template
-from dlspawner.hubapi import HubApi, HubRefused, HubUnavailable, Server
-from dlspawner.manager.ssh_starts import wanted
+from dlspawner.hubapi import HubClient, HubRejected, HubServer, HubUnavailable
+from dlspawner.manager.ssh_starts import template_to_start
 from dlspawner.manager.waiting_page import page_path
 from ssh_gateway.directory import HubAndManager, Start
 from tests.edges.test_manager.office import ask, until, wants
@@ -25,9 +25,9 @@ ALWAYS, NEVER = (Template(name, name, start_on_connect=start) for name, start in
 USUAL = Template("ssh", "ssh")
 
 
-def server(template: str | None, name: str = "train") -> Server:
+def server(template: str | None, name: str = "train") -> HubServer:
     options = {} if template is None else {"template": template}
-    return Server(name, False, None, True, "", options, None)
+    return HubServer(name, False, None, True, "", options, None)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def server(template: str | None, name: str = "train") -> Server:
         "a template's name that does not start so",
     ],
 )
-def test_what_a_login_starts(name: str, there: Server | None, prefers: bool, started: str | None) -> None:
-    found = wanted(name, there, (ALWAYS, NEVER, USUAL), prefers=prefers)
+def test_what_a_login_starts(name: str, there: HubServer | None, prefers: bool, started: str | None) -> None:
+    found = template_to_start(name, there, (ALWAYS, NEVER, USUAL), prefers=prefers)
     assert (found.name if found else None) == started
 
 
@@ -133,7 +133,7 @@ async def test_where_it_stands_is_told_until_it_runs(portal: Portal) -> None:
 
     async def starts(user: str, name: str) -> None:
         await ask(portal.served.acting, wants(user, server=name))
-        raise HubRefused(429, f"It waits: {page_path('/services/jobs/', user, name)}")
+        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
 
     portal.hub.starts = starts
     status, found = await asked(portal, "POST", "ssh-starts/alice/train")
@@ -186,9 +186,9 @@ async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
-        (HubRefused(403, "Team vision has used its 8 GPUs."), 403, "has used its 8 GPUs"),
-        (HubRefused(400, "No such image."), 422, "No such image"),
-        (HubRefused(400, "Your authentication has expired."), 403, "a fresh login"),
+        (HubRejected(403, "Team vision has used its 8 GPUs."), 403, "has used its 8 GPUs"),
+        (HubRejected(400, "No such image."), 422, "No such image"),
+        (HubRejected(400, "Your authentication has expired."), 403, "a fresh login"),
         (HubUnavailable("The Hub did not answer."), 503, "did not answer"),
     ],
     ids=["a quota", "a setting", "the login is too old", "the Hub is away"],
@@ -209,10 +209,10 @@ async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
 
     async def starts(user: str, name: str) -> None:
         await ask(portal.served.acting, wants(user, server=name))
-        raise HubRefused(429, f"It waits: {page_path('/services/jobs/', user, name)}")
+        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
 
     def people(token: str) -> HubAndManager:
-        return HubAndManager(HubApi(portal.world.hub_api, token), portal.served.url, token)
+        return HubAndManager(HubClient(portal.world.hub_api, token), portal.served.url, token)
 
     await portal.runs(wants("bob", gpus=8))
     portal.hub.starts = starts

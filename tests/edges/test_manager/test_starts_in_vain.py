@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from dlspawner.core.jobs import State
+from dlspawner.core.jobs import JobState
 from dlspawner.hubapi import HubFailed
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.desk import Question
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.desk import AdmissionRequest
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, is_due, plays, reasons, says, state, told
 
 
-async def has_failed(acting: Acting, question: Question, times: int) -> bool:
+async def has_failed(acting: LeaderElector, question: AdmissionRequest, times: int) -> bool:
     """Whether that is written down: the next Manager knows no more of it than that."""
     return (await reasons(acting, question)).count("start-failing") == times
 
@@ -29,7 +29,7 @@ async def test_failures_of_the_hub_are_counted_whichever_manager_acts(office: Of
     async with office.manager() as second:
         await until(partial(has_failed, second, waits, 2), "it has failed again")
     async with office.manager() as third:
-        await until(lambda: state(third, waits) is State.ENDED, "it has ended")
+        await until(lambda: state(third, waits) is JobState.ENDED, "it has ended")
 
         assert (await reasons(third, waits))[-1] == "start-failed"
         assert len(office.hub.started) == 3
@@ -53,7 +53,7 @@ async def test_a_start_that_the_hub_took_and_gave_up_is_not_repeated_at_once(off
 
         await until(over, "its turn is over, long before the reservation")
         assert office.hub.started == [("alice", "")]
-        assert state(acting, waits) is State.QUEUED
+        assert state(acting, waits) is JobState.QUEUED
         plays(office, acting, waits)
         office.clock.moved += timedelta(minutes=5)
         await until(lambda: told(acting, waits), "it starts later")
@@ -70,12 +70,14 @@ async def test_no_more_starts_are_under_way_than_the_hub_takes_until_their_pods_
         await give_back()
 
         def started() -> list[str]:
-            return [one.user for one in questions if state(acting, one) is State.STARTING and not is_due(acting, one)]
+            return [
+                one.user for one in questions if state(acting, one) is JobState.STARTING and not is_due(acting, one)
+            ]
 
         for number in (2, 4):
             await until(lambda number=number: len(started()) == number, "as many are started as may be")  # type: ignore[misc]
             assert (await ask(acting, wants("new"))).reason == "turn"
-            await desk(acting).book.turn(desk(acting)._queue.give_turns)
+            await desk(acting).store.transact(desk(acting)._queue.schedule)
             assert not any(is_due(acting, one) for one in questions), "no more, although there is room"
             for one in questions[number - 2 : number]:
                 await office.make_pod(one)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dlspawner.manager.hub_static import files
+from dlspawner.manager.hub_static import static_files
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World
 
@@ -43,7 +43,7 @@ async def test_another_version_than_there_is_is_not_kept(portal: Portal, version
 async def test_what_style_sheets_load_is_served_as_well(portal: Portal) -> None:
     """By addresses beside their own; of fonts, the first that a browser takes."""
     missing = []
-    for path in (path for path in files() if path.endswith(".css")):
+    for path in (path for path in static_files() if path.endswith(".css")):
         text = (await portal.read("", f"static/{path}")).body
         for found in re.findall(r'(?:@import"|url\("?)([^"):?#]+)(?:"|\))', text):
             place = posixpath.normpath(posixpath.join(posixpath.dirname(path), found))
@@ -53,5 +53,5 @@ async def test_what_style_sheets_load_is_served_as_well(portal: Portal) -> None:
 
 @pytest.mark.parametrize("path", ["js/admin-react.js", "css/../../templates/page.html", "css/style.min.css.map", "css"])
 async def test_nothing_else_of_the_hubs_files_is_served(portal: Portal, path: str) -> None:
-    assert path not in files()
+    assert path not in static_files()
     assert (await portal.read("", f"static/{quote(path, safe='/')}")).status == 404

@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, text
 
 from dlspawner.hubapi import HubUnavailable
 from dlspawner.manager import stopping
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.ends import Ender
-from dlspawner.manager.records import Record
-from dlspawner.manager.store import StoreUnavailable
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.ends import JobEnder
+from dlspawner.manager.records import JobRecord
+from dlspawner.manager.store import DatabaseUnavailable
 from tests.edges.test_manager.leaving import StoppingHub
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import desk, record
@@ -24,7 +24,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
 
 
-async def run(office: Office, acting: Acting) -> str:
+async def run(office: Office, acting: LeaderElector) -> str:
     """A job that runs."""
     question = wants()
     await ask(acting, question)
@@ -47,11 +47,11 @@ async def test_who_has_lost_the_lease_asks_the_hub_for_no_stop_that_was_decided_
     office.hub = hub = StoppingHub(cluster=office.cluster, troubles=[HubUnavailable("It is away.")] * 10_000)
     async with office.manager() as acting:
         job = await run(office, acting)
-        await desk(acting).book.turn(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+        await desk(acting).store.transact(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
         await until(lambda: hub.asked, "the Hub is asked")
         take_over(office)
         asked = len(hub.asked)
-        await until(lambda: acting.desk is None, "it notices")
+        await until(lambda: acting.admission is None, "it notices")
 
         assert len(hub.asked) <= asked + 1, "but for the one that was on its way"
 
@@ -60,17 +60,17 @@ async def test_an_owners_stop_that_meets_the_end_of_the_lease_is_left_to_who_act
     office.hub = hub = StoppingHub(cluster=office.cluster)
     async with office.manager() as acting:
         job = await run(office, acting)
-        book, decided = desk(acting).book, []
-        turn = book.turn
+        book, decided = desk(acting).store, []
+        turn = book.transact
 
         async def then_taken_over(work):  # type: ignore[no-untyped-def]
             decided.append(await turn(work))
             take_over(office)
             return decided[-1]
 
-        book.turn = then_taken_over  # type: ignore[method-assign]
+        book.transact = then_taken_over  # type: ignore[method-assign]
 
-        assert await Ender(book, hub).end(book.records[job], "alice")  # type: ignore[arg-type]
+        assert await JobEnder(book, hub).end(book.records[job], "alice")  # type: ignore[arg-type]
         assert decided[0] is True
         assert hub.asked == []
 
@@ -79,9 +79,9 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.hub = hub = StoppingHub(cluster=office.cluster)
-    reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], stopping.Stopper._ask_hub
+    reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], stopping.Terminator._ask_hub
 
-    async def asks(stopper: stopping.Stopper, wanted: Record) -> bool:
+    async def asks(stopper: stopping.Terminator, wanted: JobRecord) -> bool:
         reached.set()
         answers.append(await ask_hub(stopper, wanted))
         return answers[-1]
@@ -89,21 +89,21 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
     async def breaks(*_: object) -> None:
         await fails.wait()
         monkeypatch.undo()
-        raise StoreUnavailable("It is away.")
+        raise DatabaseUnavailable("It is away.")
 
     async with office.manager() as acting:
         job = await run(office, acting)
         await settled(acting)
-        monkeypatch.setattr(stopping.Stopper, "_ask_hub", asks)
+        monkeypatch.setattr(stopping.Terminator, "_ask_hub", asks)
         monkeypatch.setattr(acting.ledger, "write", breaks)
         stop = asyncio.create_task(
-            desk(acting).book.turn(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+            desk(acting).store.transact(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
         )
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(DatabaseUnavailable):
             await stop
         await until(lambda: answers, "whether to ask was decided")
 
         assert (answers, hub.asked) == ([False], [])
-        assert desk(acting).book.records[job].stop is None
+        assert desk(acting).store.records[job].stop is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlspawner.core.jobs import State
-from dlspawner.manager.notices import Audience
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.notices import Recipient
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, record, state
 
@@ -37,8 +37,8 @@ async def test_who_waits_in_another_team_than_before_reads_which_ones(office: Of
             return found.job.team if found is not None else ""
 
         await until(lambda: team() == "other", "her job is one of the other team")
-        assert state(acting, waits) is not State.ENDED
-        told = [one.text for one in desk(acting).book.board.read(Audience("alice"), office.clock())]
+        assert state(acting, waits) is not JobState.ENDED
+        told = [one.text for one in desk(acting).store.notices.read(Recipient("alice"), office.clock())]
         assert told == [
             "Your job does not count for team “Everybody” any more: it is now one of team “Others”, at the place it "
             "gets there."

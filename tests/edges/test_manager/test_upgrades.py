@@ -14,15 +14,15 @@ from sqlalchemy import MetaData, insert, table
 from sqlalchemy import column as sql_column
 
 from dlspawner.core.accounts import UidRange
-from dlspawner.core.charge import Charge, PodCharge
-from dlspawner.core.jobs import State
-from dlspawner.manager.acting import Acting
-from dlspawner.manager.book import Turn
+from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.jobs import JobState
+from dlspawner.manager.acting import LeaderElector
+from dlspawner.manager.book import Transaction
 from dlspawner.manager.database import MIGRATIONS, open_engine, upgrade
-from dlspawner.manager.desk import Question
-from dlspawner.manager.notices import Audience
-from dlspawner.manager.records import Record, write_charge
-from dlspawner.manager.store import Store
+from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.notices import Recipient
+from dlspawner.manager.records import JobRecord, write_request
+from dlspawner.manager.store import Database
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, record, state
 
@@ -32,9 +32,11 @@ EARLIER = _EARLIER[::-1]
 UIDS = UidRange(20_000, 29_999)
 
 
-def row(question: Question, state: State, pod: dict[str, Any] | None, at: str, gpus: int = GPUS) -> dict[str, Any]:
+def row(
+    question: AdmissionRequest, state: JobState, pod: dict[str, Any] | None, at: str, gpus: int = GPUS
+) -> dict[str, Any]:
     """A job as schema 0004 has it; it asks for three GPUs, or as many."""
-    started = at if state is not State.STARTING else None
+    started = at if state is not JobState.STARTING else None
     return {
         "job": question.job,
         "user_name": question.user,
@@ -48,12 +50,12 @@ def row(question: Question, state: State, pod: dict[str, Any] | None, at: str, g
         "gpus_milli": 1000 * gpus,
         "cpu_milli": 50,
         "memory_bytes": 2**26,
-        "charge": write_charge(Charge("gpu", (PodCharge("nvidia.com/gpu", 1000 * gpus, 50, 2**26),))),
+        "charge": write_request(ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000 * gpus, 50, 2**26),))),
         "nodes": json.dumps(["gpu-1"]),
         "submitted": at,
         "request_seconds": 3.0,
         "started": started,
-        "ended": at if state is State.ENDED else None,
+        "ended": at if state is JobState.ENDED else None,
         "pod_uid": pod["metadata"]["uid"] if pod else None,
         "pod_name": pod["metadata"]["name"] if pod else None,
     }
@@ -68,36 +70,36 @@ def write_0004(url: str, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture
-async def upgraded(office: Office, db_url: str) -> tuple[Question, Question, Question]:
+async def upgraded(office: Office, db_url: str) -> tuple[AdmissionRequest, AdmissionRequest, AdmissionRequest]:
     """A job that runs, one that starts and one that has ended, of people who had them with schema 0004."""
     runs, starts, ended = (wants(user, gpus=GPUS) for user in ("alice", "bob", "carol"))
     running, starting = await office.make_pod(runs), await office.make_pod(starts)
     await office.bind(running)
     at = office.clock().strftime("%Y-%m-%d %H:%M:%S.000000")
     rows = [
-        row(runs, State.RUNNING, running, at),
-        row(starts, State.STARTING, starting, at),
-        row(ended, State.ENDED, {"metadata": {"uid": "gone", "name": "jupyter-carol"}}, at),
+        row(runs, JobState.RUNNING, running, at),
+        row(starts, JobState.STARTING, starting, at),
+        row(ended, JobState.ENDED, {"metadata": {"uid": "gone", "name": "jupyter-carol"}}, at),
     ]
     write_0004(db_url, rows)
     return runs, starts, ended
 
 
 async def test_after_an_upgrade_the_jobs_that_had_pods_go_on_and_are_free_when_these_are_gone(
-    office: Office, upgraded: tuple[Question, Question, Question]
+    office: Office, upgraded: tuple[AdmissionRequest, AdmissionRequest, AdmissionRequest]
 ) -> None:
     runs, starts, ended = upgraded
     async with office.manager() as acting:
-        assert [state(acting, one) for one in upgraded] == [State.RUNNING, State.STARTING, State.ENDED]
-        assert set(desk(acting).book.records) == {runs.job, starts.job}, "no pod is nobody's"
+        assert [state(acting, one) for one in upgraded] == [JobState.RUNNING, JobState.STARTING, JobState.ENDED]
+        assert set(desk(acting).store.records) == {runs.job, starts.job}, "no pod is nobody's"
         assert (await ask(acting, wants("dave", gpus=3))).decision == "wait", "six of eight are held"
         pods = await office.pods()
         assert not any("deletionTimestamp" in pod["metadata"] for pod in pods.values())
         await office.bind(pods["jupyter-bob"])
-        await until(lambda: state(acting, starts) is State.RUNNING, "it runs as well")
+        await until(lambda: state(acting, starts) is JobState.RUNNING, "it runs as well")
         for pod in pods.values():
             await office.delete(pod, grace=0)
-        await until(lambda: {state(acting, runs), state(acting, starts)} == {State.ENDED}, "they have ended")
+        await until(lambda: {state(acting, runs), state(acting, starts)} == {JobState.ENDED}, "they have ended")
         assert (await ask(acting, wants("erin", gpus=5))).decision == "admit", "dave has three"
         found = await acting.ledger.find(ended.job)
         assert found is not None
@@ -119,7 +121,7 @@ def at_revision(url: str, revision: str, rows: Mapping[str, list[dict[str, Any]]
     return set(there.tables)
 
 
-async def rows_of_everything(office: Office) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Question]]:
+async def rows_of_everything(office: Office) -> tuple[dict[str, list[dict[str, Any]]], dict[str, AdmissionRequest]]:
     """A row of every table that matters after an upgrade, with their jobs by what these do."""
     now = office.clock().replace(microsecond=0)
     begun = now - timedelta(hours=1)
@@ -129,12 +131,12 @@ async def rows_of_everything(office: Office) -> tuple[dict[str, list[dict[str, A
     for pod in pods.values():
         await office.bind(pod)
     pods["ended"] = {"metadata": {"uid": "gone", "name": "jupyter-ended"}}
-    states = {"runs": State.RUNNING, "leaves": State.RUNNING, "ended": State.ENDED}
+    states = {"runs": JobState.RUNNING, "leaves": JobState.RUNNING, "ended": JobState.ENDED}
     found = {name: row(jobs[name], state, pods[name], "") for name, state in states.items()}
     until = now + timedelta(minutes=4)
     leaving = {"preemptible": True, "notice": until, "requeue": True}
     found["leaves"] |= leaving
-    found["waits"] = {**row(jobs["waits"], State.QUEUED, None, "", 5), "turns": 3, "started": None}
+    found["waits"] = {**row(jobs["waits"], JobState.QUEUED, None, "", 5), "turns": 3, "started": None}
     for name, one in found.items():
         pod = pods.get(name)
         seen = [{**{k: pod["metadata"][k] for k in ("uid", "name")}, "running": True}] if pod else []
@@ -171,15 +173,15 @@ async def test_from_every_earlier_schema_people_keep_their_keys_numbers_jobs_pla
 ) -> None:
     rows, jobs = await rows_of_everything(office)
     tables = await asyncio.to_thread(at_revision, db_url, earlier, rows)
-    store = await asyncio.to_thread(Store.open, db_url)
+    store = await asyncio.to_thread(Database.open, db_url)
     assert [key.id for key in await store.keys("alice")] == [7]
     numbers = [found.uid for user in ("alice", "bob") if (found := await store.account(user, UIDS, office.clock()))]
     assert ("accounts" not in tables) or numbers == [20_007, 20_010 if "uid_marks" in tables else 20_008]
     assert len(set(numbers)) == 2
     await store.close()
     async with office.manager() as acting:
-        book = desk(acting).book
-        assert book.epoch == (42 if "leases" in tables else 1)
+        book = desk(acting).store
+        assert book.term == (42 if "leases" in tables else 1)
         if "jobs" in tables:
             await check_jobs(office, acting, jobs, rows, tables)
         assert (await ask(acting, wants("dave", gpus=3))).decision == "wait", (
@@ -188,10 +190,16 @@ async def test_from_every_earlier_schema_people_keep_their_keys_numbers_jobs_pla
 
 
 async def check_jobs(
-    office: Office, acting: Acting, jobs: dict[str, Question], rows: dict[str, list[dict[str, Any]]], tables: set[str]
+    office: Office,
+    acting: LeaderElector,
+    jobs: dict[str, AdmissionRequest],
+    rows: dict[str, list[dict[str, Any]]],
+    tables: set[str],
 ) -> None:
     """The jobs go on, who waits has its place, and who was told to leave is told the same once, for the same time."""
-    assert [state(acting, jobs[name]) for name in jobs] == [*(State.RUNNING, State.RUNNING, State.ENDED, State.QUEUED)]
+    assert [state(acting, jobs[name]) for name in jobs] == [
+        *(JobState.RUNNING, JobState.RUNNING, JobState.ENDED, JobState.QUEUED)
+    ]
     written = {one["job"]: one for one in rows["jobs"]}
     leaves, waits = record(acting, jobs["leaves"]), record(acting, jobs["waits"])
     assert leaves is not None
@@ -200,7 +208,7 @@ async def check_jobs(
     assert waits.job.submitted == written[waits.job.id]["submitted"]
     if "notices" in tables:
         assert leaves.job.notice == written[leaves.job.id]["notice"]
-        told = desk(acting).book.board.read(Audience(user="leaves"), office.clock())
+        told = desk(acting).store.notices.read(Recipient(user="leaves"), office.clock())
         assert [one.text for one in told] == ["You have to leave."]
     found = await acting.ledger.find(jobs["ended"].job)
     assert found is not None
@@ -208,15 +216,15 @@ async def check_jobs(
     assert [reason for _, _, reason in await acting.ledger.events(jobs["ended"].job)] == ["gone"]
 
 
-async def forget_pods(acting: Acting, question: Question) -> None:
+async def forget_pods(acting: LeaderElector, question: AdmissionRequest) -> None:
     """As a database has it that was upgraded before this was known."""
 
-    def forget(turn: Turn) -> None:
+    def forget(turn: Transaction) -> None:
         known = turn.record(question.job)
         assert known is not None
-        turn.write(Record(known.job), "upgraded")
+        turn.write(JobRecord(known.job), "upgraded")
 
-    await desk(acting).book.turn(forget)
+    await desk(acting).store.transact(forget)
 
 
 async def test_a_job_that_runs_and_has_lost_the_name_of_its_pod_finds_it_again(office: Office) -> None:
@@ -224,7 +232,7 @@ async def test_a_job_that_runs_and_has_lost_the_name_of_its_pod_finds_it_again(o
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await forget_pods(acting, question)
     async with office.manager() as acting:
         known = record(acting, question)
@@ -240,9 +248,9 @@ async def test_a_job_that_runs_and_has_no_pod_has_ended(office: Office) -> None:
         await ask(acting, question)
         pod = await office.make_pod(question)
         await office.bind(pod)
-        await until(lambda: state(acting, question) is State.RUNNING, "it runs")
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await forget_pods(acting, question)
     await office.delete(pod, grace=0)
     async with office.manager() as acting:
-        assert state(acting, question) is State.ENDED
+        assert state(acting, question) is JobState.ENDED
         assert (await ask(acting, wants("bob", gpus=8))).decision == "admit"
